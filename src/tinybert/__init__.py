@@ -1,0 +1,1 @@
+"""Knowledge distillation of BERT: TinyBERT and its family."""

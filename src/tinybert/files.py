@@ -1,0 +1,85 @@
+"""Files that appear whole or not at all, and the plain formats the stages exchange."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tinybert.errors import UserError
+
+
+@contextmanager
+def atomic_file(path: str | Path, mode: str = "w") -> Iterator[IO]:
+    """Opens a temporary file beside `path`; renames it to `path` when the block ends without error.
+
+    Text is UTF-8 with "\\n" line ends. On an error nothing is left behind and an older `path` stays.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    try:
+        with os.fdopen(descriptor, mode, **text) as handle:
+            yield handle
+        os.chmod(temporary, 0o644)  # mkstemp makes private files; outputs are ordinary ones
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Yields an empty temporary folder beside `path`; it becomes `path` when the block ends without error.
+
+    An older folder at `path` is replaced as a whole. On an error nothing is left behind.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def write_json(path: str | Path, value) -> None:
+    """Writes `value` as indented JSON, in the order given; NaN and infinity are refused (ValueError)."""
+    with atomic_file(path) as handle:
+        json.dump(value, handle, indent=2, ensure_ascii=False, allow_nan=False)
+        handle.write("\n")
+
+
+def read_json(path: str | Path):
+    """Reads a JSON file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def write_jsonl(path: str | Path, rows: Iterable[dict]) -> int:
+    """Writes one JSON object a line and returns how many; `rows` may be a stream of any length."""
+    count = 0
+    with atomic_file(path) as handle:
+        for row in rows:
+            handle.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+    return count
+
+
+def read_jsonl(path: str | Path) -> Iterator[dict]:
+    """Yields the objects of a JSON-lines file one by one; a line that is none is a UserError."""
+    with open(path, encoding="utf-8") as handle:
+        for number, line in enumerate(handle, start=1):
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{path}, line {number}: not a JSON object ({error.msg}); one object a line is expected") from None
+            yield row
