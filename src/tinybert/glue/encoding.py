@@ -1,0 +1,64 @@
+"""GLUE rows -> token ids -> padded batches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from tinybert.glue.tasks import Task
+from tinybert.models.activations import Batch
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokenized examples, ragged: row i has `input_ids[i]` and `token_type_ids[i]`, each (length,) int64.
+
+    labels: (rows,) int64 classes or float32 scores; None for unlabelled rows.
+    """
+
+    input_ids: list[np.ndarray]
+    token_type_ids: list[np.ndarray]
+    labels: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The rows `indices`, padded to the longest of them."""
+        labels = None if self.labels is None else torch.from_numpy(self.labels[np.asarray(indices)])
+        input_ids, mask = pad([self.input_ids[i] for i in indices])
+        token_type_ids, _ = pad([self.token_type_ids[i] for i in indices])
+        return Batch(input_ids=input_ids, mask=mask, token_type_ids=token_type_ids, labels=labels)
+
+    def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
+        """All rows once, neighbours in length together: (indices, batch) pairs for evaluation."""
+        order = np.argsort([len(ids) for ids in self.input_ids], kind="stable")
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            yield indices, self.batch(indices)
+
+
+def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
+    """Tokenizes the task's text columns, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], longest part cut first."""
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length_tokens, strategy="longest_first")
+    texts = [tuple(row[column] for column in task.columns) for row in rows]
+    encodings = tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in texts])
+    label_type = np.float32 if task.labels is None else np.int64
+    labelled = bool(rows) and "label" in rows[0]
+    return Encoded(
+        input_ids=[np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
+        token_type_ids=[np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
+        labels=np.asarray([row["label"] for row in rows], dtype=label_type) if labelled else None,
+    )
+
+
+def pad(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ragged rows -> (rows, longest) int64, zeros behind the end, and the bool mask of what is real."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    values = np.zeros(mask.shape, dtype=np.int64)
+    values[mask] = np.concatenate(rows)
+    return torch.from_numpy(values), torch.from_numpy(mask)

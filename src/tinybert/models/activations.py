@@ -1,0 +1,62 @@
+"""What a model exposes to a loss: the request for it, the result, and the batch they belong to."""
+
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which activations a forward pass computes and returns; what is not wanted is not computed.
+
+    hidden: indices of hidden states, 0 = embedding output, m = output of layer m.
+    scores: layers (1-based) whose unmasked pre-softmax attention scores are returned.
+    logits: whether the head runs.
+    """
+
+    hidden: frozenset[int] = frozenset()
+    scores: frozenset[int] = frozenset()
+    logits: bool = True
+
+    @property
+    def top_layer(self) -> int:
+        """The highest layer that is read when the head does not run."""
+        return max(self.hidden | self.scores, default=0)
+
+
+@dataclass(frozen=True)
+class Activations:
+    """The wanted outputs of one forward pass, live or kept: one type for teacher and student.
+
+    hidden: index -> (batch, length, width).
+    scores: layer -> (batch, heads, query, key), q·kᵀ/√d before mask and softmax.
+    logits: (batch, classes), or (predicted tokens, vocabulary) for a masked LM; None when not wanted.
+    """
+
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+    scores: dict[int, Tensor] = field(default_factory=dict)
+    logits: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded token ids with their labels.
+
+    input_ids, token_type_ids: (batch, length) int64. mask: (batch, length) bool, True on real tokens.
+    labels: (batch,) int64 classes or float scores; for a masked LM (predicted tokens,) int64 token ids;
+    None where no loss reads them.
+    positions: (predicted tokens,) int64 indices into the flattened (batch·length) tokens, in the order
+    of the labels; None for classifiers.
+    """
+
+    input_ids: Tensor
+    mask: Tensor
+    token_type_ids: Tensor
+    labels: Tensor | None = None
+    positions: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on `device`."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return Batch(**{name: None if value is None else value.to(device) for name, value in values.items()})

@@ -1,0 +1,253 @@
+"""BERT (Devlin et al., 2019) whose forward pass computes and exposes exactly what the losses ask for.
+
+Parameter names and config.json are Hugging Face's, so folders move both ways (a test compares the
+outputs). The modules are ours for two reasons: distillation reads what that class does not return
+(unmasked scores, one layer and no further, the vocabulary at masked positions only), and importing it
+costs three seconds in each of some forty stage processes.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinybert.errors import UserError
+from tinybert.models.activations import Activations, Batch, Wanted
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The part of a Hugging Face BERT config.json that the computation depends on."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    pad_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"architecture: width {self.hidden_size} is no multiple of {self.num_attention_heads} heads; "
+                "change width or heads"
+            )
+
+    def as_dict(self) -> dict:
+        """The fields under their config.json names."""
+        return asdict(self)
+
+
+class Embeddings(nn.Module):
+    """Word, position and segment embeddings, summed and normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        summed = (
+            self.word_embeddings(input_ids)
+            + self.token_type_embeddings(token_type_ids)
+            + self.position_embeddings(positions)
+        )
+        return self.dropout(self.LayerNorm(summed))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention; hands out its unmasked scores when they are wanted."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.dropout = config.attention_probs_dropout_prob
+
+    def forward(self, hidden: Tensor, mask: Tensor, want_scores: bool) -> tuple[Tensor, Tensor | None]:
+        """hidden (batch, length, width), mask (batch, 1, 1, key) -> context, scores or None."""
+        query, key, value = (self._split(part(hidden)) for part in (self.query, self.key, self.value))
+        dropout = self.dropout if self.training else 0.0
+        if not want_scores:
+            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+            return self._join(context), None
+        scores = self._scores(query, key)
+        weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+        context = F.dropout(weights, dropout) @ value
+        return self._join(context), scores
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """The scores alone: (batch, heads, query, key), q·kᵀ/√d before mask and softmax."""
+        return self._scores(self._split(self.query(hidden)), self._split(self.key(hidden)))
+
+    @staticmethod
+    def _scores(query: Tensor, key: Tensor) -> Tensor:
+        return (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
+
+    def _split(self, hidden: Tensor) -> Tensor:
+        return hidden.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (batch, heads, length, head width)
+
+    @staticmethod
+    def _join(context: Tensor) -> Tensor:
+        return context.transpose(1, 2).flatten(2)
+
+
+class ResidualOutput(nn.Module):
+    """Projection, dropout, residual sum, layer norm: the end of both halves of a layer."""
+
+    def __init__(self, config: BertConfig, width_in: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width_in, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
+
+
+class Layer(nn.Module):
+    """One transformer layer."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        # "self" is part of the parameter names in every published checkpoint.
+        self.attention = nn.ModuleDict(
+            {"self": SelfAttention(config), "output": ResidualOutput(config, config.hidden_size)}
+        )
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.intermediate_size)})
+        self.output = ResidualOutput(config, config.intermediate_size)
+
+    def forward(self, hidden: Tensor, mask: Tensor, want_scores: bool) -> tuple[Tensor, Tensor | None]:
+        context, scores = self.attention["self"](hidden, mask, want_scores)
+        attended = self.attention["output"](context, hidden)
+        return self.output(F.gelu(self.intermediate["dense"](attended)), attended), scores
+
+
+class Bert(nn.Module):
+    """Embeddings, layers and pooler, without a head."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
+        self.pooler = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.hidden_size)})
+
+    def forward(self, batch: Batch, want: Wanted) -> tuple[Activations, Tensor]:
+        """Runs the layers that `want` needs; returns its activations (no logits) and the last hidden state run."""
+        hidden_states, scores = {}, {}
+        mask = batch.mask[:, None, None, :]  # (batch, 1, 1, key)
+        hidden = self.embeddings(batch.input_ids, batch.token_type_ids)
+        if 0 in want.hidden:
+            hidden_states[0] = hidden
+        layers = list(self.encoder["layer"])
+        for number, layer in enumerate(layers if want.logits else layers[: want.top_layer], start=1):
+            if not want.logits and number == want.top_layer and number not in want.hidden:
+                scores[number] = layer.attention["self"].scores(hidden)  # nothing reads this layer's output
+                break
+            hidden, layer_scores = layer(hidden, mask, number in want.scores)
+            if number in want.scores:
+                scores[number] = layer_scores
+            if number in want.hidden:
+                hidden_states[number] = hidden
+        return Activations(hidden=hidden_states, scores=scores), hidden
+
+    def pooled(self, hidden: Tensor) -> Tensor:
+        """(batch, length, width) -> (batch, width): the [CLS] state after the pooler."""
+        return torch.tanh(self.pooler["dense"](hidden[:, 0]))
+
+
+class MaskedLMHead(nn.Module):
+    """Vocabulary logits; the output matrix is the word embedding (tied)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = nn.ModuleDict(
+            {
+                "dense": nn.Linear(config.hidden_size, config.hidden_size),
+                "LayerNorm": nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps),
+            }
+        )
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
+        transformed = self.transform["LayerNorm"](F.gelu(self.transform["dense"](hidden)))
+        return F.linear(transformed, word_embeddings, self.bias)
+
+
+class BertModel(nn.Module, ABC):
+    """A BERT with a head. `architecture` is the Hugging Face class that loads the same folder."""
+
+    architecture: str
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.bert = Bert(config)
+
+    def initialise(self) -> None:
+        """Draws all weights from the global generator as BERT does: normal(0, initializer_range), zero biases."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=self.config.initializer_range)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+        with torch.no_grad():
+            self.bert.embeddings.word_embeddings.weight[self.config.pad_token_id].zero_()
+
+    def forward(self, batch: Batch, want: Wanted = Wanted()) -> Activations:  # noqa: B008 (frozen)
+        """The wanted activations of a batch; logits as `head_logits` documents them."""
+        activations, hidden = self.bert(batch, want)
+        if not want.logits:
+            return activations
+        return Activations(activations.hidden, activations.scores, self.head_logits(hidden, batch))
+
+    @abstractmethod
+    def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Last hidden state -> logits; each head defines its shape."""
+
+
+class MaskedLM(BertModel):
+    """BERT with the masked-LM head; logits (predicted tokens, vocabulary), at `batch.positions` only."""
+
+    architecture = "BertForMaskedLM"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.cls = nn.ModuleDict({"predictions": MaskedLMHead(config)})
+        self.initialise()
+
+    def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        predicted = hidden.flatten(0, 1)[batch.positions]
+        return self.cls["predictions"](predicted, self.bert.embeddings.word_embeddings.weight)
+
+
+class SequenceClassifier(BertModel):
+    """BERT with a classification head; logits (batch, classes), one "class" for a regression."""
+
+    architecture = "BertForSequenceClassification"
+
+    def __init__(self, config: BertConfig, labels: tuple[str, ...]) -> None:
+        super().__init__(config)
+        self.labels = labels
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, len(labels))
+        self.initialise()
+
+    def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        return self.classifier(self.dropout(self.bert.pooled(hidden)))

@@ -1,0 +1,87 @@
+"""Model folders: config.json and model.safetensors, in Hugging Face's format."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from tinybert.errors import UserError
+from tinybert.files import read_json, write_json
+from tinybert.models.bert import BertConfig, BertModel, MaskedLM, SequenceClassifier
+
+REGRESSION_LABEL = "score"
+
+
+def save_model(model: BertModel, folder: str | Path) -> None:
+    """Writes `model` into the existing `folder`, float32, so that transformers loads it too."""
+    config = {"architectures": [model.architecture], "model_type": "bert", "hidden_act": "gelu", "dtype": "float32"}
+    config |= model.config.as_dict()
+    if isinstance(model, SequenceClassifier):
+        config["id2label"] = {str(index): label for index, label in enumerate(model.labels)}
+        config["label2id"] = {label: index for index, label in enumerate(model.labels)}
+        config["problem_type"] = "regression" if len(model.labels) == 1 else "single_label_classification"
+    write_json(Path(folder) / "config.json", config)
+    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+
+
+def load_model(folder: str | Path) -> BertModel:
+    """The masked LM or classifier in `folder`, in evaluation mode, float32, on the CPU.
+
+    UserError when the folder is none of ours: another architecture, missing files or weights.
+    """
+    config = read_config(folder)
+    kind = config["architectures"][0]
+    if kind == MaskedLM.architecture:
+        model = MaskedLM(bert_config(config, folder))
+    elif kind == SequenceClassifier.architecture:
+        labels = tuple(config["id2label"][str(index)] for index in range(len(config["id2label"])))
+        model = SequenceClassifier(bert_config(config, folder), labels)
+    else:
+        raise UserError(
+            f"{folder}/config.json: architecture {kind!r} cannot be used here; "
+            f"{MaskedLM.architecture} and {SequenceClassifier.architecture} can"
+        )
+    load_weights(model, folder)
+    return model.eval()
+
+
+def load_classifier(folder: str | Path, labels: tuple[str, ...]) -> SequenceClassifier:
+    """A classifier with the encoder of the masked LM in `folder` and a new head from the global generator."""
+    model = SequenceClassifier(bert_config(read_config(folder), folder), labels)
+    load_weights(model, folder, head=False)
+    return model
+
+
+def load_weights(model: BertModel, folder: str | Path, *, head: bool = True) -> None:
+    """Copies the folder's weights into `model`; without `head` only those of the encoder."""
+    path = Path(folder) / "model.safetensors"
+    if not path.is_file():
+        raise UserError(f"{path}: absent; a model folder holds config.json and model.safetensors")
+    stored = load_file(path)
+    wanted = {name for name in model.state_dict() if head or name.startswith("bert.")}
+    if missing := sorted(wanted - stored.keys()):
+        raise UserError(f"{path}: lacks {len(missing)} weights, the first is {missing[0]}; save the model again")
+    model.load_state_dict({name: stored[name] for name in wanted}, strict=head)
+
+
+def read_config(folder: str | Path) -> dict:
+    """The folder's config.json; UserError where there is none or it is no BERT of the plain kind."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise UserError(f"{path}: absent; a model folder holds config.json and model.safetensors")
+    config = read_json(path)
+    allowed = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
+    for key, value in allowed.items():
+        if config.get(key, value) != value:
+            raise UserError(f"{path}: {key} is {config[key]!r}; only {value!r} can be used here; choose another model")
+    return config
+
+
+def bert_config(config: dict, folder: str | Path) -> BertConfig:
+    """The fields of config.json that the computation depends on; UserError where one is missing."""
+    known = {field.name: config[field.name] for field in fields(BertConfig) if field.name in config}
+    try:
+        return BertConfig(**known)
+    except TypeError as error:
+        raise UserError(f"{folder}/config.json: {error}".replace("BertConfig.__init__() ", "")) from None
