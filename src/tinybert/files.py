@@ -81,5 +81,7 @@ def read_jsonl(path: str | Path) -> Iterator[dict]:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number}: not a JSON object ({error.msg}); one object a line is expected") from None
+                raise UserError(f"{path}, line {number}: no JSON ({error.msg}); one object a line is expected") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, line {number}: {line.strip()[:40]!r} is no JSON object; one a line is expected")
             yield row
