@@ -80,8 +80,8 @@ def read_jsonl(path: str | Path) -> Iterator[dict]:
         for number, line in enumerate(handle, start=1):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number}: no JSON ({error.msg}); one object a line is expected") from None
+            except json.JSONDecodeError:
+                row = None
             if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number}: {line.strip()[:40]!r} is no JSON object; one a line is expected")
+                raise UserError(f"{path}, line {number}: {line[:40]!r} is no JSON object; one a line is expected")
             yield row

@@ -37,7 +37,7 @@ def _layer_map(value: Any) -> str | tuple[int, ...]:
         return value
     if isinstance(value, list) and value and all(type(layer) is int and layer >= 1 for layer in value):
         return tuple(value)
-    raise ValueError(f"must be {', '.join(LAYER_MAPS)} or a list with one teacher layer, from 1, for each student layer")
+    raise ValueError(f"must be {', '.join(LAYER_MAPS)} or a list: a teacher layer, from 1, for each student layer")
 
 
 class Section(BaseModel):
@@ -163,14 +163,14 @@ class Tokenize(Section):
     packing: Literal["pack", "truncate"]
 
 
-class Imitation(Section):
+class StageLosses(Section):
     """What one distillation stage asks of a student: λ for each loss."""
 
     losses: Annotated[dict[LossName, NonNegative], Field(min_length=1)]
     temperature: AboveZero | None = None
 
     @model_validator(mode="after")
-    def _some_loss_and_its_temperature(self) -> "Imitation":
+    def _some_loss_and_its_temperature(self) -> "StageLosses":
         if not any(self.losses.values()):
             raise ValueError("every λ of losses is 0; at least one must be above 0")
         if self.losses.get("prediction") and self.temperature is None:
@@ -185,10 +185,10 @@ class Student(Section):
     start: Text
     layer_map: Annotated[str | tuple[int, ...], PlainValidator(_layer_map)]
     projection: Literal["shared", "per_layer"]
-    general: Imitation
-    domain: Imitation | None = None
-    intermediate: Imitation | None = None
-    prediction: Imitation | None = None
+    general: StageLosses
+    domain: StageLosses | None = None
+    intermediate: StageLosses | None = None
+    prediction: StageLosses | None = None
 
     @model_validator(mode="after")
     def _map_fits_layers(self) -> "Student":

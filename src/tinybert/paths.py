@@ -1,0 +1,75 @@
+"""Where the stages keep what they exchange; dvc.yaml names the same paths."""
+
+from pathlib import Path
+
+TOKENIZER = Path("data/tokenizer")
+TEACHER = Path("models/teacher")
+
+
+def corpus(name: str, split: str) -> Path:
+    """Documents of the general or domain corpus, train or heldout."""
+    return Path(f"data/corpus/{name}/{split}.jsonl")
+
+
+def blocks(name: str, split: str) -> Path:
+    """Token blocks of the same."""
+    return Path(f"data/blocks/{name}/{split}")
+
+
+def glue(task: str) -> Path:
+    """The splits of a task, one JSON-lines file each."""
+    return Path(f"data/glue/{task}")
+
+
+def augmented(task: str) -> Path:
+    """The training rows of a task with their variations."""
+    return Path(f"data/augmented/{task}/train.jsonl")
+
+
+def student(stage: str, name: str) -> Path:
+    """A student after its general or domain distillation."""
+    return Path(f"models/{stage}/{name}")
+
+
+def intermediate(task: str, student: str) -> Path:
+    """A task student between the two phases."""
+    return Path(f"models/intermediate/{task}/{student}")
+
+
+def task_model(task: str, model: str) -> Path:
+    """A task model: the teacher, a student, or a pruned student; all alike to evaluate and quantize."""
+    return Path(f"models/task/{task}/{model}")
+
+
+def onnx(task: str, model: str) -> Path:
+    """The ONNX forms of a task model."""
+    return Path(f"models/onnx/{task}/{model}")
+
+
+def metrics(stage: str, instance: str = "") -> Path:
+    """The metrics of a stage instance."""
+    return _instance_file("metrics", stage, instance, "json")
+
+
+def curve(stage: str, instance: str = "") -> Path:
+    """The loss curve of a stage instance."""
+    return _instance_file("reports/curves", stage, instance, "csv")
+
+
+def timing(stage: str, instance: str = "") -> Path:
+    """How long a stage instance took; no declared output, for it differs in each run."""
+    return _instance_file("reports/timings", stage, instance, "json")
+
+
+def answers(student: str) -> Path:
+    """The quiz, answered side by side by the teacher and a student."""
+    return Path(f"reports/answers/{student}.json")
+
+
+def latency(task: str, model: str) -> Path:
+    """Latencies of the ONNX forms of a task model."""
+    return Path(f"reports/latency/{task}-{model}.json")
+
+
+def _instance_file(root: str, stage: str, instance: str, ending: str) -> Path:
+    return Path(root, stage, f"{instance}.{ending}") if instance else Path(root, f"{stage}.{ending}")
