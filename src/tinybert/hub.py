@@ -20,15 +20,16 @@ def hub_access(key: str, name: str, *, fix: str) -> Iterator[None]:
     Import the Hub's libraries inside the block. Where the Hub cannot be reached they are put into offline mode
     for the rest of the process: what is cached still loads, and what is not fails at once, without retries.
     """
-    reachable = _offline_is_set() or _is_reachable()
-    if not reachable:
+    obstacle = ""
+    if not _offline_is_set() and not _is_reachable():
+        obstacle = f"no connection to {_endpoint()}: "
         _go_offline()
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        reason = _first_line(error) if reachable else f"no connection to {_endpoint()} and not in the cache"
+        reason = obstacle + _first_line(error)
         raise UserError(f"{key}: {name} cannot be loaded from the Hub ({reason}); {fix}") from error
 
 
@@ -64,4 +65,4 @@ def _go_offline() -> None:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:REASON_CHARACTERS] if lines else type(error).__name__
+    return lines[0].rstrip(".")[:REASON_CHARACTERS] if lines else type(error).__name__

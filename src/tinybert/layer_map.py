@@ -31,13 +31,13 @@ def mapped_layers(layer_map: str | tuple[int, ...], student_layers: int, teacher
     if isinstance(layer_map, str):
         if student_layers > teacher_layers:
             raise UserError(
-                f"layer_map: {layer_map} cannot map {student_layers} student layers to {teacher_layers} teacher layers; "
-                "make the student shallower, or list a teacher layer for each student layer"
+                f"layer_map: {layer_map} cannot map {student_layers} student layers to {teacher_layers} teacher "
+                "layers; make the student shallower, or list a teacher layer for each student layer"
             )
         return STRATEGIES[layer_map](student_layers, teacher_layers)
     for layer in layer_map:
         if layer > teacher_layers:
-            raise UserError(f"layer_map: {layer} is beyond the teacher's {teacher_layers} layers; choose 1..{teacher_layers}")
+            raise UserError(f"layer_map: {layer} is beyond the teacher's layers; choose from 1 to {teacher_layers}")
     return list(layer_map)
 
 

@@ -1,8 +1,10 @@
 """The λ-weighted sum of losses that a student minimises, built from params."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tinybert import layer_map, losses
@@ -10,6 +12,7 @@ from tinybert.errors import UserError
 from tinybert.models.activations import Activations, Batch, Wanted
 from tinybert.models.bert import BertConfig
 
+PROJECTIONS = "projections.safetensors"
 LAYER_LOSSES = ("attention", "hidden", "embedding")  # read inner layers; the others read logits
 
 
@@ -31,11 +34,6 @@ class Imitation:
         recipe = getattr(student, stage)
         weights = {name: weight for name, weight in recipe.losses.items() if weight > 0}
         return cls(weights, student.layer_map, student.projection, recipe.temperature or 1.0)
-
-    @property
-    def reads_masked_text(self) -> bool:
-        """Whether a masked-LM stage must mask its text: only then are there predicted tokens."""
-        return bool({"hard", "prediction"} & self.weights.keys())
 
 
 class Objective(nn.Module):
@@ -71,7 +69,12 @@ class Objective(nn.Module):
     @property
     def student_wants(self) -> Wanted:
         """What the student must expose."""
-        return self._wants(frozenset(range(1, self.layers + 1)), logits=self._on("hard", "prediction"))
+        return self._wants(frozenset(range(1, self.layers + 1)), logits=self.reads_predictions)
+
+    @property
+    def reads_predictions(self) -> bool:
+        """Whether a loss reads logits; on text only then are tokens masked, for others would predict nothing."""
+        return self._on("hard", "prediction")
 
     @property
     def teacher_wants(self) -> Wanted | None:
@@ -117,6 +120,18 @@ class Objective(nn.Module):
             total = total + losses.hidden(projected, layer_map.target(self.map[layer - 1], teacher.hidden), mask)
         return total
 
+    def save_projections(self, folder: str | Path) -> None:
+        """Writes the projections, if there are any, beside the student's weights in `folder`."""
+        if tensors := self.projections.state_dict():
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, Path(folder) / PROJECTIONS)
+
+    def load_projections(self, folder: str | Path) -> None:
+        """Goes on with the projections that an earlier stage left in `folder`; what it did not need starts anew."""
+        path = Path(folder) / PROJECTIONS
+        if path.is_file():
+            ours, stored = self.projections.state_dict(), load_file(path)
+            self.projections.load_state_dict(ours | {name: stored[name] for name in ours.keys() & stored.keys()})
+
     def _project(self, name: str, states: Tensor) -> Tensor:
         """Into the teacher's width; there already where the widths agree."""
         return self.projections[name](states) if name in self.projections else states
@@ -140,5 +155,5 @@ def _refuse_unfit(imitation: Imitation, student: BertConfig, teacher: BertConfig
     if "attention" in imitation.weights and heads[0] != heads[1]:
         raise UserError(
             f"losses.attention: the student has {heads[0]} heads, the teacher {heads[1]}; "
-            f"the attention loss needs equal numbers: set architecture.heads to {heads[1]} or use the hidden loss instead"
+            f"that loss needs equal numbers: set architecture.heads to {heads[1]} or use the hidden loss instead"
         )

@@ -16,6 +16,7 @@ from tinybert.text_lines import read_lines
 HEADING = re.compile(r"(?P<marks>=(?: =)*) (?P<title>[^=](?:.*[^=])?) (?P=marks)")
 # Text without headings would be one article however long; it is cut at the next line beyond this size.
 ARTICLE_LIMIT_CHARACTERS = 2**20
+SURROGATE = re.compile("[\ud800-\udfff]")
 LOCAL_FILES_KEY = "corpus.local.files"
 
 
@@ -56,8 +57,8 @@ def write_splits(found: Iterable[dict], *, train: str | Path, heldout: str | Pat
         if not all(count["documents"] for count in counts.values()):
             total = sum(count["documents"] for count in counts.values())
             raise UserError(
-                f"corpus.heldout_every: {every}, but the corpus has {total} documents, which leaves nothing for train "
-                f"or held-out; set it between 2 and the number of documents, or raise corpus.max_documents"
+                f"corpus.heldout_every: {every}, but the corpus has {total} documents, so that a split stays empty; "
+                f"set it between 2 and the number of documents, or raise corpus.max_documents"
             )
     return counts
 
@@ -102,10 +103,7 @@ def _hub(settings, seed: int) -> Iterator[dict]:
 
 
 def _hub_rows(hub) -> Iterator[str]:
-    fix = (
-        "check corpus.hub and the connection, or set corpus.source to local with corpus.local.files, "
-        "or to embedded"
-    )  # fmt: skip
+    fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to embedded"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
         from datasets import load_dataset
 
@@ -165,7 +163,7 @@ def _json_document(line: str, where: str) -> dict:
     for name, value in {"text": text, "title": title}.items():
         if not isinstance(value, str):
             raise UserError(f'{where}: "{name}" is {value!r:.40}; a string is expected')
-        if any("\ud800" <= character <= "\udfff" for character in value):
+        if SURROGATE.search(value):
             raise UserError(f'{where}: "{name}" holds half a surrogate pair; write the character whole')
     return {"title": title.strip(), "text": text.strip()}
 

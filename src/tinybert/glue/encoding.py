@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from tinybert.files import read_jsonl
 from tinybert.glue.tasks import Task
 from tinybert.models.activations import Batch
 
@@ -62,3 +64,8 @@ def pad(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
     values = np.zeros(mask.shape, dtype=np.int64)
     values[mask] = np.concatenate(rows)
     return torch.from_numpy(values), torch.from_numpy(mask)
+
+
+def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
+    """The encoded rows of a JSON-lines file that prepare_glue or augment wrote."""
+    return encode(list(read_jsonl(path)), task, tokenizer, max_length_tokens=max_length_tokens)

@@ -210,6 +210,11 @@ class BertModel(nn.Module, ABC):
         with torch.no_grad():
             self.bert.embeddings.word_embeddings.weight[self.config.pad_token_id].zero_()
 
+    @property
+    def parameter_count(self) -> int:
+        """Number of weights, tied ones once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
     def forward(self, batch: Batch, want: Wanted = Wanted()) -> Activations:  # noqa: B008 (frozen)
         """The wanted activations of a batch; logits as `head_logits` documents them."""
         activations, hidden = self.bert(batch, want)

@@ -46,9 +46,12 @@ def load_model(folder: str | Path) -> BertModel:
     return model.eval()
 
 
-def load_classifier(folder: str | Path, labels: tuple[str, ...]) -> SequenceClassifier:
-    """A classifier with the encoder of the masked LM in `folder` and a new head from the global generator."""
-    model = SequenceClassifier(bert_config(read_config(folder), folder), labels)
+def load_classifier(folder: str | Path, labels: tuple[str, ...] | None) -> SequenceClassifier:
+    """A classifier with the encoder of the masked LM in `folder` and a new head from the global generator.
+
+    labels: the class names; None for a regression, whose head has one output.
+    """
+    model = SequenceClassifier(bert_config(read_config(folder), folder), labels or (REGRESSION_LABEL,))
     load_weights(model, folder, head=False)
     return model
 

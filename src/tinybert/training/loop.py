@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from tinybert.compress.pruning import Pruner
 from tinybert.errors import UserError
 from tinybert.models.activations import Activations, Batch
 from tinybert.models.bert import BertModel
@@ -23,13 +24,12 @@ Point = dict[str, float]  # step, epoch, learning_rate, total, and the mean of e
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. `training` and `optimizer` are the sections of params with these names."""
+    """How to train. `training` and `optimizer` are sections of params of that kind."""
 
     training: object
     optimizer: object
     seed: int
     precision: str
-    title: str
 
 
 class Distiller(nn.Module):
@@ -51,14 +51,15 @@ def train(
     batches: Batches,
     settings: Settings,
     *,
+    title: str,
     teacher: BertModel | None = None,
-    pruner=None,
+    pruner_for: Callable[[int], Pruner] | None = None,
     on_point: Callable[[Point], None] = lambda point: None,
 ) -> list[Point]:
     """Trains `student` and the objective's projections in place; returns the loss curve.
 
-    The teacher is always in evaluation mode and without gradient. `pruner` (compress.pruning.Pruner) may
-    change gradients before and weights after each step. UserError when a loss is no longer finite.
+    `title` names the run on the progress bar. The teacher is always in evaluation mode and without gradient. `pruner_for` makes,
+    from the number of steps, what prunes the student while it trains. UserError when a loss is no longer finite.
     """
     torch.manual_seed(settings.seed)  # dropout
     accelerator = Accelerator(mixed_precision=mixed_precision(settings.precision))
@@ -67,7 +68,8 @@ def train(
     optimizer = adamw(distiller, settings.optimizer.weight_decay)
     distiller, optimizer = accelerator.prepare(distiller, optimizer)
     steps = total_steps(batches, settings.training)
-    recorder = Recorder(steps, settings.title, on_point)
+    pruner = pruner_for(steps) if pruner_for else None
+    recorder = Recorder(steps, title, on_point)
     for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches), steps)):
         learning_rate = settings.training.learning_rate * lr_factor(step, steps, settings.optimizer.warmup_fraction)
         for group in optimizer.param_groups:
@@ -76,9 +78,9 @@ def train(
         with accelerator.autocast():
             total, terms = distiller(batch, ask(batch))
         accelerator.backward(total)
-        accelerator.clip_grad_norm_(distiller.parameters(), settings.optimizer.max_gradient_norm)
         if pruner:
             pruner.before_step(step)
+        accelerator.clip_grad_norm_(distiller.parameters(), settings.optimizer.max_gradient_norm)
         optimizer.step()
         optimizer.zero_grad()
         if pruner:

@@ -1,0 +1,177 @@
+"""The WordPiece tokenizer: trained here, or brought from the Hub or a folder; teacher and students share it.
+
+A tokenizer folder holds tokenizer.json (everything), tokenizer_config.json (for transformers) and vocab.txt.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+from tokenizers.trainers import WordPieceTrainer
+
+from tinybert.errors import UserError
+from tinybert.files import atomic_file, read_json, write_json
+from tinybert.hub import hub_access
+from tinybert.text_lines import read_lines
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+MODEL_MAX_LENGTH_TOKENS = 512
+
+
+def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
+    """A lower-casing BERT tokenizer of at most `vocabulary_size` pieces; the same texts give the same tokenizer.
+
+    The special tokens have ids 0 to 4. `texts` may be a stream; memory holds its distinct words. UserError when
+    there are no words, or more characters than pieces.
+    """
+    tokenizer = _bert_tokenizer({token: id for id, token in enumerate(SPECIAL_TOKENS)}, lowercase=True)
+    words = _count_words(texts, tokenizer)
+    alphabet = _alphabet(words)
+    if not words:
+        raise UserError("tokenizer: the corpus has no words to learn a vocabulary from; give a corpus with text")
+    if vocabulary_size < len(SPECIAL_TOKENS) + len(alphabet):
+        least = len(SPECIAL_TOKENS) + len(alphabet)
+        raise UserError(
+            f"teacher.embedded.vocabulary_size: {vocabulary_size} is too small; "
+            f"the characters of this corpus alone need {least}"
+        )
+    trainer = WordPieceTrainer(
+        vocab_size=vocabulary_size,
+        # The trainer numbers pieces of one character in a random order, which decides ties: number them for it.
+        special_tokens=[*SPECIAL_TOKENS, *alphabet],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((" ".join([word] * count) for word, count in words.items()), trainer)
+    return _bert_tokenizer(tokenizer.get_vocab(), lowercase=True)
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
+    """Writes tokenizer.json, tokenizer_config.json and vocab.txt into the existing `folder`."""
+    folder = Path(folder)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    with atomic_file(folder / "tokenizer.json") as handle:
+        handle.write(tokenizer.to_str(pretty=True) + "\n")
+    vocabulary = tokenizer.get_vocab()
+    with atomic_file(folder / "vocab.txt") as handle:
+        handle.writelines(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.get))
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": tokenizer.normalizer.lowercase,
+            "strip_accents": tokenizer.normalizer.strip_accents,
+            "tokenize_chinese_chars": tokenizer.normalizer.handle_chinese_chars,
+            "model_max_length": MODEL_MAX_LENGTH_TOKENS,
+        }
+        | dict(zip(names, SPECIAL_TOKENS, strict=True)),
+    )
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer in `folder`, without truncation or padding. UserError when it is absent or unreadable."""
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"{path}: absent; run the stage prepare_tokenizer, which writes it")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise UserError(f"{path}: no tokenizer ({error}); remove the folder and run prepare_tokenizer again") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def save_pretrained_tokenizer(name_or_folder: str, revision: str | None, folder: str | Path) -> None:
+    """Brings the BERT tokenizer of a Hub model or a local folder into `folder`, in the form of save_tokenizer.
+
+    A local folder needs tokenizer.json or vocab.txt. UserError when there is none, the Hub is out of reach, or the
+    tokenizer is no BERT WordPiece.
+    """
+    if Path(name_or_folder).is_dir():
+        tokenizer = _from_folder(Path(name_or_folder))
+    elif name_or_folder.startswith(("/", ".", "~")) or name_or_folder.count("/") > 1:  # no Hub name looks like this
+        raise UserError(f"teacher.local.folder: {name_or_folder} is no folder; correct the path")
+    else:
+        tokenizer = _from_hub(name_or_folder, revision)
+    _require_bert(tokenizer, name_or_folder)
+    save_tokenizer(tokenizer, folder)
+
+
+def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=CONTINUATION))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def _count_words(texts: Iterable[str], tokenizer: Tokenizer) -> Counter[str]:
+    words: Counter[str] = Counter()
+    for text in texts:
+        normalized = tokenizer.normalizer.normalize_str(text)
+        words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized))
+    return words
+
+
+def _alphabet(words: Iterable[str]) -> list[str]:
+    """All pieces of one character: each character, and with ## those that continue a word."""
+    words = list(words)
+    continuing = {CONTINUATION + character for word in words for character in word[1:]}
+    return sorted({character for word in words for character in word}) + sorted(continuing)
+
+
+def _from_folder(source: Path) -> Tokenizer:
+    if (source / "tokenizer.json").is_file():
+        return load_tokenizer(source)
+    if not (source / "vocab.txt").is_file():
+        raise UserError(f"teacher.local.folder: {source} has neither tokenizer.json nor vocab.txt; add one of them")
+    pieces = [line for _, line in read_lines(source / "vocab.txt", key="teacher.local.folder")]
+    missing = [token for token in SPECIAL_TOKENS if token not in pieces]
+    if missing:
+        raise UserError(f"teacher.local.folder: {source}/vocab.txt lacks {', '.join(missing)}; give BERT's vocabulary")
+    return _bert_tokenizer({piece: id for id, piece in enumerate(pieces)}, lowercase=_lowercases(source, pieces))
+
+
+def _lowercases(source: Path, pieces: list[str]) -> bool:
+    """What tokenizer_config.json says; without it, whether the vocabulary has no piece with a capital letter.
+
+    Guessing the case wrong turns every capitalised word into [UNK], so a default would not do.
+    """
+    config = source / "tokenizer_config.json"
+    if config.is_file() and "do_lower_case" in (settings := read_json(config)):
+        return bool(settings["do_lower_case"])
+    return not any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+
+
+def _from_hub(name: str, revision: str | None) -> Tokenizer:
+    fix = "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
+    with hub_access("teacher.hub.model", name, fix=fix):
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True).backend_tokenizer
+
+
+def _require_bert(tokenizer: Tokenizer, name: str) -> None:
+    missing = [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is None]
+    if missing:
+        found = f"lacks {', '.join(missing)}"
+    elif not isinstance(tokenizer.model, WordPiece):
+        found = f"is a {type(tokenizer.model).__name__}"
+    elif not isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+        found = f"normalizes with {type(tokenizer.normalizer).__name__}"
+    elif tokenizer.encode("", "").tokens != ["[CLS]", "[SEP]", "[SEP]"]:
+        found = "does not put [CLS] and [SEP] around a text"
+    else:
+        return
+    raise UserError(f"teacher: the tokenizer of {name} {found}; a BERT WordPiece tokenizer is needed")

@@ -1,0 +1,50 @@
+"""Predictions of task models and their scores."""
+
+import numpy as np
+import torch
+
+from tinybert.glue.encoding import Encoded
+from tinybert.glue.scoring import is_collapsed, majority_score, retention, score
+from tinybert.glue.tasks import Task
+from tinybert.models.bert import SequenceClassifier
+
+EVALUATION_BATCH_SIZE = 64
+
+
+@torch.no_grad()
+def predict(model: SequenceClassifier, examples: Encoded, task: Task) -> np.ndarray:
+    """Class numbers (rows,) int64, or scores float32 for a regression, in the order of the rows."""
+    model.eval()
+    logits = np.empty((len(examples), len(model.labels)), dtype=np.float32)
+    for indices, batch in examples.batches(EVALUATION_BATCH_SIZE):
+        logits[indices] = model(batch).logits.numpy()
+    return decide(logits, task)
+
+
+def decide(logits: np.ndarray, task: Task) -> np.ndarray:
+    """Logits (rows, classes) -> class numbers, or (rows, 1) -> scores."""
+    return logits[:, 0] if task.is_regression else logits.argmax(-1)
+
+
+def evaluate(model: SequenceClassifier, examples: Encoded, task: Task) -> dict[str, float]:
+    """The task's metrics on labelled examples."""
+    return score(task, predict(model, examples, task), examples.labels)
+
+
+def compare(
+    student: SequenceClassifier,
+    teacher: SequenceClassifier,
+    examples: Encoded,
+    task: Task,
+    *,
+    train_labels: np.ndarray,
+) -> dict:
+    """Scores of teacher, student and majority guess, what the student keeps of the teacher, whether it collapsed."""
+    predictions = predict(student, examples, task)
+    scores = {
+        "teacher": evaluate(teacher, examples, task),
+        "student": score(task, predictions, examples.labels),
+        "majority": majority_score(task, train_labels, examples.labels),
+    }
+    kept = retention(*(scores[who][task.headline] for who in ("student", "teacher", "majority")))
+    return scores | {"retention": kept, "collapsed": is_collapsed(task, predictions)}

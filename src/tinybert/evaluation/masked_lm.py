@@ -1,0 +1,68 @@
+"""Masked-LM examination: loss, perplexity and accuracy on held-out text, and agreement with a teacher."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tinybert.corpus.blocks import Blocks
+from tinybert.models.activations import Batch
+from tinybert.models.bert import MaskedLM
+from tinybert.training.batches import block_batch
+from tinybert.training.masking import Masker
+
+EVALUATION_BATCH_SIZE = 32
+
+
+def heldout_batches(blocks: Blocks, masker: Masker, *, limit: int, seed: int) -> list[Batch]:
+    """At most `limit` blocks, spread evenly over all, masked once: the same questions for every model."""
+    chosen = np.linspace(0, len(blocks) - 1, num=min(limit, len(blocks)), dtype=np.int64)
+    rng = np.random.default_rng(seed)
+    rows = [blocks[index] for index in chosen]
+    return [
+        block_batch(rows[start : start + EVALUATION_BATCH_SIZE], masker, rng)
+        for start in range(0, len(rows), EVALUATION_BATCH_SIZE)
+    ]
+
+
+@torch.no_grad()
+def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torch.Tensor]:
+    """The logits (predicted tokens, vocabulary) of each batch, in evaluation mode, float32."""
+    model.eval()
+    for batch in batches:
+        yield model(batch).logits
+
+
+def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:
+    """Mean cross-entropy over masked tokens (nats), its exponential, and the share predicted right."""
+    loss = right = count = 0.0
+    for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
+        loss += F.cross_entropy(logits, batch.labels, reduction="sum").item()
+        right += (logits.argmax(-1) == batch.labels).sum().item()
+        count += len(batch.labels)
+    return {"loss": loss / count, "perplexity": math.exp(loss / count), "accuracy": right / count}
+
+
+def frequency_accuracy(blocks: Blocks, batches: Sequence[Batch], masker: Masker) -> float:
+    """The share of masked tokens predicted right by always guessing the most frequent piece of `blocks`."""
+    counts = np.zeros(masker.vocabulary_size, dtype=np.int64)
+    for index in range(len(blocks)):
+        counts += np.bincount(blocks[index], minlength=masker.vocabulary_size)
+    counts[list(masker.special_ids)] = 0
+    labels = torch.cat([batch.labels for batch in batches])
+    return (labels == int(counts.argmax())).float().mean().item()
+
+
+def agreement(student: MaskedLM, teacher: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:
+    """Over masked tokens: share with the teacher's top-1 piece, and mean KL(teacher ‖ student) in nats."""
+    same = divergence = count = 0.0
+    both = zip(predicted_logits(student, batches), predicted_logits(teacher, batches), strict=True)
+    for student_logits, teacher_logits in both:
+        same += (student_logits.argmax(-1) == teacher_logits.argmax(-1)).sum().item()
+        divergence += F.kl_div(
+            student_logits.log_softmax(-1), teacher_logits.log_softmax(-1), reduction="sum", log_target=True
+        ).item()
+        count += len(student_logits)
+    return {"top1": same / count, "kl": divergence / count}

@@ -1,0 +1,111 @@
+"""The cloze quiz of the domain track: prompts with one [MASK], answers of one word piece."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from tinybert.errors import UserError
+from tinybert.evaluation.masked_lm import EVALUATION_BATCH_SIZE, predicted_logits
+from tinybert.files import read_jsonl
+from tinybert.glue.encoding import pad
+from tinybert.models.activations import Batch
+from tinybert.models.bert import MaskedLM
+
+SHOWN_ANSWERS = 5
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt with its answer, as text and as a piece of the vocabulary."""
+
+    subject: str
+    prompt: str
+    answer: str
+    answer_id: int
+
+
+def load_questions(quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
+    """The questions of the quiz section of params, and how many were dropped: answers of several pieces.
+
+    UserError for a malformed file or when no question is left.
+    """
+    if quiz.source == "embedded":
+        from tinybert.embedded.quiz import questions
+
+        rows, origin = questions(), "the embedded quiz"
+    else:
+        rows, origin = _read_quiz_file(quiz.local.file), quiz.local.file
+    kept = []
+    for row in rows:
+        pieces = tokenizer.encode(row["answer"], add_special_tokens=False).ids
+        if len(pieces) == 1 and pieces[0] != tokenizer.token_to_id("[UNK]"):
+            kept.append(Question(row["subject"], row["prompt"], row["answer"], pieces[0]))
+    if not kept:
+        raise UserError(f"{origin}: no question whose answer is one word piece; give answers of single common words")
+    return kept, len(rows) - len(kept)
+
+
+def _read_quiz_file(path: str) -> list[dict]:
+    if not Path(path).is_file():
+        raise UserError(f"examination.quiz.local.file: {path} is absent; create it, or set quiz.source to embedded")
+    rows = list(read_jsonl(path))
+    for number, row in enumerate(rows, start=1):
+        for key in ("subject", "prompt", "answer"):
+            if not isinstance(row.get(key), str) or not row[key]:
+                raise UserError(f"{path}, line {number}: {key} is {row.get(key)!r}; a non-empty text is needed")
+        if row["prompt"].count("[MASK]") != 1:
+            raise UserError(f"{path}, line {number}: prompt {row['prompt']!r} must hold [MASK] exactly once")
+    return rows
+
+
+def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Batch]:
+    """The prompts as batches that predict their [MASK], labels being the answers."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    mask_id = tokenizer.token_to_id("[MASK]")
+    batches = []
+    for start in range(0, len(questions), EVALUATION_BATCH_SIZE):
+        part = questions[start : start + EVALUATION_BATCH_SIZE]
+        encodings = tokenizer.encode_batch([question.prompt for question in part])
+        input_ids, mask = pad([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings])
+        positions = (input_ids.flatten() == mask_id).nonzero().flatten()
+        labels = torch.tensor([question.answer_id for question in part])
+        batches.append(Batch(input_ids, mask, torch.zeros_like(input_ids), labels, positions))
+    return batches
+
+
+def quiz_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequence[Batch]) -> dict[str, dict]:
+    """Questions, top-1 and top-5 accuracy, over all and for each subject."""
+    logits = torch.cat(list(predicted_logits(model, batches)))
+    labels = torch.cat([batch.labels for batch in batches])
+    rank = (logits > logits.gather(1, labels[:, None])).sum(-1)  # pieces above the right one
+    subjects = {"all": range(len(questions))}
+    for index, question in enumerate(questions):
+        subjects.setdefault(question.subject, []).append(index)
+    return {
+        subject: {
+            "questions": len(indices),
+            "top1": (rank[list(indices)] < 1).float().mean().item(),
+            "top5": (rank[list(indices)] < 5).float().mean().item(),
+        }
+        for subject, indices in subjects.items()
+    }
+
+
+def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]) -> list[list[dict]]:
+    """For each question the five likeliest pieces with their probabilities."""
+    answers = []
+    for logits in predicted_logits(model, batches):
+        probabilities, pieces = logits.softmax(-1).topk(SHOWN_ANSWERS)
+        for row_probabilities, row_pieces in zip(probabilities.tolist(), pieces.tolist(), strict=True):
+            answers.append(
+                [
+                    {"token": tokenizer.id_to_token(piece), "probability": probability}
+                    for piece, probability in zip(row_pieces, row_probabilities, strict=True)
+                ]
+            )
+    return answers

@@ -1,0 +1,123 @@
+"""What all stage scripts share: arguments, checked params, metrics, curves, tracking, errors for people."""
+
+import argparse
+import csv
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from tinybert import paths
+from tinybert.errors import UserError
+from tinybert.files import atomic_file, write_json
+from tinybert.params import Declared, load_params
+from tinybert.schema import Params
+from tinybert.tracking import Run, stage_run
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One instance of a stage while it runs.
+
+    name: the stage. items: its place in the matrix, such as {"task": "cola", "student": "tinybert4"}.
+    params: the declared part of the checked params. run: its MLflow run.
+    """
+
+    name: str
+    items: dict[str, str]
+    params: Declared
+    run: Run
+
+    @property
+    def instance(self) -> str:
+        """The items joined, as DVC joins them: cola-tinybert4; empty for a stage without a matrix."""
+        return "-".join(self.items.values())
+
+    def write_metrics(self, metrics: dict[str, Any]) -> None:
+        """Writes the instance's metrics file and logs it. Deterministic numbers only: no timings."""
+        metrics = json.loads(json.dumps(metrics), parse_float=lambda text: float(f"{float(text):.6g}"))
+        write_json(paths.metrics(self.name, self.instance), metrics)
+        self.run.log_metrics(metrics)
+
+    def on_point(self, point: dict[str, float]) -> None:
+        """Logs a point of the loss curve while training goes on."""
+        self.run.log_curve_point(point["step"], {k: v for k, v in point.items() if k != "step"})
+
+    def write_curve(self, points: list[dict[str, float]]) -> None:
+        """Writes the whole loss curve, for DVC's plots and the report."""
+        with atomic_file(paths.curve(self.name, self.instance)) as handle:
+            writer = csv.DictWriter(handle, fieldnames=list(points[0]) if points else ["step", "total"])
+            writer.writeheader()
+            writer.writerows({k: f"{v:.6g}" for k, v in point.items()} for point in points)
+
+
+def run_stage(main: Callable[[Stage], None], *item_names: str) -> None:
+    """Runs `main` as the stage that its script names; `item_names` become command-line options.
+
+    The whole params.yaml is checked; `main` sees what dvc.yaml declares for the stage. A UserError ends
+    the script with one line for each mistake and exit code 1.
+    """
+    name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+    items = _read_items(main.__doc__, item_names)
+    label = f"{name}@{'-'.join(items.values())}" if items else name
+    try:
+        _run(main, name, items)
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"{label}: {line}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> None:
+    started = time.monotonic()
+    declared = declared_params(name, items)
+    params = load_params()
+    with stage_run(name, "-".join(items.values()), params=declared_values(params, declared), tags=items) as run:
+        stage = Stage(name, items, Declared(params, declared), run)
+        main(stage)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        timing = {"seconds": round(time.monotonic() - started, 1), "peak_memory_mb": round(peak)}
+        write_json(paths.timing(name, stage.instance), timing)
+        run.log_metrics({"timing": timing})
+
+
+def _read_items(description: str | None, item_names: tuple[str, ...]) -> dict[str, str]:
+    parser = argparse.ArgumentParser(description=description)
+    for item in item_names:
+        parser.add_argument(f"--{item}", required=True)
+    return vars(parser.parse_args())
+
+
+def declared_params(name: str, items: dict[str, str]) -> list[str]:
+    """The params keys that dvc.yaml declares for a stage, with the matrix items filled in.
+
+    Read from dvc.yaml itself: asking DVC would cost a second at the start of each stage.
+    """
+    with open("dvc.yaml", encoding="utf-8") as handle:
+        stage = YAML(typ="safe").load(handle)["stages"][name]
+    keys = []
+    for key in stage.get("params", []):
+        for item, value in items.items():
+            key = key.replace(f"${{item.{item}}}", value)
+        keys.append(key)
+    return keys
+
+
+def declared_values(params: Params, declared: list[str]) -> dict[str, Any]:
+    """The declared keys with their values as plain data, for the record; UserError where one is absent."""
+    tree = params.model_dump(mode="json")
+    values = {}
+    for key in declared:
+        node = tree
+        for part in key.split("."):
+            if not isinstance(node, dict) or part not in node:
+                raise UserError(f"params.yaml: {key}: missing; the stage needs it")
+            node = node[part]
+        values[key] = node
+    return values

@@ -1,0 +1,51 @@
+"""The examination of a domain student: perplexity, quiz, agreement with the teacher, answers side by side."""
+
+import torch
+
+from tinybert import paths
+from tinybert.corpus.blocks import Blocks
+from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.evaluation.masked_lm import agreement, heldout_batches, masked_lm_scores
+from tinybert.evaluation.quiz import best_answers, load_questions, quiz_batches, quiz_scores
+from tinybert.files import write_json
+from tinybert.models.bert import MaskedLM
+from tinybert.models.folder import load_model
+from tinybert.stage import Stage, run_stage
+from tinybert.training.masking import Masker
+
+
+def main(stage: Stage) -> None:
+    """Examines teacher, student and an untrained student on the same text and the same questions."""
+    params, name = stage.params, stage.items["student"]
+    tokenizer = load_tokenizer(paths.TOKENIZER)
+    masker, limit = Masker.of(params.masking, tokenizer), params.examination.heldout_blocks
+    texts = {
+        corpus: heldout_batches(Blocks.open(paths.blocks(corpus, "heldout")), masker, limit=limit, seed=params.seed)
+        for corpus in ("general", "domain")
+    }
+    questions, dropped = load_questions(params.examination.quiz, tokenizer)
+    prompts = quiz_batches(questions, tokenizer)
+
+    teacher, student = load_model(paths.TEACHER), load_model(paths.student("domain", name))
+    torch.manual_seed(params.seed)
+    models = {"teacher": teacher, "student": student, "untrained": MaskedLM(student.config)}
+    metrics = {
+        role: {corpus: masked_lm_scores(model, batches) for corpus, batches in texts.items()}
+        | {"quiz": quiz_scores(model, questions, prompts)}
+        for role, model in models.items()
+    }
+    metrics["agreement"] = {
+        what: agreement(student, teacher, batches) for what, batches in (texts | {"quiz": prompts}).items()
+    }
+    side_by_side = [
+        {"subject": question.subject, "prompt": question.prompt, "answer": question.answer, "teacher": a, "student": b}
+        for question, a, b in zip(
+            questions, best_answers(teacher, tokenizer, prompts), best_answers(student, tokenizer, prompts), strict=True
+        )
+    ]
+    write_json(paths.answers(name), side_by_side)
+    stage.write_metrics(metrics | {"quiz_dropped": dropped})
+
+
+if __name__ == "__main__":
+    run_stage(main, "student")

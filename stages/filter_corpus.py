@@ -1,0 +1,21 @@
+"""The domain corpus: the documents that hold a dictionary term, with counts for each term."""
+
+from tinybert import paths
+from tinybert.corpus.filter import FilterStatistics, filter_documents
+from tinybert.files import read_jsonl, write_jsonl
+from tinybert.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    """Filters both parts of the general corpus by the same rule."""
+    metrics = {}
+    for split in ("train", "heldout"):
+        statistics = FilterStatistics()
+        found = read_jsonl(paths.corpus("general", split))
+        write_jsonl(paths.corpus("domain", split), filter_documents(found, stage.params.filter, statistics))
+        metrics[split] = statistics.as_dict()
+    stage.write_metrics(metrics)
+
+
+if __name__ == "__main__":
+    run_stage(main)

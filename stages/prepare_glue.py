@@ -1,0 +1,28 @@
+"""The splits of a GLUE task, as rows in the Hub's columns."""
+
+from tinybert import paths
+from tinybert.files import atomic_folder, write_jsonl
+from tinybert.glue.scoring import majority_score
+from tinybert.glue.sources import read_splits
+from tinybert.glue.tasks import TASKS
+from tinybert.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    """Reads the task from its source and writes one file a split."""
+    task, glue = TASKS[stage.items["task"]], stage.params.glue
+    splits = read_splits(task, glue.source, settings=glue, seed=stage.params.seed)
+    with atomic_folder(paths.glue(task.name)) as folder:
+        for split, rows in splits.items():
+            write_jsonl(folder / f"{split}.jsonl", rows)
+    labels = {split: [row["label"] for row in splits[split]] for split in ("train", task.dev_splits[0])}
+    stage.write_metrics(
+        {
+            "examples": {split: len(rows) for split, rows in splits.items()},
+            "majority": majority_score(task, labels["train"], labels[task.dev_splits[0]]),
+        }
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main, "task")

@@ -1,0 +1,51 @@
+"""A task model as ONNX: FP32, dynamic INT8, static INT8 in two formats; size, score, latency of each."""
+
+import shutil
+
+from tinybert import paths
+from tinybert.compress.export import export_onnx
+from tinybert.compress.measure import latencies, scores_of_forms
+from tinybert.compress.quantization import calibration_feeds, quantize_dynamic, quantize_static
+from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.files import atomic_folder, write_json
+from tinybert.glue.encoding import read_examples
+from tinybert.glue.tasks import TASKS
+from tinybert.models.folder import load_model
+from tinybert.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    """Writes a folder that serves the model: four ONNX files, tokenizer and label names."""
+    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["model"]
+    settings, limit = params.quantization, params.glue[task.name].max_length_tokens
+    calibration = settings.calibration
+    tokenizer, data = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
+    train, dev = (
+        read_examples(data / f"{split}.jsonl", task, tokenizer, max_length_tokens=limit)
+        for split in ("train", task.dev_splits[0])
+    )
+    feeds = calibration_feeds(
+        train, examples=calibration.examples, batch_size=calibration.batch_size, seed=params.seed
+    )
+    source = paths.task_model(task.name, name)
+    with atomic_folder(paths.onnx(task.name, name)) as folder:
+        ignore = shutil.ignore_patterns("*.safetensors")
+        shutil.copytree(source, folder, ignore=ignore, dirs_exist_ok=True)
+        export_onnx(load_model(source), folder / "fp32.onnx")
+        quantize_dynamic(folder / "fp32.onnx", folder / "dynamic.onnx")
+        for form in ("qdq", "qoperator"):
+            quantize_static(
+                folder / "fp32.onnx",
+                folder / f"{form}.onnx",
+                form=form,
+                calibration=feeds,
+                method=calibration.method,
+                percentile=calibration.percentile,
+            )
+        metrics = scores_of_forms(folder, dev, task, threads=settings.latency.threads)
+        write_json(paths.latency(task.name, name), latencies(folder, settings.latency))
+    stage.write_metrics(metrics)
+
+
+if __name__ == "__main__":
+    run_stage(main, "task", "model")

@@ -1,0 +1,46 @@
+"""Task distillation, phase 1: the student imitates the task teacher's inner layers (Jiao et al. 2020)."""
+
+import torch
+
+from tinybert import paths
+from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.glue.encoding import read_examples
+from tinybert.glue.tasks import TASKS
+from tinybert.models.folder import load_classifier, load_model
+from tinybert.objective import Imitation, Objective
+from tinybert.stage import Stage, run_stage
+from tinybert.training.result import save_trained, training_metrics
+from tinybert.training.task import train_on_task
+
+
+def main(stage: Stage) -> None:
+    """Trains on the augmented rows; with 0 epochs the general student passes through with a new head."""
+    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
+    settings = params.glue[task.name]
+    tokenizer = load_tokenizer(paths.TOKENIZER)
+    examples = read_examples(
+        paths.augmented(task.name), task, tokenizer, max_length_tokens=settings.max_length_tokens
+    )
+    torch.manual_seed(params.seed)
+    student = load_classifier(paths.student("general", name), task.labels)
+    teacher = load_model(paths.task_model(task.name, "teacher"))
+    objective = Objective(Imitation.of(params.students[name], "intermediate"), student.config, teacher.config)
+    objective.load_projections(paths.student("general", name))
+
+    curve = train_on_task(
+        student,
+        objective,
+        examples,
+        training=settings.intermediate,
+        params=params,
+        teacher=teacher,
+        title=f"{task.name} {name} phase 1",
+        on_point=stage.on_point,
+    )
+    save_trained(student, objective, paths.intermediate(task.name, name))
+    stage.write_curve(curve)
+    stage.write_metrics(training_metrics(student, curve))
+
+
+if __name__ == "__main__":
+    run_stage(main, "task", "student")

@@ -1,0 +1,27 @@
+"""Token blocks of a corpus, general or domain."""
+
+from tinybert import paths
+from tinybert.corpus.blocks import write_blocks
+from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.files import read_jsonl
+from tinybert.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    """Cuts the documents of both parts into blocks."""
+    corpus, settings = stage.items["corpus"], stage.params.tokenize
+    tokenizer = load_tokenizer(paths.TOKENIZER)
+    metrics = {}
+    for split in ("train", "heldout"):
+        metrics[split] = write_blocks(
+            read_jsonl(paths.corpus(corpus, split)),
+            tokenizer,
+            paths.blocks(corpus, split),
+            block_tokens=settings.block_tokens,
+            packing=settings.packing,
+        )
+    stage.write_metrics(metrics)
+
+
+if __name__ == "__main__":
+    run_stage(main, "corpus")

@@ -1,0 +1,75 @@
+import gzip
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tinybert.compress import latency
+from tinybert.compress.latency import file_sizes_mb, measure_latency_ms, open_session, predict
+from tinybert.errors import UserError
+
+
+@pytest.fixture
+def sum_model(tmp_path):
+    """A graph with a classifier's inputs; logits (batch, 1): the sum of the real tokens' ids."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in names]
+    output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1])
+    nodes = [
+        helper.make_node("Mul", ["input_ids", "attention_mask"], ["real"]),
+        helper.make_node("Add", ["real", "token_type_ids"], ["all"]),
+        helper.make_node("Cast", ["all"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["floats", "axes"], ["logits"]),
+    ]
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [1])
+    graph = helper.make_graph(nodes, "sum", inputs, [output], [axes])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "sum.onnx")
+    return tmp_path / "sum.onnx"
+
+
+def test_predict_returns_the_logits(sum_model):
+    ids = np.array([[3, 4, 5], [6, 7, 8]])
+    mask = np.array([[1, 1, 0], [1, 0, 0]])
+    feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    assert predict(open_session(sum_model, 1), feeds).tolist() == [[7.0], [6.0]]
+
+
+def test_latency_feeds_full_rows_of_known_tokens_and_leaves_out_warm_up(sum_model, monkeypatch):
+    fed = []
+    clock = iter([0.0, 9.0] * 2 + [0.0, 0.001, 0.0, 0.002, 0.0, 0.003, 0.0, 0.004, 0.0, 0.005])
+    monkeypatch.setattr(latency, "predict", lambda session, feeds: fed.append(feeds))
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: next(clock))
+    session = open_session(sum_model, 1)
+    found = measure_latency_ms(session, batch_size=2, length_tokens=64, vocab_size=9, warmup_runs=2, runs=5)
+    # of 1, 2, 3, 4, 5 ms: the median is 3, a tenth of the way 1.4, nine tenths 4.6
+    assert found == pytest.approx({"median": 3.0, "p10": 1.4, "p90": 4.6})
+    assert len(fed) == 7
+    assert set(fed[0]["input_ids"].ravel()) == set(range(9))
+    assert fed[0]["attention_mask"].shape == (2, 64) and fed[0]["attention_mask"].all()
+
+
+def test_latency_of_a_real_session_is_positive(sum_model):
+    session = open_session(sum_model, 1)
+    found = measure_latency_ms(session, batch_size=1, length_tokens=8, vocab_size=9, warmup_runs=1, runs=3)
+    assert 0 < found["p10"] <= found["median"] <= found["p90"]
+
+
+def test_threads_are_those_asked_for(sum_model):
+    assert open_session(sum_model, 2).get_session_options().intra_op_num_threads == 2
+
+
+def test_a_missing_model_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"none\.onnx: absent"):
+        open_session(tmp_path / "none.onnx", 1)
+
+
+def test_file_sizes_are_those_of_gzip_in_units_of_a_million_bytes(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, 1_500_000, dtype=np.uint8).tobytes()
+    content = noise + bytes(1_500_000)  # several chunks, half of them empty
+    (tmp_path / "file").write_bytes(content)
+    sizes = file_sizes_mb(tmp_path / "file")
+    assert sizes["raw"] == 3.0
+    assert sizes["compressed"] == len(gzip.compress(content, 6, mtime=0)) / 1e6
+    assert 1.5 < sizes["compressed"] < 1.51
