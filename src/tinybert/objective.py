@@ -48,10 +48,10 @@ class Objective(nn.Module):
         super().__init__()
         self.weights, self.temperature = imitation.weights, imitation.temperature
         self.layers = student.num_hidden_layers
-        self.map = None
-        if self._on(*LAYER_LOSSES, "prediction"):
+        reads_teacher = self._on(*LAYER_LOSSES, "prediction")
+        if reads_teacher:
             _refuse_unfit(imitation, student, teacher)
-            self.register_buffer("map", _map(imitation, student, teacher), persistent=False)
+        self.register_buffer("map", _map(imitation, student, teacher) if reads_teacher else None, persistent=False)
         self.projections = nn.ModuleDict()
         if teacher and student.hidden_size != teacher.hidden_size:
             self._add_projections(imitation.projection, student.hidden_size, teacher.hidden_size)
@@ -79,7 +79,7 @@ class Objective(nn.Module):
     @property
     def teacher_wants(self) -> Wanted | None:
         """What the teacher must expose; None where no loss reads a teacher."""
-        if not self._on(*LAYER_LOSSES, "prediction"):
+        if self.map is None:
             return None
         mapped = frozenset((self.map.any(dim=0).nonzero().flatten() + 1).tolist())
         return self._wants(mapped, logits=self._on("prediction"))

@@ -23,8 +23,8 @@ def open_session(path: str | Path, threads: int) -> onnxruntime.InferenceSession
     options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
     options.log_severity_level = SEVERITY_ERROR
-    # On x64 without VNNI the fast uint8·int8 product saturates at 16 bits and ruins the score; this
-    # takes the exact one there and changes nothing elsewhere.
+    # On x64 without VNNI the fast uint8·int8 product saturates at 16 bits, which can ruin a score; this
+    # asks for the exact one there and changes nothing elsewhere.
     options.add_session_config_entry("session.x64quantprecision", "1")
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 

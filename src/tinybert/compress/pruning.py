@@ -25,7 +25,8 @@ class Pruner:
     run raises them once an epoch, 5 or 6 times in all.
 
     The masks are the zeros of the weights: a Pruner built on a restored model takes up its zeros, so a
-    checkpoint of the weights is all the state there is. UserError when an argument is out of range.
+    checkpoint of the weights and the number of the step is all the state there is. To be built when the
+    model is on its device. UserError when an argument is out of range.
     """
 
     def __init__(self, model: nn.Module, *, target: float, schedule: str, ramp_steps: int) -> None:
@@ -35,8 +36,9 @@ class Pruner:
             raise UserError(f"pruning schedule {schedule!r}: one of {', '.join(SCHEDULES)} is expected")
         if ramp_steps < 1:
             raise UserError(f"pruning ramp of {ramp_steps} steps: at least 1 is needed; train longer")
-        self.weights = linear_weights(model)
+        self.weights = _linear_weights(model)
         self.pruned = [weight.detach() == 0 for weight in self.weights]
+        self.count = _count_true(self.pruned)
         self.target = target
         self.schedule = SCHEDULES[schedule]
         self.ramp_steps = ramp_steps
@@ -52,9 +54,10 @@ class Pruner:
         To be called between the backward pass and the optimizer step `step` (from 0), before gradients
         are clipped, so that pruned weights have no part in the norm.
         """
-        count = round(self.scheduled_sparsity(step) * total(self.weights))
-        if count > total_true(self.pruned):
-            self.pruned = smallest(self.weights, self.pruned, count)
+        count = round(self.scheduled_sparsity(step) * _total(self.weights))
+        if count > self.count:
+            self.count = count
+            self.pruned = _smallest(self.weights, self.pruned, count)
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
             if weight.grad is not None:
                 weight.grad.masked_fill_(pruned, 0.0)
@@ -67,15 +70,15 @@ class Pruner:
 
     def sparsity(self) -> float:
         """Share of exact zeros over all Linear weights, read from the weights themselves."""
-        return share_of_zeros(self.weights)
+        return _share_of_zeros(self.weights)
 
 
 def linear_sparsity(model: nn.Module) -> float:
     """Share of exact zeros over all Linear weights of `model`."""
-    return share_of_zeros(linear_weights(model))
+    return _share_of_zeros(_linear_weights(model))
 
 
-def linear_weights(model: nn.Module) -> list[nn.Parameter]:
+def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
     """The weights of all Linear modules, in module order; UserError when there is none."""
     weights = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
     if not weights:
@@ -83,11 +86,11 @@ def linear_weights(model: nn.Module) -> list[nn.Parameter]:
     return weights
 
 
-def share_of_zeros(weights: list[Tensor]) -> float:
-    return total_true([weight.detach() == 0 for weight in weights]) / total(weights)
+def _share_of_zeros(weights: list[Tensor]) -> float:
+    return _count_true([weight.detach() == 0 for weight in weights]) / _total(weights)
 
 
-def smallest(weights: list[Tensor], pruned: list[Tensor], count: int) -> list[Tensor]:
+def _smallest(weights: list[Tensor], pruned: list[Tensor], count: int) -> list[Tensor]:
     """Masks of exactly `count` weights: those already pruned, then the smallest; equal ones in module order.
 
     count must be at least the number already pruned. Returns one bool tensor a weight, True where pruned.
@@ -103,9 +106,9 @@ def smallest(weights: list[Tensor], pruned: list[Tensor], count: int) -> list[Te
     return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
-def total(tensors: list[Tensor]) -> int:
+def _total(tensors: list[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def total_true(masks: list[Tensor]) -> int:
+def _count_true(masks: list[Tensor]) -> int:
     return sum(int(mask.sum()) for mask in masks)

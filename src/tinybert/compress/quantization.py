@@ -1,8 +1,8 @@
 """INT8 models from an FP32 ONNX file: dynamic, and static in two formats (ONNX Runtime).
 
 Quantized are the Linear layers, weights per output channel, and the embedding tables. Two things stay in
-float: products of two activations, whose quantization brought published scores down to chance, and the
-classifier, whose few weights save nothing and whose output would be cut to the calibrated range.
+float: the products of two activations (attention), and the classifier, whose few weights save nothing and
+whose output would be cut to the range seen in calibration.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -24,9 +23,7 @@ from tinybert.compress.export import feeds_of
 from tinybert.compress.latency import SEVERITY_ERROR
 from tinybert.errors import UserError
 from tinybert.files import atomic_file
-
-if TYPE_CHECKING:
-    from tinybert.glue.encoding import Encoded
+from tinybert.glue.encoding import Encoded
 
 onnxruntime.set_default_logger_severity(SEVERITY_ERROR)  # for the sessions that calibration opens itself
 
@@ -45,7 +42,7 @@ METHODS = {
 WEIGHTS = {"op_types_to_quantize": ["MatMul", "Gemm", "Gather"], "weight_type": QuantType.QInt8, "per_channel": True}
 
 
-def calibration_feeds(encoded: "Encoded", *, examples: int, batch_size: int, seed: int) -> list[Feeds]:
+def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed: int) -> list[Feeds]:
     """`examples` rows drawn without repetition, as batches of rows near in length, so that little is padding.
 
     UserError when there are fewer rows than that: a smaller calibration would go unnoticed in the results.
@@ -65,8 +62,8 @@ def quantize_dynamic(fp32: str | Path, path: str | Path) -> None:
 
     The scale spans a whole batch, so a row's logits depend a little on the rows beside it.
     """
-    with _prepared(fp32, path) as (prepared, draft, head):
-        quantization.quantize_dynamic(prepared, draft, nodes_to_exclude=head, **WEIGHTS)
+    with _prepared(fp32, path) as (prepared, draft, in_float):
+        quantization.quantize_dynamic(prepared, draft, nodes_to_exclude=in_float, **WEIGHTS)
 
 
 def quantize_static(
@@ -91,13 +88,12 @@ def quantize_static(
         raise UserError(f"{fp32}: no calibration batches; static quantization needs at least one training example")
     graph_format, activation_type = STATIC_FORMS[form]
     options = {
-        "MatMulConstBOnly": True,
         "CalibStridedMinMax": 1,  # one batch at a time: batches differ in length, and less memory
         "CalibTensorRangeSymmetric": False,  # the library's default for percentile alone is True
         "CalibPercentile": percentile,
     }
     # The library prints its progress.
-    with _prepared(fp32, path) as (prepared, draft, head), contextlib.redirect_stdout(io.StringIO()):
+    with _prepared(fp32, path) as (prepared, draft, in_float), contextlib.redirect_stdout(io.StringIO()):
         quantization.quantize_static(
             prepared,
             draft,
@@ -105,7 +101,7 @@ def quantize_static(
             quant_format=graph_format,
             activation_type=activation_type,
             calibrate_method=METHODS[method],
-            nodes_to_exclude=head,
+            nodes_to_exclude=in_float,
             extra_options=options,
             **WEIGHTS,
         )
@@ -132,7 +128,7 @@ class CalibrationReader(quantization.CalibrationDataReader):
 
 @contextlib.contextmanager
 def _prepared(fp32: str | Path, path: str | Path) -> Iterator[tuple[Path, Path, list[str]]]:
-    """Yields the FP32 file made ready, where to write the INT8 one, and the classifier's nodes; then fills `path`.
+    """Yields the FP32 file made ready, where to write the INT8 one, and the nodes to leave out; then fills `path`.
 
     Made ready: constants folded and shapes inferred, as ONNX Runtime's quantizer wants it.
     """
@@ -141,12 +137,19 @@ def _prepared(fp32: str | Path, path: str | Path) -> Iterator[tuple[Path, Path, 
     with tempfile.TemporaryDirectory() as folder:
         prepared, draft = Path(folder) / "fp32.onnx", Path(folder) / "int8.onnx"
         quant_pre_process(fp32, prepared, skip_symbolic_shape=True)
-        yield prepared, draft, _classifier_nodes(prepared)
+        yield prepared, draft, _float_nodes(prepared)
         with atomic_file(path, "wb") as handle:
             handle.write(draft.read_bytes())
 
 
-def _classifier_nodes(path: Path) -> list[str]:
-    """Names of the nodes that make the logits, also as dynamic quantization renames a Gemm before it looks."""
-    names = [node.name for node in onnx.load(path).graph.node if "logits" in node.output]
-    return names + [f"{name}_MatMul" for name in names]
+def _float_nodes(path: Path) -> list[str]:
+    """Names of the nodes that stay in float: products of two activations, and what makes the logits.
+
+    By name, because ONNX Runtime's option for such products (MatMulConstBOnly) is not heeded for QDQ.
+    """
+    graph = onnx.load(path).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    products = [node.name for node in graph.node if node.op_type == "MatMul" and not weights & set(node.input)]
+    classifier = [node.name for node in graph.node if "logits" in node.output]
+    # Dynamic quantization splits a Gemm in two and gives the product this name before it looks at the list.
+    return products + classifier + [f"{name}_MatMul" for name in classifier]

@@ -66,21 +66,24 @@ def write_splits(found: Iterable[dict], *, train: str | Path, heldout: str | Pat
 def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
     """Joins WikiText rows (lines, or rows of the Hub's data set) under each ` = Title = ` into one article.
 
-    Rows before the first title form an article without one.
+    Rows before the first title form an article without one. Where there are blank rows, a title stands behind one:
+    WikiText also has torn formulas that look like ` = 1 henry and capacitance C = `, which are text.
     """
     title, paragraphs, size = "", [], 0
+    previous, blank_rows = "", False
     for row in rows:
         line = row.strip()
         heading = HEADING.fullmatch(line)
-        opens_article = heading is not None and heading["marks"] == "="
-        if (opens_article or size > ARTICLE_LIMIT_CHARACTERS) and paragraphs:
+        opens_article = bool(heading and heading["marks"] == "=" and not (previous and blank_rows))
+        if paragraphs and (opens_article or size > ARTICLE_LIMIT_CHARACTERS):
             yield {"title": title, "text": "\n".join(paragraphs)}
             paragraphs, size = [], 0
         if opens_article:
-            title, paragraphs, size = heading["title"], [], 0
-        elif line and heading is None:
+            title = heading["title"]
+        elif line and (heading is None or heading["marks"] == "="):
             paragraphs.append(line)
             size += len(line)
+        previous, blank_rows = line, blank_rows or not line
     if paragraphs:
         yield {"title": title, "text": "\n".join(paragraphs)}
 

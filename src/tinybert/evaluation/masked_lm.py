@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from tinybert.corpus.blocks import Blocks
 from tinybert.models.activations import Batch
 from tinybert.models.bert import MaskedLM
-from tinybert.training.batches import block_batch
-from tinybert.training.masking import Masker
+from tinybert.training.masking import Masker, text_batch
 
 EVALUATION_BATCH_SIZE = 32
 
@@ -22,7 +21,7 @@ def heldout_batches(blocks: Blocks, masker: Masker, *, limit: int, seed: int) ->
     rng = np.random.default_rng(seed)
     rows = [blocks[index] for index in chosen]
     return [
-        block_batch(rows[start : start + EVALUATION_BATCH_SIZE], masker, rng)
+        text_batch(rows[start : start + EVALUATION_BATCH_SIZE], masker, rng)
         for start in range(0, len(rows), EVALUATION_BATCH_SIZE)
     ]
 

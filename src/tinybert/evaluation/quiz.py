@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 from tinybert.errors import UserError
 from tinybert.evaluation.masked_lm import EVALUATION_BATCH_SIZE, predicted_logits
 from tinybert.files import read_jsonl
-from tinybert.glue.encoding import pad
-from tinybert.models.activations import Batch
+from tinybert.models.activations import Batch, pad
 from tinybert.models.bert import MaskedLM
 
 SHOWN_ANSWERS = 5

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from tinybert.files import read_jsonl
 from tinybert.glue.tasks import Task
-from tinybert.models.activations import Batch
+from tinybert.models.activations import Batch, pad
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,6 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
         token_type_ids=[np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
         labels=np.asarray([row["label"] for row in rows], dtype=label_type) if labelled else None,
     )
-
-
-def pad(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ragged rows -> (rows, longest) int64, zeros behind the end, and the bool mask of what is real."""
-    lengths = np.array([len(row) for row in rows])
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    values = np.zeros(mask.shape, dtype=np.int64)
-    values[mask] = np.concatenate(rows)
-    return torch.from_numpy(values), torch.from_numpy(mask)
 
 
 def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:

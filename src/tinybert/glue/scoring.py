@@ -81,7 +81,7 @@ def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     from sklearn.metrics import matthews_corrcoef
 
-    return matthews_corrcoef(labels, predictions)  # 0.0 for constant predictions
+    return 0.0 if _is_constant(predictions) or _is_constant(labels) else matthews_corrcoef(labels, predictions)
 
 
 def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -1,7 +1,9 @@
 """What a model exposes to a loss: the request for it, the result, and the batch they belong to."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,3 +62,12 @@ class Batch:
         """The same batch on `device`."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return Batch(**{name: None if value is None else value.to(device) for name, value in values.items()})
+
+
+def pad(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Ragged rows -> (rows, longest) int64, zeros behind the end, and the bool mask of what is real."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    values = np.zeros(mask.shape, dtype=np.int64)
+    values[mask] = np.concatenate(rows)
+    return torch.from_numpy(values), torch.from_numpy(mask)

@@ -4,22 +4,34 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from tinybert.compress.pruning import Pruner
 from tinybert.errors import UserError
 from tinybert.models.activations import Activations, Batch
 from tinybert.models.bert import BertModel
 from tinybert.objective import Objective
 from tinybert.progress import progress_bar
-from tinybert.training.batches import Batches
+
+if TYPE_CHECKING:
+    from tinybert.compress.pruning import Pruner
 
 CURVE_POINTS = 50  # logged in a run, whatever its length
 
 Point = dict[str, float]  # step, epoch, learning_rate, total, and the mean of each loss term since the last point
+
+
+class Batches(Protocol):
+    """Data of a training run: as many steps in each epoch, and any epoch can be asked for."""
+
+    def __len__(self) -> int:
+        """Steps an epoch."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of epoch `number` (from 0), in an order that only the seed and the number decide."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +65,14 @@ def train(
     *,
     title: str,
     teacher: BertModel | None = None,
-    pruner_for: Callable[[int], Pruner] | None = None,
+    pruner_for: "Callable[[int], Pruner] | None" = None,
     on_point: Callable[[Point], None] = lambda point: None,
 ) -> list[Point]:
     """Trains `student` and the objective's projections in place; returns the loss curve.
 
-    `title` names the run on the progress bar. The teacher is always in evaluation mode and without gradient. `pruner_for` makes,
-    from the number of steps, what prunes the student while it trains. UserError when a loss is no longer finite.
+    `title` names the run on the progress bar. The teacher is always in evaluation mode and without gradient.
+    `pruner_for` makes, from the number of steps, what prunes the student while it trains. `on_point` gets each
+    point of the curve at once. UserError when a loss is no longer finite.
     """
     torch.manual_seed(settings.seed)  # dropout
     accelerator = Accelerator(mixed_precision=mixed_precision(settings.precision))

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
+
+from tinybert.models.activations import Batch, pad
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -51,3 +54,12 @@ class Masker:
         tokens[chosen[masked]] = self.mask_id
         tokens[chosen[replaced]] = rng.integers(self.vocabulary_size, size=replaced.sum())
         return chosen, labels
+
+
+def text_batch(blocks: list[np.ndarray], masker: Masker | None, rng: np.random.Generator) -> Batch:
+    """Padded blocks with positions and labels of what `masker` hides; without one plain text, without labels."""
+    input_ids, mask = pad(blocks)
+    positions = labels = None
+    if masker:
+        positions, labels = map(torch.from_numpy, masker(input_ids.numpy(), rng))  # changes input_ids in place
+    return Batch(input_ids, mask, torch.zeros_like(input_ids), labels, positions)

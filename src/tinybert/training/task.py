@@ -1,10 +1,30 @@
 """Training on task examples: the teacher's fine-tuning, both phases of task distillation, pruning."""
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from tinybert.glue.encoding import Encoded
+from tinybert.models.activations import Batch
 from tinybert.models.bert import SequenceClassifier
 from tinybert.objective import Objective
-from tinybert.training.batches import ExampleBatches
 from tinybert.training.loop import Point, Settings, train
+
+
+class ExampleBatches:
+    """Task examples in a new order each epoch."""
+
+    def __init__(self, examples: Encoded, *, batch_size: int, seed: int) -> None:
+        self.examples, self.batch_size, self.seed = examples, batch_size, seed
+
+    def __len__(self) -> int:
+        return -(-len(self.examples) // self.batch_size)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of one epoch."""
+        order = np.random.default_rng((self.seed, number)).permutation(len(self.examples))
+        for start in range(0, len(order), self.batch_size):
+            yield self.examples.batch(order[start : start + self.batch_size])
 
 
 def train_on_task(

@@ -1,13 +1,34 @@
 """Training on token blocks: the teacher's masked LM, and general and domain distillation."""
 
+from collections.abc import Iterator
+
+import numpy as np
 from tokenizers import Tokenizer
 
 from tinybert.corpus.blocks import Blocks
+from tinybert.models.activations import Batch
 from tinybert.models.bert import MaskedLM
 from tinybert.objective import Objective
-from tinybert.training.batches import BlockBatches
 from tinybert.training.loop import Point, Settings, train
-from tinybert.training.masking import Masker
+from tinybert.training.masking import Masker, text_batch
+
+
+class BlockBatches:
+    """Token blocks in a new order each epoch, newly masked; without `masker` the plain text, and no labels."""
+
+    def __init__(self, blocks: Blocks, masker: Masker | None, *, batch_size: int, seed: int) -> None:
+        self.blocks, self.masker, self.batch_size, self.seed = blocks, masker, batch_size, seed
+
+    def __len__(self) -> int:
+        return -(-len(self.blocks) // self.batch_size)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of one epoch."""
+        order = np.random.default_rng((self.seed, number)).permutation(len(self.blocks))
+        for step in range(len(self)):
+            rows = order[step * self.batch_size : (step + 1) * self.batch_size]
+            rng = np.random.default_rng((self.seed, number, step))
+            yield text_batch([self.blocks[row] for row in rows], self.masker, rng)
 
 
 def train_on_text(

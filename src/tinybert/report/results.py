@@ -1,0 +1,121 @@
+"""What the stages left: metrics, latencies, timings, curves, answers, found by the lists of params alone."""
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinybert import paths
+from tinybert.errors import UserError
+from tinybert.files import read_json
+from tinybert.schema import Params
+
+Curve = dict[str, list[float | None]]  # column -> its numbers in the order of steps; None: no number there
+
+
+def stage_instances(params: Params) -> list[tuple[str, str]]:
+    """All (stage, instance) pairs that write metrics, in the order of the pipeline; "" is a stage without a matrix."""
+    students = [f"{task}-{student}" for task in params.glue.tasks for student in params.glue.students]
+    percents = params.pruning.sparsities_percent
+    return [
+        *((stage, "") for stage in ("prepare_corpus", "prepare_tokenizer", "filter_corpus")),
+        *(("tokenize", corpus) for corpus in ("general", "domain")),
+        ("prepare_teacher", ""),
+        *(("general_distill", student) for student in params.general.students),
+        *(("domain_distill", student) for student in params.domain.students),
+        *(("evaluate_domain", student) for student in params.domain.students),
+        *((stage, task) for stage in ("prepare_glue", "finetune_teacher", "augment") for task in params.glue.tasks),
+        *(("task_distill_intermediate", instance) for instance in students),
+        *(("task_distill_prediction", instance) for instance in students),
+        *(("evaluate", instance) for instance in students),
+        *(("prune", f"{instance}-{percent}") for instance in students for percent in percents),
+        *(("quantize", f"{task}-{model}") for task in params.glue.tasks for model in params.quantization.models),
+    ]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything the report shows. metrics: (stage, instance) -> the content of its metrics file."""
+
+    params: Params
+    root: Path
+    metrics: dict[tuple[str, str], dict]
+
+    def value(self, stage: str, instance: str, *keys: str) -> Any:
+        """The entry under `keys` in a metrics file; UserError when the file has none."""
+        node = self.metrics[stage, instance]
+        for key in keys:
+            if not isinstance(node, dict) or key not in node:
+                file = paths.metrics(stage, instance)
+                raise UserError(f"{file}: has no {'.'.join(keys)}; run the stage again: {_rerun(stage, instance)}")
+            node = node[key]
+        return node
+
+    def timing(self, stage: str, instance: str) -> dict | None:
+        """Seconds and peak memory of a stage; None when it did not run here, for DVC restored its outputs."""
+        return self._optional(paths.timing(stage, instance))
+
+    def latency(self, task: str, model: str) -> dict | None:
+        """Latencies of the ONNX forms of a task model; None when they are not there."""
+        return self._optional(paths.latency(task, model))
+
+    def answers(self, student: str) -> list[dict]:
+        """The quiz answered by teacher and student; empty when it is not there."""
+        return self._optional(paths.answers(student)) or []
+
+    def curve(self, stage: str, instance: str) -> Curve:
+        """The loss curve of a stage, by column; empty when it is not there."""
+        path = self.root / paths.curve(stage, instance)
+        if not path.is_file():
+            return {}
+        with open(path, encoding="utf-8", newline="") as handle:
+            rows = list(csv.DictReader(handle))
+        return {column: [_number(row[column]) for row in rows] for column in rows[0]} if rows else {}
+
+    def variations(self, task: str, limit: int) -> list[dict]:
+        """The first augmented rows of a task that belong to one original, which comes first; at most `limit`."""
+        path = self.root / paths.augmented(task)
+        if not path.is_file():
+            return []
+        group: list[dict] = []
+        with open(path, encoding="utf-8") as handle:
+            for row in map(json.loads, handle):
+                if group and row["idx"] != group[0]["idx"]:
+                    if len(group) > 1:
+                        break
+                    group = []
+                group.append(row)
+        return group[:limit]
+
+    def _optional(self, path: Path) -> Any:
+        path = self.root / path
+        return read_json(path) if path.is_file() else None
+
+
+def load_results(params: Params, root: Path) -> Results:
+    """Reads all metrics files that params ask for; UserError with a line for each that is missing or broken."""
+    metrics, mistakes = {}, []
+    for stage, instance in stage_instances(params):
+        path = paths.metrics(stage, instance)
+        try:
+            metrics[stage, instance] = read_json(root / path)
+        except FileNotFoundError:
+            mistakes.append(f"{path}: missing; stage {stage} writes it: {_rerun(stage, instance)}")
+        except ValueError:
+            mistakes.append(f"{path}: no valid JSON; stage {stage} writes it: {_rerun(stage, instance)}")
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    return Results(params, root, metrics)
+
+
+def _rerun(stage: str, instance: str) -> str:
+    return f"dvc repro {stage}@{instance}" if instance else f"dvc repro {stage}"
+
+
+def _number(text: str | None) -> float | None:
+    """A CSV cell; empty ones come where a curve has no such term."""
+    try:
+        return float(text or "")
+    except ValueError:
+        return None

@@ -1,0 +1,224 @@
+"""The three tables of results: the domain examination, the tasks, the compressed models."""
+
+from collections.abc import Iterator
+
+from tinybert.glue.tasks import TASKS
+from tinybert.report.results import Results
+from tinybert.report.table import ABSENT, COLLAPSED, Table, count, fixed, percent, score
+
+FORMS = ("fp32", "dynamic", "qdq", "qoperator")
+
+
+def domain_table(results: Results) -> Table:
+    """Perplexity, quiz and agreement of the teacher, each student, and untrained students."""
+    rows = []
+    for name, student, role in examined_models(results):
+        found = {key: results.value("evaluate_domain", student, role, key) for key in ("general", "domain", "quiz")}
+        agreement = results.value("evaluate_domain", student, "agreement", "domain") if role == "student" else {}
+        rows.append((
+            name,
+            count(_parameters(results, student, role)),
+            *(fixed(found[corpus]["perplexity"], 2) for corpus in ("general", "domain")),
+            *(score(found["quiz"]["all"][hit]) for hit in ("top1", "top5")),
+            score(agreement.get("top1")),
+            score(agreement.get("kl")),
+        ))  # fmt: skip
+    columns = ("model", "parameters", "ppl general", "ppl domain", "quiz top-1", "quiz top-5", "same top-1", "KL")
+    note = (
+        "Held-out text with masked tokens: perplexity (ppl), and on domain text the agreement with the teacher "
+        "(same most likely piece; mean KL divergence in nats). Quiz: share of questions answered."
+    )
+    return Table("Domain examination", columns, rows, note=note)
+
+
+def quiz_table(results: Results) -> Table:
+    """The quiz by subject: questions, top-1 and top-5."""
+    rows = []
+    for name, student, role in examined_models(results):
+        for subject, found in results.value("evaluate_domain", student, role, "quiz").items():
+            rows.append((name, subject, count(found["questions"]), score(found["top1"]), score(found["top5"])))
+    dropped = results.value("evaluate_domain", results.params.domain.students[0], "quiz_dropped")
+    note = f"Left out: {dropped} questions whose answer is not one word piece."
+    return Table("Quiz by subject", ("model", "subject", "questions", "top-1", "top-5"), rows, names=2, note=note)
+
+
+def heldout_table(results: Results) -> Table:
+    """Masked-LM loss and accuracy on both corpora, and agreement with the teacher on each."""
+    rows = []
+    for name, student, role in examined_models(results):
+        for what in ("general", "domain", "quiz"):
+            text = results.value("evaluate_domain", student, role, what) if what != "quiz" else {}
+            same = results.value("evaluate_domain", student, "agreement", what) if role == "student" else {}
+            if text or same:
+                numbers = (text.get("loss"), text.get("accuracy"), same.get("top1"), same.get("kl"))
+                rows.append((name, what, *(score(number) for number in numbers)))
+    columns = ("model", "on", "loss", "accuracy", "same top-1", "KL")
+    return Table("Held-out text and agreement with the teacher", columns, rows, names=2)
+
+
+def examined_models(results: Results) -> list[tuple[str, str, str]]:
+    """(name, student whose file holds it, role) of each model; equal untrained students are named once."""
+    students = results.params.domain.students
+    untrained: dict[str, list[str]] = {}
+    for student in students:
+        untrained.setdefault(str(results.value("evaluate_domain", student, "untrained")), []).append(student)
+    return [
+        ("teacher", students[0], "teacher"),
+        *((student, student, "student") for student in students),
+        *(
+            ("untrained" if len(untrained) == 1 else f"untrained {group[0]}", group[0], "untrained")
+            for group in untrained.values()
+        ),
+    ]
+
+
+def _parameters(results: Results, student: str, role: str) -> int:
+    if role == "teacher":
+        return results.value("prepare_teacher", "", "parameters")
+    return results.value("domain_distill", student, "parameters")
+
+
+def task_table(results: Results) -> Table:
+    """Headline score of each task student beside teacher, majority guess and published figure."""
+    rows, selections = [], set()
+    for task, student, split, found in evaluations(results):
+        metric, kept = TASKS[task].headline, found["retention"]
+        rows.append((
+            split_name(task, split), student, metric,
+            *(score(found[who][metric]) for who in ("teacher", "student", "majority")),
+            percent(kept["plain"]), percent(kept["above_majority"]),
+            _published_student(task, split),
+            COLLAPSED if found["collapsed"] else "",
+        ))  # fmt: skip
+        selections.add(results.value("evaluate", f"{task}-{student}", "selection"))
+    columns = ("task", "student", "metric", "teacher", "score", "majority", "kept", "above maj.", "published", "flag")
+    note = (
+        "Scores on the dev split. Kept: score / teacher. Above maj.: (score − majority) / (teacher − majority). "
+        "Published: TinyBERT4 on the test server, with its metric where that is another one. Collapsed: one answer "
+        f"for nearly all rows. Model selection: {'; '.join(sorted(selections))}."
+    )
+    return Table("GLUE tasks, dev split", columns, rows, names=3, note=note)
+
+
+def task_metrics_table(results: Results) -> Table:
+    """Every metric of teacher, student and majority guess on every split."""
+    rows = []
+    for task, student, split, found in evaluations(results):
+        for metric in TASKS[task].metrics:
+            scores = (score(found[who][metric]) for who in ("teacher", "student", "majority"))
+            rows.append((task, split, student, metric, *scores))
+    columns = ("task", "split", "student", "metric", "teacher", "score", "majority")
+    return Table("All metrics", columns, rows, names=4)
+
+
+def split_name(task: str, split: str) -> str:
+    """The task's name, with its split where the task has several."""
+    return task if len(TASKS[task].dev_splits) == 1 else f"{task} {split.removeprefix('dev_')}"
+
+
+def _published_student(task: str, split: str) -> str:
+    known = TASKS[task]
+    if not known.published:
+        return ABSENT
+    figure = score(known.published["tinybert4"][known.dev_splits.index(split)])
+    return figure if known.published_metric == known.headline else f"{known.published_metric} {figure}"
+
+
+def evaluations(results: Results) -> Iterator[tuple[str, str, str, dict]]:
+    """(task, student, split, its comparison); MNLI has a further split."""
+    for task in results.params.glue.tasks:
+        for student in results.params.glue.students:
+            instance = f"{task}-{student}"
+            for key in ("teacher", "student", "majority"):
+                results.value("evaluate", instance, key, TASKS[task].headline)
+            found = results.metrics["evaluate", instance]
+            yield task, student, results.value("evaluate", instance, "split"), found
+            for split, further in found.get("further_splits", {}).items():
+                yield task, student, split, further
+
+
+def published_table(results: Results) -> Table:
+    """Published scores of the tasks, in the papers' metrics."""
+    rows = []
+    for task in (TASKS[name] for name in results.params.glue.tasks):
+        for index, split in enumerate(task.dev_splits):
+            if task.published:
+                figures = (score(scores[index]) for scores in task.published.values())
+                rows.append((task.name, split.replace("dev", "test"), task.published_metric, *figures))
+    columns = ("task", "split", "metric", "BERT-base", "TinyBERT4", "TinyBERT6")
+    return Table("Published scores", columns, rows, names=3, note="GLUE test server (Jiao et al. 2020, table 1).")
+
+
+def compression_table(results: Results, *, with_latency: bool) -> Table:
+    """Score, agreement with FP32 and size of each ONNX form; latency, which differs in each run, on demand."""
+    batch_sizes = results.params.quantization.latency.batch_sizes if with_latency else ()
+    rows = []
+    for task, model, form, found in onnx_models(results):
+        times = (latency_ms(results, task, model, form, batch_size) for batch_size in batch_sizes)
+        rows.append((
+            task, model, form,
+            score(found["dev"][TASKS[task].headline]), percent(found["agreement"]),
+            *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
+            *(fixed(time_ms, 1) for time_ms in times),
+        ))  # fmt: skip
+    latency_columns = (f"ms × {batch_size}" for batch_size in batch_sizes)
+    columns = ("task", "model", "form", "score", "as FP32", "MB", "gzip MB", *latency_columns)
+    note = "As FP32: share of dev predictions equal to the FP32 form's. MB: 10^6 bytes."
+    if with_latency:
+        settings = results.params.quantization.latency
+        note += f" ms × n: median latency of a batch of n × {settings.length_tokens} tokens, {settings.threads} threads."
+    return Table("ONNX models", columns, rows, names=3, note=note)
+
+
+def onnx_models(results: Results) -> Iterator[tuple[str, str, str, dict]]:
+    """(task, model, form, its metrics) of each quantized or FP32 ONNX file."""
+    for task in results.params.glue.tasks:
+        for model in results.params.quantization.models:
+            for form in FORMS:
+                results.value("quantize", f"{task}-{model}", form, "dev", TASKS[task].headline)
+                yield task, model, form, results.value("quantize", f"{task}-{model}", form)
+
+
+def latency_ms(results: Results, task: str, model: str, form: str, batch_size: int, of: str = "median") -> float | None:
+    """Latency of one batch in milliseconds (median, p10 or p90); None when it was not measured here."""
+    found = results.latency(task, model) or {}
+    return found.get(form, {}).get(f"batch_{batch_size}", {}).get(of)
+
+
+def latency_table(results: Results) -> Table:
+    """Median and spread of each latency, and how many times faster than the teacher's FP32 form."""
+    rows = []
+    for task, model, form, _ in onnx_models(results):
+        for batch_size in results.params.quantization.latency.batch_sizes:
+            spread = [latency_ms(results, task, model, form, batch_size, of) for of in ("median", "p10", "p90")]
+            teacher = latency_ms(results, task, "teacher", "fp32", batch_size)
+            faster = ABSENT if teacher is None or not spread[0] else f"{teacher / spread[0]:.1f} ×"
+            rows.append((task, model, form, str(batch_size), *(fixed(time_ms, 2) for time_ms in spread), faster))
+    columns = ("task", "model", "form", "batch", "median ms", "p10", "p90", "speed-up")
+    note = "Speed-up: over the teacher in FP32 at the same batch size."
+    return Table("Latency", columns, rows, names=4, note=note)
+
+
+def pruning_table(results: Results) -> Table:
+    """Pruned students: true sparsity, score beside the unpruned one, size of the weights file."""
+    rows = []
+    for task, student, target, found in pruned_models(results):
+        metric = TASKS[task].headline
+        dense = results.value("evaluate", f"{task}-{student}", "student", metric)
+        rows.append((
+            task, student, f"{target} %", percent(found["sparsity"]), score(dense), score(found["dev"][metric]),
+            *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
+        ))  # fmt: skip
+    columns = ("task", "student", "target", "sparsity", "unpruned", "score", "MB", "gzip MB")
+    note = "Sparsity: share of exact zeros over all Linear weights. MB of the weights file: 10^6 bytes."
+    return Table("Pruned students", columns, rows, names=2, note=note)
+
+
+def pruned_models(results: Results) -> Iterator[tuple[str, str, int, dict]]:
+    """(task, student, target percent, its metrics) of each pruned student."""
+    for task in results.params.glue.tasks:
+        for student in results.params.glue.students:
+            for target in results.params.pruning.sparsities_percent:
+                instance = f"{task}-{student}-{target}"
+                results.value("prune", instance, "dev", TASKS[task].headline)
+                yield task, student, target, results.metrics["prune", instance]

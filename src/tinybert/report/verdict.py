@@ -1,0 +1,58 @@
+"""Which student: the few lines that a reader wants first."""
+
+from statistics import mean
+
+from tinybert.glue.tasks import TASKS
+from tinybert.report.results import Results
+from tinybert.report.table import fixed, percent, score
+from tinybert.report.tables import evaluations, onnx_models, split_name
+
+INT8_TOLERANCE = 0.01  # one point: what an INT8 model may lose against its own FP32 form
+ROUNDING = 1e-9  # a loss of exactly one point is within it
+
+
+def verdict(results: Results) -> list[str]:
+    """One sentence for each track, on measured numbers alone."""
+    return [domain_verdict(results), task_verdict(results), compression_verdict(results)]
+
+
+def domain_verdict(results: Results) -> str:
+    """The domain student of the lowest perplexity on domain text, and the one that answers most questions."""
+    students = results.params.domain.students
+    perplexity = {name: results.value("evaluate_domain", name, "student", "domain", "perplexity") for name in students}
+    answered = {name: results.value("evaluate_domain", name, "student", "quiz", "all", "top1") for name in students}
+    lowest, most = min(students, key=perplexity.get), max(students, key=answered.get)
+    return (
+        f"Domain: {lowest} has the lowest perplexity on domain text ({_others(perplexity, lowest, 2)}); "
+        f"{most} answers most questions ({_others(answered, most, 3)})."
+    )
+
+
+def _others(values: dict[str, float], best: str, digits: int) -> str:
+    others = [f"{name} {fixed(value, digits)}" for name, value in values.items() if name != best]
+    return "; ".join([fixed(values[best], digits), *others])
+
+
+def task_verdict(results: Results) -> str:
+    """The task student that keeps most of the teacher's lead over the majority guess, and who collapsed."""
+    kept: dict[str, list[float]] = {}
+    collapsed = []
+    for task, student, split, found in evaluations(results):
+        share = found["retention"]["above_majority"]
+        if share is not None:
+            kept.setdefault(student, []).append(share)
+        if found["collapsed"]:
+            collapsed.append(f"{student} on {split_name(task, split)}")
+    ending = f" Collapsed: {', '.join(collapsed)}." if collapsed else ""
+    if not kept:
+        return f"Tasks: no teacher is better than the majority guess, so nothing can be kept.{ending}"
+    best = max(kept, key=lambda student: mean(kept[student]))
+    return (
+        f"Tasks: {best} keeps {percent(mean(kept[best]))} of the teacher's lead over the majority guess "
+        f"(mean of {len(kept[best])}).{ending}"
+    )
+
+
+def compression_verdict(results: Results) -> str:
+    """For each task the smallest INT8 file that loses at most a point against its own FP32 form."""
+    return f"INT8, smallest within 1 point of its FP32: {'; '.join(map(_smallest, _by_task(results), [results] * 99))}."

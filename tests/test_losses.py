@@ -1,0 +1,95 @@
+"""Each loss against hand-set numbers or NumPy float64, and against padding."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tinybert import losses
+
+
+def softmax(values):
+    exponentials = np.exp(values - values.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def test_hard_is_the_mean_negative_log_probability():
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]))
+    expected = -(math.log(0.25) + math.log(0.8)) / 2
+    assert losses.hard(logits, torch.tensor([1, 2])).item() == pytest.approx(expected)
+
+
+def test_hard_is_the_squared_error_for_one_output():
+    assert losses.hard(torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 1.0])).item() == pytest.approx((1 + 9) / 2)
+
+
+def test_prediction_is_kl_by_hand():
+    teacher, student = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.5, 0.5]]).log()
+    expected = 0.8 * math.log(0.8 / 0.5) + 0.2 * math.log(0.2 / 0.5)
+    assert losses.prediction(student, teacher, temperature=1.0).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0, 10.0])
+def test_prediction_matches_numpy_at_any_temperature(temperature):
+    rng = np.random.default_rng(0)
+    student, teacher = rng.normal(size=(5, 7)), rng.normal(size=(5, 7))
+    p, q = softmax(teacher / temperature), softmax(student / temperature)
+    expected = temperature**2 * (p * (np.log(p) - np.log(q))).sum(-1).mean()
+    found = losses.prediction(torch.tensor(student), torch.tensor(teacher), temperature=temperature)
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_prediction_has_the_gradient_of_the_soft_cross_entropy():
+    rng = np.random.default_rng(1)
+    student, teacher = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
+    leaf = torch.tensor(student, requires_grad=True)
+    losses.prediction(leaf, torch.tensor(teacher), temperature=1.0).backward()
+    assert leaf.grad.numpy() == pytest.approx((softmax(student) - softmax(teacher)) / 4)
+
+
+def test_prediction_of_a_regression_is_the_squared_difference():
+    found = losses.prediction(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [2.5]]), temperature=1.0)
+    assert found.item() == pytest.approx((4 + 0.25) / 2)
+
+
+def test_attention_by_hand_ignores_padding():
+    mask = torch.tensor([[True, True, False]])
+    student, teacher = torch.zeros(1, 2, 3, 3), torch.full((1, 2, 3, 3), 99.0)
+    teacher[0, 0, :2, :2] = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    teacher[0, 1, :2, :2] = 0.0
+    assert losses.attention(student, teacher, mask).item() == pytest.approx((1 + 4 + 9 + 16) / 8)
+
+
+def test_hidden_by_hand_ignores_padding():
+    mask = torch.tensor([[True, False], [True, True]])
+    student = torch.zeros(2, 2, 2)
+    teacher = torch.tensor([[[1.0, 2.0], [50.0, 50.0]], [[0.0, 1.0], [2.0, 0.0]]])
+    assert losses.hidden(student, teacher, mask).item() == pytest.approx((1 + 4 + 0 + 1 + 4 + 0) / 6)
+
+
+def padded(tensor, dims):
+    """`tensor` at twice its length along `dims`, what is added being large nonsense."""
+    for dim in dims:
+        tensor = torch.cat([tensor, torch.full_like(tensor, 1e3)], dim)
+    return tensor
+
+
+def test_twice_the_padding_changes_no_loss():
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator)  # noqa: E731
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    wide = torch.cat([mask, torch.zeros_like(mask)], 1)
+    scores, states = (draw(2, 4, 5, 5), draw(2, 4, 5, 5)), (draw(2, 5, 6), draw(2, 5, 6))
+    for loss, pair, dims in ((losses.attention, scores, (2, 3)), (losses.hidden, states, (1,))):
+        narrow = loss(*pair, mask)
+        assert abs(narrow - loss(*(padded(part, dims) for part in pair), wide)) < 1e-10
+        assert narrow > 0.1
+
+
+def test_distances_to_oneself_are_zero():
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    scores, states, logits = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 8), torch.randn(6, 9)
+    assert losses.attention(scores, scores, mask) == 0
+    assert losses.hidden(states, states, mask) == 0
+    assert losses.prediction(logits, logits, temperature=2.0).abs() < 1e-6

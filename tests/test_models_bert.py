@@ -1,0 +1,152 @@
+"""Our BERT against Hugging Face's, its parameter counts, and what it does not compute."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from tests.builders import TEACHER, batch, classifier, masked_lm
+from tinybert.errors import UserError
+from tinybert.models.activations import Wanted
+from tinybert.models.bert import Bert, BertConfig
+from tinybert.models.folder import load_classifier, load_model, save_model
+
+EVERYTHING = Wanted(frozenset(range(3)), frozenset({1, 2}))
+
+HUGGING_FACE = """
+import sys, numpy as np, torch
+from transformers import BertForMaskedLM, BertForSequenceClassification
+folder = sys.argv[1]
+data = np.load(folder + "/batch.npz")
+ids, mask = torch.tensor(data["ids"]), torch.tensor(data["mask"]).long()
+lm = BertForMaskedLM.from_pretrained(folder + "/lm", attn_implementation="eager").eval()
+head = BertForSequenceClassification.from_pretrained(folder + "/classifier").eval()
+with torch.no_grad():
+    out = lm(ids, mask, output_hidden_states=True, output_attentions=True)
+    logits = head(ids, mask).logits
+np.savez(folder + "/out.npz", logits=out.logits, classes=logits, *[h for h in out.hidden_states], **{
+    f"attention_{n}": a for n, a in enumerate(out.attentions, start=1)})
+"""
+
+
+@pytest.fixture(scope="module")
+def hugging_face(tmp_path_factory):
+    """Outputs of transformers' classes, in a process of its own, from folders that we wrote."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, model in (("lm", masked_lm()), ("classifier", classifier())):
+        (folder / name).mkdir()
+        save_model(model, folder / name)
+    example = batch()
+    np.savez(folder / "batch.npz", ids=example.input_ids.numpy(), mask=example.mask.numpy())
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", HUGGING_FACE, folder], check=True, capture_output=True, env=environment)
+    return folder, np.load(folder / "out.npz")
+
+
+def test_masked_lm_equals_hugging_face(hugging_face):
+    folder, theirs = hugging_face
+    example = batch(positions=torch.arange(21))
+    ours = load_model(folder / "lm")(example, EVERYTHING)
+    real = example.mask.numpy()
+    assert ours.logits.detach().view(3, 7, -1).numpy()[real] == pytest.approx(theirs["logits"][real], abs=1e-5)
+    for layer in range(3):
+        found = ours.hidden[layer].detach().numpy()[real]
+        assert found == pytest.approx(theirs[f"arr_{layer}"][real], abs=1e-5)
+
+
+def test_softmax_of_our_scores_is_hugging_faces_attention(hugging_face):
+    folder, theirs = hugging_face
+    example = batch(positions=torch.arange(2))
+    scores = load_model(folder / "lm")(example, EVERYTHING).scores
+    for layer in (1, 2):
+        masked = scores[layer].masked_fill(~example.mask[:, None, None, :], -torch.inf).softmax(-1)
+        assert masked.detach().numpy() == pytest.approx(theirs[f"attention_{layer}"], abs=1e-5)
+
+
+def test_classifier_equals_hugging_face(hugging_face):
+    folder, theirs = hugging_face
+    ours = load_model(folder / "classifier")(batch()).logits
+    assert ours.detach().numpy() == pytest.approx(theirs["classes"], abs=1e-5)
+
+
+def test_scores_are_q_times_k_over_root_d_from_the_weights():
+    model, example = masked_lm(), batch(positions=torch.arange(1))
+    found = model(example, Wanted(frozenset({0}), frozenset({1})))
+    layer = model.bert.encoder["layer"][0].attention["self"]
+    states = found.hidden[0].detach().double().numpy()
+    weights = {name: part.detach().double().numpy() for name, part in layer.named_parameters()}
+    query = states @ weights["query.weight"].T + weights["query.bias"]
+    key = states @ weights["key.weight"].T + weights["key.bias"]
+    for head in range(3):
+        columns = slice(4 * head, 4 * head + 4)
+        expected = query[..., columns] @ key[..., columns].transpose(0, 2, 1) / np.sqrt(4)
+        assert found.scores[1][:, head].detach().numpy() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parameters"),
+    [((30522, 312, 4, 12, 1200), 14_350_248), ((30522, 768, 12, 12, 3072), 109_482_240)],
+    ids=["tinybert4", "bert-base"],
+)
+def test_published_parameter_counts_with_pooler(shape, parameters):
+    with torch.device("meta"):
+        model = Bert(BertConfig(*shape))
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+def test_wider_padding_changes_nothing():
+    model = masked_lm()
+    narrow, wide = (model(batch(width=width, positions=torch.tensor([0])), EVERYTHING) for width in (7, 20))
+    real = batch().mask
+    for layer in range(3):
+        assert torch.allclose(narrow.hidden[layer][real], wide.hidden[layer][:, :7][real], atol=1e-6)
+
+
+def test_nothing_above_the_highest_wanted_layer_is_computed():
+    model = masked_lm(TEACHER)
+    calls = []
+    for number, layer in enumerate(model.bert.encoder["layer"], start=1):
+        layer.register_forward_hook(lambda *_, number=number: calls.append(number))
+    model(batch(), Wanted(frozenset({2}), frozenset({1}), logits=False))
+    assert calls == [1, 2]
+    calls.clear()
+    model(batch(), Wanted(frozenset({1}), frozenset({3}), logits=False))
+    assert calls == [1, 2]  # of layer 3 the scores alone, from its queries and keys
+
+
+def test_scores_alone_equal_those_of_a_whole_layer():
+    model, example = masked_lm(), batch(positions=torch.arange(1))
+    alone = model(example, Wanted(scores=frozenset({2}), logits=False)).scores[2]
+    assert torch.allclose(alone, model(example, EVERYTHING).scores[2], atol=1e-6)
+
+
+def test_a_classifier_takes_the_encoder_and_draws_a_new_head(tmp_path):
+    save_model(masked_lm(), tmp_path)
+    torch.manual_seed(1)
+    model = load_classifier(tmp_path, ("a", "b", "c"))
+    ours, theirs = model.state_dict(), masked_lm().state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours if name.startswith("bert."))
+    assert ours["classifier.weight"].shape == (3, 12)
+    assert ours["classifier.weight"].std() > 0.005
+
+
+def test_unusable_folders_are_told_apart(tmp_path):
+    with pytest.raises(UserError, match=r"config\.json: absent"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}')
+    with pytest.raises(UserError, match="model_type is 'gpt2'"):
+        load_model(tmp_path)
+    save_model(masked_lm(), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors: absent"):
+        load_model(tmp_path)
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(UserError, match="width 10 is no multiple of 3 heads"):
+        BertConfig(50, 10, 2, 3, 24)
+
+
