@@ -76,7 +76,7 @@ def test_majority_is_that_of_train():
 
 def test_retention_of_all_and_above_the_majority():
     kept = retention(0.75, 0.90, 0.70)
-    assert kept == pytest.approx({"share": 0.8333333, "above_majority": 0.25})
+    assert kept == pytest.approx({"plain": 0.8333333, "above_majority": 0.25})
     assert retention(0.684, 0.852, 0.684)["above_majority"] == 0.0  # the published, collapsed MRPC student
 
 
@@ -86,7 +86,7 @@ def test_retention_of_all_and_above_the_majority():
 )
 def test_retention_without_a_positive_denominator_is_none(teacher, majority, expected):
     kept = retention(0.4, teacher, majority)
-    assert [kept["share"], kept["above_majority"]] == [
+    assert [kept["plain"], kept["above_majority"]] == [
         value if value is None else pytest.approx(value) for value in expected
     ]
 

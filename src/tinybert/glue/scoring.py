@@ -44,12 +44,12 @@ def majority_score(
 
 
 def retention(student: float, teacher: float, majority: float) -> dict[str, float | None]:
-    """How much of the teacher's score the student keeps: "share" of all, "above_majority" of what guessing lacks.
+    """How much of the teacher's score the student keeps: "plain" of all, "above_majority" of what guessing lacks.
 
     student / teacher and (student − majority) / (teacher − majority); None where the denominator is not positive.
     """
     return {
-        "share": student / teacher if teacher > 0 else None,
+        "plain": student / teacher if teacher > 0 else None,
         "above_majority": (student - majority) / (teacher - majority) if teacher > majority else None,
     }
 

@@ -70,7 +70,7 @@ def training_table(results: Results) -> Table:
             terms = ", ".join(f"{name} {value:.4g}" for name, value in losses.items()) or "not trained"
             rows.append((stage, instance, terms, count(results.value(stage, instance, "steps"))))
     columns = ("stage", "instance", "last losses", "steps")
-    return Table("Training", columns, rows, names=3, note="Losses as they enter the total: means over the last steps.")
+    return Table("Training", columns, rows, names=3, note="Losses: means over the last logged steps.")
 
 
 def timing_table(results: Results) -> Table:

@@ -1,0 +1,29 @@
+"""Paraphrase: two sentences that mean the same (1), or share most words and do not (0)."""
+
+from random import Random
+
+from tinybert.embedded.grammar import sentence, two, with_articles
+from tinybert.embedded.retellings import RETELLINGS
+from tinybert.embedded.scenes import changed, scene, synonym
+
+# Scenes have many more tellings than the other statements, so they are drawn more often.
+SCENE_SHARE = 0.5
+
+
+def example(rng: Random, same: bool) -> dict[str, str]:
+    """One pair of the wanted kind, as the text columns of MRPC."""
+    first, second = _scenes(rng, same) if rng.random() < SCENE_SHARE else _statements(rng, same)
+    return {"sentence1": sentence(with_articles(first)), "sentence2": sentence(with_articles(second))}
+
+
+def _scenes(rng: Random, same: bool) -> tuple[str, str]:
+    event = scene(rng)
+    again = event if same else changed(event, rng)
+    # A false copy is retold as freely as a true one; else the number of shared words would give it away.
+    retold = again.in_synonyms(rng) if same or rng.random() < 0.5 else again
+    return event.told(rng), synonym(retold.told(rng), rng)
+
+
+def _statements(rng: Random, same: bool) -> tuple[str, str]:
+    equal, unequal = rng.choice(RETELLINGS)(rng)
+    return two(rng, equal) if same else (rng.choice(equal), rng.choice(unequal))

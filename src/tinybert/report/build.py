@@ -1,0 +1,123 @@
+"""The report stage's work: the page, the summary in Markdown, the summary for the terminal."""
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinybert.files import atomic_file
+from tinybert.glue.tasks import TASKS
+from tinybert.report.page import render_page
+from tinybert.report.results import Results, load_results
+from tinybert.report.table import TERMINAL_COLUMNS, as_markdown, as_text
+from tinybert.report.tables import (
+    compression_table,
+    domain_table,
+    evaluations,
+    latency_ms,
+    onnx_models,
+    pruned_models,
+    pruning_table,
+    quiz_table,
+    task_metrics_table,
+    task_table,
+)
+from tinybert.report.verdict import verdict
+from tinybert.schema import Params
+
+PAGE = Path("reports/index.html")
+SUMMARY = Path("reports/summary.md")
+
+
+@dataclass(frozen=True)
+class Report:
+    """summary_text: for the terminal, at most 100 columns. result_rows: all results, for Run.log_result_table."""
+
+    summary_text: str
+    result_rows: list[dict[str, Any]]
+
+
+def build_report(params: Params, root: str | Path = ".") -> Report:
+    """Writes reports/index.html and reports/summary.md under `root` from what the stages left there.
+
+    What is read follows from the lists of params, never from what lies in the folders. UserError with a line for
+    each metrics file that is missing.
+    """
+    root = Path(root)
+    results = load_results(params, root)
+    for path, text in {PAGE: render_page(results), SUMMARY: summary_markdown(results)}.items():
+        with atomic_file(root / path) as handle:
+            handle.write(text)
+    return Report(summary_text(results), result_rows(results))
+
+
+def summary_text(results: Results) -> str:
+    """Three tables and the verdict for a terminal."""
+    tables = (domain_table(results), task_table(results), compression_table(results, with_latency=True))
+    sentences = ["\n".join(textwrap.wrap(sentence, TERMINAL_COLUMNS)) for sentence in verdict(results)]
+    return "\n".join([*map(as_text, tables), *sentences])
+
+
+def summary_markdown(results: Results) -> str:
+    """The results in Markdown, without timings: the same text for the same metrics."""
+    tables = (
+        domain_table(results),
+        quiz_table(results),
+        task_table(results),
+        task_metrics_table(results),
+        compression_table(results, with_latency=False),
+        pruning_table(results),
+    )
+    head = "# Results\n\n" + "".join(f"- {sentence}\n" for sentence in verdict(results))
+    return "\n".join([head, *map(as_markdown, tables)])
+
+
+def result_rows(results: Results) -> list[dict[str, Any]]:
+    """One row for each system: `group` (domain or a task), `model`, and its numbers."""
+    return [*_domain_rows(results), *_task_rows(results), *_compression_rows(results)]
+
+
+def _domain_rows(results: Results) -> list[dict[str, Any]]:
+    students = results.params.domain.students
+    rows = []
+    for name, student, role in (("teacher", students[0], "teacher"), *((name, name, "student") for name in students)):
+        found = results.value("evaluate_domain", student, role)
+        agreement = results.value("evaluate_domain", student, "agreement") if role == "student" else {}
+        rows.append(
+            {"group": "domain", "model": name}
+            | {f"perplexity_{corpus}": found[corpus]["perplexity"] for corpus in ("general", "domain")}
+            | {f"quiz_{hit}": found["quiz"]["all"][hit] for hit in ("top1", "top5")}
+            | {f"agreement_{what}": same["top1"] for what, same in agreement.items()}
+        )
+    return rows
+
+
+def _task_rows(results: Results) -> list[dict[str, Any]]:
+    rows = []
+    for task, student, split, found in evaluations(results):
+        scores = {who: found[who][TASKS[task].headline] for who in ("teacher", "majority")}
+        rows.append(
+            {"group": task if split == TASKS[task].dev_splits[0] else f"{task}_{split}", "model": student}
+            | {"score": found["student"][TASKS[task].headline], **scores}
+            | {f"retention_{kind}": share for kind, share in found["retention"].items()}
+            | {"collapsed": int(found["collapsed"])}
+        )
+    return rows
+
+
+def _compression_rows(results: Results) -> list[dict[str, Any]]:
+    batch_sizes = results.params.quantization.latency.batch_sizes
+    rows = []
+    for task, model, form, found in onnx_models(results):
+        times = {f"latency_ms_batch_{size}": latency_ms(results, task, model, form, size) for size in batch_sizes}
+        rows.append(
+            {"group": task, "model": f"{model}/{form}", "score": found["dev"][TASKS[task].headline]}
+            | {"agreement_fp32": found["agreement"], "size_mb": found["size_mb"]["raw"]}
+            | times
+        )
+    for task, student, target, found in pruned_models(results):
+        rows.append(
+            {"group": task, "model": f"{student}_pruned{target}", "score": found["dev"][TASKS[task].headline]}
+            | {"sparsity": found["sparsity"], "compressed_mb": found["size_mb"]["compressed"]}
+        )
+    return rows

@@ -1,0 +1,95 @@
+"""Loss curves as inline SVG: no script, no font, no file from elsewhere; colours come from the page's CSS."""
+
+import math
+from dataclasses import dataclass
+from html import escape
+
+from tinybert.report.results import Curve
+
+WIDTH, HEIGHT = 360, 200
+LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 28
+POINTS_A_LINE = 200
+TICKS = 4
+LOG_FROM_RATIO = 10.0  # values that spread wider than this are drawn on a logarithmic axis
+COLOURS = 8  # CSS classes c0 … c7
+NOT_TERMS = ("step", "epoch", "learning_rate")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One loss term. lines: (name, colour number) of each line drawn, for the legend; svg: escaped and complete."""
+
+    title: str
+    lines: list[tuple[str, int]]
+    svg: str
+
+
+def loss_charts(curves: dict[str, Curve]) -> list[Chart]:
+    """One chart for each loss term of a stage; curves: instance -> its curve. Instances without a term lack there."""
+    terms = dict.fromkeys(column for curve in curves.values() for column in curve if column not in NOT_TERMS)
+    charts = []
+    for term in terms:
+        lines = {
+            name: (number % COLOURS, _points(curve, term))
+            for number, (name, curve) in enumerate(curves.items())
+            if any(value is not None for value in curve.get(term, []))
+        }
+        if lines:
+            legend = [(name, colour) for name, (colour, _) in lines.items()]
+            charts.append(Chart(term, legend, _svg(term, lines)))
+    return charts
+
+
+def _points(curve: Curve, term: str) -> list[tuple[float, float]]:
+    """(step, value) pairs, thinned to about POINTS_A_LINE; the last is always there."""
+    pairs = zip(curve["step"], curve[term], strict=True)
+    points = [(x, y) for x, y in pairs if x is not None and y is not None and math.isfinite(y)]
+    stride = math.ceil(len(points) / POINTS_A_LINE) or 1
+    return points[::-stride][::-1]
+
+
+def _svg(term: str, lines: dict[str, tuple[int, list[tuple[float, float]]]]) -> str:
+    points = [point for _, line in lines.values() for point in line]
+    if not points:
+        return ""
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    logarithmic = low > 0 and high / low > LOG_FROM_RATIO
+    last_step = max(x for x, _ in points)
+    vertical = _Axis(low, high, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
+    horizontal = _Axis(0, last_step, LEFT, WIDTH - RIGHT, logarithmic=False)
+    label = f"{term} over optimizer steps, {', '.join(lines)}"
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
+    parts += [_horizontal_rule(value, vertical.place(value)) for value in vertical.ticks()]
+    parts += [
+        f'<text x="{horizontal.place(step):.0f}" y="{HEIGHT - 10}" text-anchor="{anchor}">{escape(text)}</text>'
+        for step, anchor, text in ((0, "start", "0"), (last_step, "end", f"{last_step:,.0f} steps"))
+    ]
+    for name, (colour, line) in lines.items():
+        places = " ".join(f"{horizontal.place(x):.1f},{vertical.place(y):.1f}" for x, y in line)
+        parts.append(f'<polyline class="c{colour}" points="{places}"><title>{escape(name)}</title></polyline>')
+    return "".join([*parts, "</svg>"])
+
+
+def _horizontal_rule(value: float, y: float) -> str:
+    return (
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+    )
+
+
+class _Axis:
+    """Places values between two pixel positions, linearly or by their logarithm."""
+
+    def __init__(self, low: float, high: float, start: float, end: float, *, logarithmic: bool) -> None:
+        self.scale = math.log if logarithmic else float
+        self.unscale = math.exp if logarithmic else float
+        self.low, self.high = self.scale(low), self.scale(high)
+        if self.low == self.high:  # one value only: an axis around it
+            self.low, self.high = self.low - 1, self.high + 1
+        self.start, self.end = start, end
+
+    def place(self, value: float) -> float:
+        return self.start + (self.scale(value) - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        return [self.unscale(self.low + (self.high - self.low) * i / TICKS) for i in range(TICKS + 1)]

@@ -1,0 +1,124 @@
+"""params.yaml and the profiles: accepted as shipped, and one line for each mistake."""
+
+import copy
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tinybert.errors import UserError
+from tinybert.params import Declared, check_params, load_params
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
+DEFAULT = YAML(typ="safe").load(ROOT / "params.yaml")
+
+
+def keys(tree, path=()):
+    """All key paths of a tree but those below free names (students, tasks, subjects)."""
+    for key, value in tree.items():
+        yield (*path, key)
+        if isinstance(value, dict) and (*path, key) not in {("students",), ("filter", "subjects")}:
+            yield from keys(value, (*path, key))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_files_are_valid_and_complete(path):
+    load_params(path)
+    tasks = {("glue", task) for task in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")}
+    general = {key for key in keys(DEFAULT) if key[:2] not in tasks}
+    assert {key for key in keys(YAML(typ="safe").load(path)) if key[:2] not in tasks} == general
+
+
+def changed(path: str, value):
+    tree = copy.deepcopy(DEFAULT)
+    *parents, last = path.split(".")
+    node = tree
+    for key in parents:
+        node = node[key]
+    node[last] = value
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("sed", 1, "sed: unknown key; check its spelling, or remove it"),
+        ("students.lazy.domain.loses", {}, "students.lazy.domain.loses: unknown key"),
+        ("seed", "x", "seed: 'x' should be a valid integer"),
+        ("seed", True, "seed: True should be a valid integer"),
+        ("seed", 1.5, "seed: 1.5 should be a valid integer"),
+        ("optimizer.weight_decay", "0.1", "optimizer.weight_decay: '0.1' should be a valid number"),
+        ("optimizer.weight_decay", float("nan"), "optimizer.weight_decay: nan should be a finite number"),
+        ("general.training.learning_rate", 0, "general.training.learning_rate: 0 should be greater than 0"),
+        ("students.lazy.domain.losses.attention", -1.0, "domain.losses.attention: -1.0 should be greater"),
+        ("students.lazy.domain.losses", {"hard": 0}, "students.lazy.domain: every λ of losses is 0"),
+        ("students.lazy.domain.losses.atention", 1.0, "'atention' should be 'hard', 'prediction', 'attention'"),
+        ("students.lazy.domain.temperature", None, "students.lazy.domain: temperature is missing"),
+        ("students.lazy.layer_map", "upper", "students.lazy.layer_map: 'upper' must be uniform, top, bottom or a list"),
+        ("students.lazy.layer_map", [0, 1, 2], "students.lazy.layer_map: [0, 1, 2] must be uniform, top, bottom or"),
+        ("students.lazy.layer_map", [1, 2], "layer_map lists 2 teacher layers; one for each of the 3 student layers"),
+        ("students.lazy.architecture.heads", 5, "width 64 is no multiple of 5 heads"),
+        ("students.Lazy", {}, "students.Lazy: 'Lazy' must be lower-case letters"),
+        ("glue.tasks", ["cola", "qqp"], "glue: tasks lists qqp, which has no section; add glue.qqp"),
+        ("glue.tasks", ["cola", "cola"], "glue.tasks lists cola twice"),
+        ("glue.tasks", "cola", "glue.tasks: 'cola' must be a list"),
+        ("glue.tasks", [], "glue.tasks: [] Value should have at least 1 item"),
+        ("glue.students", ["nobody"], "glue.students lists nobody, which is not among general.students: lazy, "),
+        ("glue.students", ["lazy"], "glue.students lists lazy, which has no section students.lazy.intermediate"),
+        ("quantization.models", ["tinybert4_pruned30"], "lists tinybert4_pruned30, which is not among the task models"),
+        ("teacher.pretraining.epochs", 0, "teacher: pretraining.epochs is 0; an embedded teacher"),
+        ("masking.random_share", 0.5, "masking: mask_share + random_share is 1.3; at most 1 is allowed"),
+        ("filter.subjects", {}, "filter.subjects: {} Dictionary should have at least 1 item"),
+        ("general", 3, "general: 3 must be a mapping of keys to values"),
+    ],
+)
+def test_each_mistake_has_one_line_with_its_key(path, value, line):
+    with pytest.raises(UserError) as error:
+        check_params(changed(path, value))
+    assert line in str(error.value)
+    assert [text for text in str(error.value).splitlines() if not text.startswith("params.yaml: ")] == []
+
+
+def test_a_missing_key_is_named():
+    tree = copy.deepcopy(DEFAULT)
+    del tree["masking"]["rate"]
+    with pytest.raises(UserError, match=r"masking\.rate: missing"):
+        check_params(tree)
+
+
+def test_several_mistakes_have_a_line_each():
+    tree = changed("seed", -1)
+    tree["extra"] = 1
+    with pytest.raises(UserError) as error:
+        check_params(tree)
+    assert len(str(error.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("a: [1", "no valid YAML"), ("a: 1\na: 2\n", "no valid YAML"), ("- 1", "must be a mapping")]
+)
+def test_files_that_are_no_mapping_are_refused(tmp_path, text, named):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=named):
+        load_params(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        load_params(tmp_path / "none.yaml")
+
+
+def test_exponents_are_numbers_as_in_dvc(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text((ROOT / "params.yaml").read_text().replace("weight_decay: 0.01", "weight_decay: 5e-05"))
+    assert load_params(path).optimizer.weight_decay == 5e-5
+
+
+def test_a_stage_sees_only_what_it_declares():
+    params = load_params(ROOT / "params.yaml")
+    view = Declared(params, ["seed", "students.lazy.domain", "glue.cola.teacher"])
+    assert view.seed == params.seed
+    assert view.students["lazy"].domain == params.students["lazy"].domain
+    assert view.glue["cola"].teacher.epochs == params.glue.cola.teacher.epochs
+    for read in (lambda: view.precision, lambda: view.students["lazy"].start, lambda: view.glue.tasks):
+        with pytest.raises(UserError, match="which its params do not declare"):
+            read()

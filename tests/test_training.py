@@ -1,0 +1,156 @@
+"""The loop: schedule, determinism, the curve, what stops it; masking and the order of batches."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.builders import STUDENT, TEACHER, classifier, masked_lm
+from tinybert.corpus.blocks import Blocks
+from tinybert.errors import UserError
+from tinybert.glue.encoding import Encoded
+from tinybert.objective import Imitation, Objective
+from tinybert.training.loop import Settings, adamw, lr_factor, mixed_precision, total_steps, train
+from tinybert.training.masking import Masker
+from tinybert.training.result import training_metrics
+from tinybert.training.task import ExampleBatches
+from tinybert.training.text import BlockBatches
+
+OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.25)
+MASKER = Masker(0.15, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+
+
+def examples(count=24, seed=0) -> Encoded:
+    """Label 1 where the second token is high: learnable at once."""
+    rng = np.random.default_rng(seed)
+    rows = [np.concatenate([[2], rng.integers(5, 50, rng.integers(2, 9)), [3]]) for _ in range(count)]
+    labels = np.array([int(row[1] > 27) for row in rows])
+    return Encoded(rows, [np.zeros_like(row) for row in rows], labels)
+
+
+def settings(epochs=3, learning_rate=1e-3, max_steps=None, precision="float32"):
+    training = SimpleNamespace(epochs=epochs, max_steps=max_steps, batch_size=8, learning_rate=learning_rate)
+    return Settings(training, OPTIMIZER, 7, precision)
+
+
+def distill(losses, run_settings, **hooks):
+    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+    torch.manual_seed(3)
+    objective = Objective(Imitation(losses), STUDENT, TEACHER)
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    curve = train(student, objective, batches, run_settings, title="test", teacher=teacher, **hooks)
+    return student, teacher, curve
+
+
+def test_learning_rate_rises_and_falls_as_computed_by_hand():
+    found = [lr_factor(step, 10, 0.2) for step in range(10)]
+    assert found == pytest.approx([1 / 3, 2 / 3, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+
+
+def test_steps_are_all_epochs_or_max_steps():
+    batches = ExampleBatches(examples(20), batch_size=8, seed=0)
+    assert total_steps(batches, settings(epochs=4).training) == 12
+    assert total_steps(batches, settings(epochs=4, max_steps=5).training) == 5
+    assert total_steps(batches, settings(epochs=0).training) == 0
+
+
+def test_training_lowers_every_term_and_logs_a_curve():
+    points = []
+    _, _, curve = distill(
+        {"prediction": 1.0, "hidden": 1.0}, settings(epochs=20, learning_rate=3e-3), on_point=points.append
+    )
+    assert points == curve
+    assert [curve[0]["step"], curve[-1]["step"], curve[-1]["epoch"]] == [1, 60, 19]
+    assert curve[-1]["hidden"] < 0.8 * curve[0]["hidden"]
+    assert curve[0]["total"] == pytest.approx(curve[0]["prediction"] + curve[0]["hidden"], rel=1e-5)
+
+
+def test_same_seed_same_weights_and_the_teacher_is_untouched():
+    losses = {"prediction": 1.0, "attention": 1.0, "hidden": 1.0}
+    (first, teacher, _), (second, _, _) = distill(losses, settings()), distill(losses, settings())
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    fresh = classifier(TEACHER, seed=2)
+    assert all(torch.equal(a, b) for a, b in zip(teacher.parameters(), fresh.parameters(), strict=True))
+    assert not teacher.training
+    assert not first.training
+
+
+def test_no_epochs_leave_the_student_as_it_is():
+    student, _, curve = distill({"hidden": 1.0}, settings(epochs=0))
+    assert curve == []
+    assert all(torch.equal(a, b) for a, b in zip(student.parameters(), classifier(seed=1).parameters(), strict=True))
+    assert training_metrics(student, curve) == {"parameters": student.parameter_count, "steps": 0, "loss": {}}
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_term():
+    with pytest.raises(UserError, match=r"step 1 of 9: the hidden loss is (nan|inf)"):
+        student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+        torch.nn.init.constant_(teacher.bert.encoder["layer"][3].output.LayerNorm.weight, float("inf"))
+        objective = Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
+        batches = ExampleBatches(examples(), batch_size=8, seed=7)
+        train(student, objective, batches, settings(), title="test", teacher=teacher)
+
+
+def test_only_matrices_are_decayed():
+    decayed, plain = adamw(masked_lm(), 0.01).param_groups
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
+    assert {parameter.ndim for parameter in decayed["params"]} == {2}
+    assert {parameter.ndim for parameter in plain["params"]} == {1}
+
+
+def test_unknown_hardware_support_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert mixed_precision("float32") == "no"
+    with pytest.raises(UserError, match="precision: bfloat16 is not supported"):
+        mixed_precision("bfloat16")
+
+
+def test_every_epoch_has_each_example_once_in_an_order_of_its_own():
+    batches = ExampleBatches(examples(20), batch_size=8, seed=0)
+    orders = []
+    for epoch in (0, 1, 0):
+        rows = [
+            tuple(row[mask].tolist()) for part in batches.epoch(epoch) for row, mask in zip(part.input_ids, part.mask)
+        ]
+        orders.append(rows)
+    assert sorted(orders[0]) == sorted(tuple(row.tolist()) for row in examples(20).input_ids)
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def test_masking_follows_its_shares():
+    rng = np.random.default_rng(0)
+    original = rng.integers(5, 50, (400, 100))
+    original[:, 0], original[:, -20:] = 2, 0
+    ids = original.copy()
+    positions, labels = MASKER(ids, rng)
+    flat, before = ids.reshape(-1), original.reshape(-1)
+    assert np.array_equal(labels, before[positions])
+    assert labels.min() >= 5  # specials and padding never
+    untouched = np.setdiff1d(np.arange(flat.size), positions)
+    assert np.array_equal(flat[untouched], before[untouched])
+    assert len(positions) / (400 * 79) == pytest.approx(0.15, abs=0.006)
+    assert (flat[positions] == 4).mean() == pytest.approx(0.8 + 0.1 / 50, abs=0.02)
+    assert (flat[positions] == labels).mean() == pytest.approx(0.1 + 0.1 / 50, abs=0.02)
+
+
+def test_at_least_one_token_is_always_predicted():
+    positions, _ = MASKER(np.array([[2, 9, 3]]), np.random.default_rng(1))
+    assert positions.tolist() == [1]
+
+
+def test_blocks_are_masked_anew_each_epoch_and_the_same_for_the_same_seed():
+    rows = [row for row in examples(20).input_ids]
+    offsets = np.array([0, *itertools.accumulate(map(len, rows))])
+    blocks = Blocks(np.concatenate(rows), offsets)
+    masked = BlockBatches(blocks, MASKER, batch_size=20, seed=0)
+    first, again, second = (next(iter(masked.epoch(epoch))) for epoch in (0, 0, 1))
+    assert torch.equal(first.input_ids, again.input_ids)
+    assert torch.equal(first.positions, again.positions)
+    assert not torch.equal(first.input_ids, second.input_ids)
+    plain = next(iter(BlockBatches(blocks, None, batch_size=20, seed=0).epoch(0)))
+    assert plain.labels is None
+    assert plain.input_ids.sum() == sum(map(sum, rows))
