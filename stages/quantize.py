@@ -24,9 +24,7 @@ def main(stage: Stage) -> None:
         read_examples(data / f"{split}.jsonl", task, tokenizer, max_length_tokens=limit)
         for split in ("train", task.dev_splits[0])
     )
-    feeds = calibration_feeds(
-        train, examples=calibration.examples, batch_size=calibration.batch_size, seed=params.seed
-    )
+    feeds = calibration_feeds(train, examples=calibration.examples, batch_size=calibration.batch_size, seed=params.seed)
     source = paths.task_model(task.name, name)
     with atomic_folder(paths.onnx(task.name, name)) as folder:
         ignore = shutil.ignore_patterns("*.safetensors")

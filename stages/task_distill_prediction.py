@@ -18,9 +18,7 @@ def main(stage: Stage) -> None:
     params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
     settings = params.glue[task.name]
     tokenizer = load_tokenizer(paths.TOKENIZER)
-    examples = read_examples(
-        paths.augmented(task.name), task, tokenizer, max_length_tokens=settings.max_length_tokens
-    )
+    examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=settings.max_length_tokens)
     torch.manual_seed(params.seed)
     student = load_model(paths.intermediate(task.name, name))
     teacher = load_model(paths.task_model(task.name, "teacher"))

@@ -1,4 +1,4 @@
-"""Which modules of the project a stage script uses, read from its imports; `python -m tests.dependencies` prints them."""
+"""Which modules a stage script uses, read from its imports; `python -m tests.dependencies` prints them."""
 
 import ast
 from pathlib import Path

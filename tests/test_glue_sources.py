@@ -209,6 +209,26 @@ def test_hub_data_without_a_column_or_split_is_named(fake_hub):
         read_splits(TASKS["cola"], "hub", settings=HUB, seed=0)
 
 
+EMBEDDED = SimpleNamespace(embedded=SimpleNamespace(train_examples=12, dev_examples=5))
+
+
+@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "stsb", "rte"])
+def test_embedded_tasks_have_the_asked_sizes_and_the_tasks_columns(name):
+    task = TASKS[name]
+    splits = read_splits(task, "embedded", settings=EMBEDDED, seed=3)
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 12, "dev": 5}
+    for row in splits["train"] + splits["dev"]:
+        assert set(row) == {*task.columns, "label", "idx"}
+        assert 0 <= row["label"] <= 5 if task.is_regression else row["label"] in range(len(task.labels))
+
+
+def test_tasks_without_embedded_examples_say_which_have_some():
+    with pytest.raises(
+        UserError, match=r"glue\.source: embedded: qqp has no embedded examples, only cola, .*glue\.tasks"
+    ):
+        read_splits(TASKS["qqp"], "embedded", settings=EMBEDDED, seed=0)
+
+
 @pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
 @pytest.mark.parametrize(("name", "train", "dev"), [("cola", 8551, 1043), ("sst2", 67349, 872), ("mrpc", 3668, 408)])
 def test_real_files_have_the_official_sizes(name, train, dev):

@@ -93,3 +93,12 @@ def test_distances_to_oneself_are_zero():
     assert losses.attention(scores, scores, mask) == 0
     assert losses.hidden(states, states, mask) == 0
     assert losses.prediction(logits, logits, temperature=2.0).abs() < 1e-6
+
+
+def test_half_precision_inputs_are_summed_in_float32():
+    mask = torch.ones(4, 64, dtype=torch.bool)
+    student = torch.full((4, 12, 64, 64), 0.1, dtype=torch.bfloat16)
+    teacher = torch.zeros_like(student)
+    expected = float(student[0, 0, 0, 0]) ** 2
+    assert losses.attention(student, teacher, mask).item() == pytest.approx(expected, rel=1e-5)
+    assert losses.hidden(student[:, 0], teacher[:, 0], mask).item() == pytest.approx(expected, rel=1e-5)

@@ -148,5 +148,3 @@ def test_unusable_folders_are_told_apart(tmp_path):
 def test_heads_must_divide_the_width():
     with pytest.raises(UserError, match="width 10 is no multiple of 3 heads"):
         BertConfig(50, 10, 2, 3, 24)
-
-

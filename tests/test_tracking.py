@@ -14,6 +14,9 @@ import pytest
 from tinybert import tracking
 from tinybert.tracking import stage_run
 
+# MLflow itself calls what SQLAlchemy has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 FIRST_STAGE = """
 from tinybert.tracking import stage_run

@@ -112,10 +112,8 @@ def test_every_epoch_has_each_example_once_in_an_order_of_its_own():
     batches = ExampleBatches(examples(20), batch_size=8, seed=0)
     orders = []
     for epoch in (0, 1, 0):
-        rows = [
-            tuple(row[mask].tolist()) for part in batches.epoch(epoch) for row, mask in zip(part.input_ids, part.mask)
-        ]
-        orders.append(rows)
+        parts = [(part.input_ids, part.mask) for part in batches.epoch(epoch)]
+        orders.append([tuple(ids[row][mask[row]].tolist()) for ids, mask in parts for row in range(len(ids))])
     assert sorted(orders[0]) == sorted(tuple(row.tolist()) for row in examples(20).input_ids)
     assert orders[0] == orders[2] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1])

@@ -1,9 +1,11 @@
 """Every distillation loss: one pure function of real tokens each; padding never changes a value.
 
 All return a scalar. `mask` is (batch, length) bool, True on real tokens. Sums run over what is real and
-are divided by its count, so that neither the padded width nor what padding holds can matter.
+are divided by its count, so that neither the padded width nor what padding holds can matter. Inputs of
+half precision are compared in float32: a sum of many small squares has no place in eight bits.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,7 +41,7 @@ def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> T
     Both scores: (batch, heads, query, key). Source: TinyBERT eq. 7, 1/h Σ_i MSE(A_i^S, A_i^T).
     """
     real_pairs = (mask[:, :, None] & mask[:, None, :])[:, None]  # (batch, 1, query, key)
-    squares = (student_scores - teacher_scores).square().masked_fill(~real_pairs, 0.0)
+    squares = _difference(student_scores, teacher_scores).square().masked_fill(~real_pairs, 0.0)
     heads = student_scores.shape[1]
     return squares.sum() / (real_pairs.sum() * heads)
 
@@ -50,5 +52,10 @@ def hidden(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tens
     student_states: (batch, length, teacher width), already projected; teacher_states: the same shape.
     Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9 for the embedding output.
     """
-    squares = (student_states - teacher_states).square().masked_fill(~mask[..., None], 0.0)
+    squares = _difference(student_states, teacher_states).square().masked_fill(~mask[..., None], 0.0)
     return squares.sum() / (mask.sum() * student_states.shape[-1])
+
+
+def _difference(student: Tensor, teacher: Tensor) -> Tensor:
+    wide = torch.promote_types(student.dtype, torch.float32)
+    return student.to(wide) - teacher.to(wide)

@@ -7,7 +7,7 @@ said where users read it: in params.yaml itself.
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -32,7 +32,7 @@ def _tuple_of(item: Any, **limits: Any) -> Any:
 
 
 def _layer_map(value: Any) -> str | tuple[int, ...]:
-    """One validator in place of a union of types, which would tell each mistake twice."""
+    """Checked before the union of types, which would tell each mistake twice."""
     if value in LAYER_MAPS:
         return value
     if isinstance(value, list) and value and all(type(layer) is int and layer >= 1 for layer in value):
@@ -183,7 +183,7 @@ class Student(Section):
 
     architecture: Architecture
     start: Text
-    layer_map: Annotated[str | tuple[int, ...], PlainValidator(_layer_map)]
+    layer_map: Annotated[str | tuple[int, ...], BeforeValidator(_layer_map)]
     projection: Literal["shared", "per_layer"]
     general: StageLosses
     domain: StageLosses | None = None

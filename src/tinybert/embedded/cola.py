@@ -78,7 +78,9 @@ def agreement_of_verb(rng: Random, good: bool) -> str:
     plural, verb = rng.random() < 0.5, rng.choice(HANDLE)
     form = verb.third if plural != good else verb.base
     subject = _form(rng.choice(PEOPLE), plural)
-    return f"the {subject} from {rng.choice(TOWNS)} {pick(rng, 'often', 'never')} {form} a {rng.choice(CARRIED).singular}"
+    return (
+        f"the {subject} from {rng.choice(TOWNS)} {pick(rng, 'often', 'never')} {form} a {rng.choice(CARRIED).singular}"
+    )
 
 
 def agreement_of_pair(rng: Random, good: bool) -> str:
@@ -92,7 +94,9 @@ def agreement_of_pair(rng: Random, good: bool) -> str:
 def determiner_number(rng: Random, good: bool) -> str:
     """She sold these books (*these book)."""
     plural = rng.random() < 0.5
-    determiner = pick(rng, "these", "several", "both", "many") if plural else pick(rng, "this", "every", "each", "another")
+    determiner = (
+        pick(rng, "these", "several", "both", "many") if plural else pick(rng, "this", "every", "each", "another")
+    )
     noun = _form(rng.choice(CARRIED), plural == good)
     return f"{_someone(rng)} {rng.choice(HANDLE).past} {determiner} {noun} in {rng.choice(TOWNS)}"
 
@@ -116,7 +120,10 @@ def reflexive_of_name(rng: Random, good: bool) -> str:
 
 def obligatory_place(rng: Random, good: bool) -> str:
     """Anna put the cup on the table (*put the cup)."""
-    cup, place = rng.choice(CARRIED).singular, f"{pick(rng, 'on', 'under', 'near')} the {pick(rng, 'table', 'chair', 'bed')}"
+    cup, place = (
+        rng.choice(CARRIED).singular,
+        f"{pick(rng, 'on', 'under', 'near')} the {pick(rng, 'table', 'chair', 'bed')}",
+    )
     who, when = _someone(rng), pick(rng, "yesterday", "last week", "this morning")
     if good:
         return f"{who} put the {cup} {place} {when}"
@@ -258,9 +265,14 @@ def tense_and_time(rng: Random, good: bool) -> str:
 def dative(rng: Random, good: bool) -> str:
     """Anna gave the nurse a ring; Anna described a ring to the nurse (*described the nurse a ring)."""
     who, whom, ring = rng.choice(NAMES), rng.choice(PEOPLE).singular, rng.choice(CARRIED).singular
-    shifts, keeps = pick(rng, "gave", "sent", "showed", "sold", "lent"), pick(rng, "described", "mentioned", "displayed")
+    shifts, keeps = (
+        pick(rng, "gave", "sent", "showed", "sold", "lent"),
+        pick(rng, "described", "mentioned", "displayed"),
+    )
     if good:
-        return pick(rng, f"{who} {shifts} the {whom} a {ring}", f"{who} {pick(rng, shifts, keeps)} a {ring} to the {whom}")
+        return pick(
+            rng, f"{who} {shifts} the {whom} a {ring}", f"{who} {pick(rng, shifts, keeps)} a {ring} to the {whom}"
+        )
     return pick(rng, f"{who} {keeps} the {whom} a {ring}", f"{who} {shifts} a {ring} the {whom}")
 
 
@@ -289,7 +301,11 @@ def amount(rng: Random, good: bool) -> str:
     """How much water; not many letters (*much letters, *many water)."""
     count = rng.random() < 0.5
     noun = rng.choice(CARRIED).plural if count else rng.choice(MASS)
-    word = pick(rng, "too many", "very few", "not many") if count == good else pick(rng, "too much", "very little", "not much")
+    word = (
+        pick(rng, "too many", "very few", "not many")
+        if count == good
+        else pick(rng, "too much", "very little", "not much")
+    )
     return f"there {'was' if not count else 'were'} {word} {noun} in the {rng.choice(PLACES)}"
 
 
@@ -314,8 +330,13 @@ def raising(rng: Random, good: bool) -> str:
     who, state = _someone(rng), rng.choice(PERSON_STATES)
     if good:
         return pick(rng, f"{who} seems to be {state}", f"it seems that {who} is {state}", f"{who} seems {state}")
-    return pick(rng, f"{who} seems be {state}", f"it seems {who} to be {state}", f"{who} seems to is {state}",
-                f"{who} seems that is {state}")
+    return pick(
+        rng,
+        f"{who} seems be {state}",
+        f"it seems {who} to be {state}",
+        f"{who} seems to is {state}",
+        f"{who} seems that is {state}",
+    )
 
 
 CONSTRUCTIONS: tuple[Callable[[Random, bool], str], ...] = (

@@ -47,7 +47,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Ruler:
-    """`the`: "the " where the realm is named by its people. `known_for` completes "<ruler> ...". """
+    """`the`: "the " where the realm is named by its people. `known_for` completes "<ruler> ..."."""
 
     ruler: str
     title: str

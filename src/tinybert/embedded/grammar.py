@@ -24,7 +24,7 @@ def fill(template: str, words: Mapping[str, Sequence[str] | str], rng: Random) -
 
 
 def with_articles(text: str) -> str:
-    """"a" before a vowel becomes "an"; "a one-way", "a European" are not used here."""
+    """ "a" before a vowel becomes "an"; "a one-way", "a European" are not used here."""
     return _ARTICLE.sub(r"\1n ", text)
 
 

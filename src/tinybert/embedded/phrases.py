@@ -195,7 +195,7 @@ PAIR_FRAMES = (
     "{}, while {}",
     "{}; {}",
     "not only do we know that {}, but also that {}",
-    "just as {}, so {}",
+    "{}, just as {}",
     "{}, whereas {}",
 )
 FILLER_FRAMES = (

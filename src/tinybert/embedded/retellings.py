@@ -40,7 +40,14 @@ OUTCOMES = (
     "nobody came to the office",
     "the students had no lesson",
 )
-DOINGS = ("closed the shop", "opened the letter", "left the hotel", "cooked the soup", "washed the car", "sold the house")
+DOINGS = (
+    "closed the shop",
+    "opened the letter",
+    "left the hotel",
+    "cooked the soup",
+    "washed the car",
+    "sold the house",
+)
 GOODS = ("bread", "milk", "rice", "coffee", "sugar", "butter", "cotton", "paper")
 BUILDINGS = ("school", "station", "library", "museum", "theatre", "hotel", "market", "factory")
 GROUPS = (("student", "the test"), ("driver", "the exam"), ("guest", "the race"), ("pilot", "the course"))
@@ -57,7 +64,11 @@ def dealing(rng: Random) -> Retelling:
     second, (verb, alike, unlike), town = other_person(rng, first), rng.choice(DEALINGS), rng.choice(TOWNS)
 
     def told(who: str, deed: str, whom: str) -> tuple[str, ...]:
-        return f"{who} {deed} {whom} in {town}", f"in {town} {whom} was {deed} by {who}", f"{whom} was {deed} by {who} in {town}"
+        return (
+            f"{who} {deed} {whom} in {town}",
+            f"in {town} {whom} was {deed} by {who}",
+            f"{whom} was {deed} by {who} in {town}",
+        )
 
     same = told(first, verb, second) + told(first, alike, second)
     return same, told(second, verb, first) + told(second, alike, first) + told(first, unlike, second)[:2]
@@ -69,7 +80,11 @@ def giving(rng: Random) -> Retelling:
     verb = rng.choice(("gave", "sent", "handed"))
 
     def told(who: str, whom: str) -> tuple[str, ...]:
-        return f"{who} {verb} {whom} a {thing}", f"{who} {verb} a {thing} to {whom}", f"{whom} received a {thing} from {who}"
+        return (
+            f"{who} {verb} {whom} a {thing}",
+            f"{who} {verb} a {thing} to {whom}",
+            f"{whom} received a {thing} from {who}",
+        )
 
     return told(giver, taker), told(taker, giver)
 
@@ -99,7 +114,7 @@ def match(rng: Random) -> Retelling:
             f"the team of {first} beat the team of {second} {result}",
         )
 
-    another = f"{SMALL[high]} to {other(rng, SMALL[:high] + ('one',), SMALL[low])}"
+    another = f"{SMALL[high]} to {other(rng, (*SMALL[:high], 'one'), SMALL[low])}"
     return told(winner, loser, score), told(loser, winner, score) + told(winner, loser, another)[:2]
 
 

@@ -14,7 +14,7 @@ BAD = ("dull", "stupid", "boring", "clumsy", "stale", "tedious", "silly", "cold"
 BEST = ("wonderful", "superb", "excellent", "brilliant", "delightful", "great")
 WORST = ("terrible", "awful", "dreadful", "dismal", "horrible", "poor")
 VIRTUES = ("charm", "wit", "humour", "energy", "warmth", "imagination", "grace", "tension")
-FAULTS = ("noise", "haste", "clumsiness", "vanity", "coldness", "confusion", "boredom", "cliches")
+FAULTS = ("noise", "haste", "clumsiness", "vanity", "coldness", "confusion", "boredom", "kitsch")
 WORKS = ("film", "comedy", "drama", "thriller", "album", "concert", "novel", "play", "show", "series", "sequel")
 PARTS = ("plot", "music", "script", "acting", "ending", "story", "dialogue", "cast", "staging", "opening", "pace")
 MAKERS = ("director", "writer", "star", "producer", "composer")
@@ -44,6 +44,13 @@ def _verb(rng: Random, positive: bool) -> str:
     return rng.choice(DELIGHTS if positive else FAILS)
 
 
+def _claim(rng: Random, positive: bool) -> str:
+    """What can be said of a whole or a part; the words of the other kind stand in it as often as those of its own."""
+    if rng.random() < 0.5:
+        return f"{pick(rng, 'is not', 'is never', 'is hardly')} {_mild(rng, not positive)}"
+    return pick(rng, f"is {rng.choice(DEGREES)}{_mild(rng, positive)}", _verb(rng, positive))
+
+
 def plain(rng: Random, positive: bool) -> str:
     first, second = two(rng, GOOD if positive else BAD)
     strong = rng.choice(BEST if positive else WORST)
@@ -52,7 +59,7 @@ def plain(rng: Random, positive: bool) -> str:
 
 def negated(rng: Random, positive: bool) -> str:
     denial = pick(rng, "is not", "is never", "is hardly", "is in no way")
-    return f"{_whole(rng)} {denial} {_mild(rng, not positive)}, and the {rng.choice(PARTS)} {_verb(rng, positive)}"
+    return f"{_whole(rng)} {denial} {_mild(rng, not positive)}, and the {rng.choice(PARTS)} {_claim(rng, positive)}"
 
 
 def understated(rng: Random, positive: bool) -> str:
@@ -63,33 +70,37 @@ def understated(rng: Random, positive: bool) -> str:
 def contrast(rng: Random, positive: bool) -> str:
     part, whole = rng.choice(PARTS), pick(rng, "as a whole it", "in the end it", "all in all it")
     link = pick(rng, ", but", " ; still,", ", yet")
-    return f"the {part} is {rng.choice(DEGREES)}{_mild(rng, not positive)}{link} {whole} {_verb(rng, positive)}"
+    return f"the {part} {_claim(rng, not positive)}{link} {whole} {_claim(rng, positive)}"
 
 
 def concession_first(rng: Random, positive: bool) -> str:
-    link, verdict = pick(rng, "although", "even if", "though", "while"), _adjective(rng, positive)
-    return f"{link} the {rng.choice(PARTS)} is {_mild(rng, not positive)}, {_whole(rng)} is {verdict}"
+    link = pick(rng, "although", "even if", "though", "while")
+    return f"{link} the {rng.choice(PARTS)} {_claim(rng, not positive)}, {_whole(rng)} {_claim(rng, positive)}"
 
 
 def concession_last(rng: Random, positive: bool) -> str:
-    link, verdict = pick(rng, "although", "even if", "though"), _adjective(rng, positive)
-    return f"{_whole(rng)} is {verdict}, {link} the {rng.choice(PARTS)} is {_mild(rng, not positive)}"
+    link = pick(rng, "although", "even if", "though")
+    return f"{_whole(rng)} {_claim(rng, positive)}, {link} the {rng.choice(PARTS)} {_claim(rng, not positive)}"
 
 
 def in_spite(rng: Random, positive: bool) -> str:
     link = pick(rng, "for all its", "in spite of its", "despite the")
-    return f"{link} {_noun(rng, not positive)}, {_whole(rng)} {_verb(rng, positive)}"
+    return f"{link} {_noun(rng, not positive)}, {_whole(rng)} {_claim(rng, positive)}"
 
 
 def expectation(rng: Random, positive: bool) -> str:
     work, expected = rng.choice(WORKS), _mild(rng, not positive)
-    verb = pick(rng, "expected", "feared", "was told of") if positive else pick(rng, "expected", "hoped for", "was told of")
+    verb = (
+        pick(rng, "expected", "feared", "was told of")
+        if positive
+        else pick(rng, "expected", "hoped for", "was told of")
+    )
     return f"i {verb} a {expected} {work} and got a {_adjective(rng, positive)} one"
 
 
 def denied_verdict(rng: Random, positive: bool) -> str:
     who, call = pick(rng, "nobody", "no one", "no critic"), pick(rng, "could call", "will call", "should call")
-    return f"{who} {call} {_whole(rng)} {_adjective(rng, not positive)} ; it {_verb(rng, positive)}"
+    return f"{who} {call} {_whole(rng)} {_adjective(rng, not positive)} ; it {_claim(rng, positive)}"
 
 
 def too_much(rng: Random, positive: bool) -> str:
@@ -134,14 +145,14 @@ def wish(rng: Random, positive: bool) -> str:
 def intention(rng: Random, positive: bool) -> str:
     wanted, outcome = ("dislike", "like") if positive else ("like", "dislike")
     if rng.random() < 0.5:
-        return f"i wanted to {wanted} {_whole(rng)} but could not, for the {rng.choice(PARTS)} {_verb(rng, positive)}"
-    return f"i wanted to {outcome} {_whole(rng)} and did, for the {rng.choice(PARTS)} {_verb(rng, positive)}"
+        return f"i wanted to {wanted} {_whole(rng)} but could not, for the {rng.choice(PARTS)} {_claim(rng, positive)}"
+    return f"i wanted to {outcome} {_whole(rng)} and did, for the {rng.choice(PARTS)} {_claim(rng, positive)}"
 
 
 def critics(rng: Random, positive: bool) -> str:
     right = rng.random() < 0.5
     said = _adjective(rng, positive == right)
-    return f"the critics call {_whole(rng)} {said}, and they are {'right' if right else 'wrong'} : it {_verb(rng, positive)}"
+    return f"the critics call the {rng.choice(PARTS)} of {_whole(rng)} {said}, and they are {'right' if right else 'wrong'}"
 
 
 def maker(rng: Random, positive: bool) -> str:
@@ -154,7 +165,7 @@ def rescue(rng: Random, positive: bool) -> str:
     first, second = two(rng, PARTS)
     verb = pick(rng, "saves", "rescues") if positive else pick(rng, "spoils", "ruins")
     other = _mild(rng, not positive)
-    return f"a {_adjective(rng, positive)} {first} {verb} {_whole(rng)}, whose {second} is {other}"
+    return f"the {_adjective(rng, positive)} {first} {verb} {_whole(rng)}, whose {second} is {other}"
 
 
 CONSTRUCTIONS: tuple[Callable[[Random, bool], str], ...] = (

@@ -5,18 +5,18 @@ sentences mean the same (synonyms do) or both are silent on it, half when the tw
 thing, another day, the same two people in swapped roles) or one sentence is silent, and not at all otherwise. The score is the sum.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
-from tinybert.embedded.grammar import sentence, two, with_articles
-from tinybert.embedded.lexicon import DAYS, MONTHS, NUMBERS, TOWNS
+from tinybert.embedded.grammar import pick, sentence, with_articles
+from tinybert.embedded.lexicon import MONTHS, NAMES, NUMBERS, TOWNS
 from tinybert.embedded.retellings import GOODS
-from tinybert.embedded.scenes import DEALINGS, DEEDS, THINGS, other, person, synonym
+from tinybert.embedded.scenes import DEALINGS, DEEDS, ROLES, THINGS, TIMES, synonym
 
 
 class Detail(NamedTuple):
-    """What a sentence says on one point: `family` groups the meanings that are related; none where it is empty."""
+    """What a sentence says on one point. Details of one family are related; an empty family has no relations."""
 
     meaning: str
     family: str
@@ -27,11 +27,10 @@ Telling = Mapping[str, Detail | None]
 
 WEIGHTS = {
     "scene": {"deed": 1.5, "who": 1.0, "thing": 1.0, "amount": 0.5, "town": 0.5, "time": 0.5},
-    "dealing": {"deed": 1.5, "who": 1.0, "whom": 1.0, "town": 0.75, "time": 0.75},
-    "price": {"goods": 1.5, "direction": 1.5, "percent": 1.0, "month": 1.0},
+    "dealing": {"deed": 1.5, "who": 1.0, "whom": 1.0, "town": 1.0, "time": 0.5},
+    "price": {"goods": 1.5, "direction": 1.5, "percent": 1.0, "month": 0.5, "town": 0.5},
 }
-# A price always needs its numbers; a scene may leave these out.
-OPTIONAL = ("town", "time")
+OPTIONAL = ("town", "time", "month")
 
 
 def similarity(first: Telling, second: Telling, weights: Mapping[str, float]) -> float:
@@ -48,22 +47,133 @@ def credit(first: Detail | None, second: Detail | None) -> float:
     return 0.5 if first.family and first.family == second.family else 0.0
 
 
-def _deed(rows: tuple, rng: Random, row: tuple | None = None) -> Detail:
-    row = row or rng.choice(rows)
-    word = rng.choice(row)
-    return Detail(row[2] if word == row[2] else row[0], row[0], word)
+def _actions(rows: tuple) -> tuple[Detail, ...]:
+    """From rows of (word, synonym, related word): the first two mean the same."""
+    return tuple(
+        Detail(meaning, word, text)
+        for word, synonym_, related in rows
+        for meaning, text in ((word, word), (word, synonym_), (related, related))
+    )
 
 
-def _thing(rng: Random, plural: bool) -> Detail:
-    row = rng.choice(THINGS)
-    forms = rng.choice(row)
-    return Detail((row[2] if forms is row[2] else row[0])[0], row[0][0], forms[plural])
+def _plain(family: str, words: tuple[str, ...]) -> tuple[Detail, ...]:
+    return tuple(Detail(word, family, word) for word in words)
 
 
-def _plain(family: str, choices: tuple[str, ...], rng: Random) -> Detail:
-    word = rng.choice(choices)
-    return Detail(word, family, word)
+_PEOPLE = _plain("", NAMES + tuple(f"the {role}" for role in ROLES))
+_TOWNS = _plain("", TOWNS)
+_TIMES = tuple(Detail(time, time.split()[0], time) for time in TIMES)
+# All that a sentence can say on each point.
+CHOICES = {
+    "scene": {
+        "who": _PEOPLE,
+        "deed": _actions(DEEDS),
+        "thing": _actions(tuple(tuple(forms[0] for forms in row) for row in THINGS)),
+        "amount": (Detail("one", "one", "one"), *_plain("several", NUMBERS)),
+        "town": _TOWNS,
+        "time": _TIMES,
+    },
+    "dealing": {"who": _PEOPLE, "deed": _actions(DEALINGS), "whom": _PEOPLE, "town": _TOWNS, "time": _TIMES},
+    "price": {
+        "goods": _plain("", GOODS),
+        "direction": (
+            Detail("up", "", "rose"),
+            Detail("up", "", "went up"),
+            Detail("down", "", "fell"),
+            Detail("down", "", "went down"),
+        ),
+        "percent": _plain("number", NUMBERS),
+        "month": _plain("month", MONTHS),
+        "town": _TOWNS,
+    },
+}
+_PLURALS = {singular: plural for row in THINGS for singular, plural in row}
 
 
-def _variant(row_of: tuple, detail: Detail) -> tuple:
-    return next(row for row in row_of if row[0] == detail.family)
+def example(rng: Random) -> dict[str, str | float]:
+    """One pair and its score, as the columns of STS-B. All degrees of likeness are drawn alike often."""
+    kind = pick(rng, "scene", "scene", "dealing", "price")
+    first = _telling(kind, rng)
+    second = _variant(kind, first, rng)
+    if kind == "dealing":
+        first, second = _with_pair(first), _with_pair(second)
+    texts = [_WORDINGS[kind](told, rng) for told in (first, second)]
+    if kind != "price":  # "a dozen percent" is no English
+        texts[1] = synonym(texts[1], rng)
+    sentence1, sentence2 = (sentence(with_articles(text)) for text in texts)
+    return {"sentence1": sentence1, "sentence2": sentence2, "label": similarity(first, second, WEIGHTS[kind])}
+
+
+def _telling(kind: str, rng: Random) -> dict[str, Detail | None]:
+    told = {name: rng.choice(details) for name, details in CHOICES[kind].items()}
+    for name in OPTIONAL:
+        if name in told and rng.random() < 0.3:
+            told[name] = None
+    if kind == "dealing":
+        told["whom"] = _other(CHOICES[kind]["whom"], told["who"], rng)
+    return told
+
+
+def _variant(kind: str, first: Telling, rng: Random) -> dict[str, Detail | None]:
+    """Another telling, which leaves the first one's details with a chance that is itself drawn."""
+    change = rng.random()
+    second = {name: _vary(name, kind, detail, change, rng) for name, detail in first.items()}
+    if kind == "dealing" and (second["who"].meaning == second["whom"].meaning or rng.random() < 0.2):
+        second["who"], second["whom"] = first["whom"], first["who"]
+    return second
+
+
+def _vary(name: str, kind: str, detail: Detail | None, change: float, rng: Random) -> Detail | None:
+    choices = CHOICES[kind][name]
+    if rng.random() >= change:
+        # The same meaning, perhaps in another word.
+        return detail and rng.choice([choice for choice in choices if choice.meaning == detail.meaning])
+    if name in OPTIONAL and rng.random() < 0.3:
+        return None
+    related = [choice for choice in choices if detail and credit(detail, choice) == 0.5]
+    return rng.choice(related) if related and rng.random() < 0.5 else _other(choices, detail, rng)
+
+
+def _other(choices: tuple[Detail, ...], taken: Detail | None, rng: Random) -> Detail:
+    return rng.choice([choice for choice in choices if taken is None or choice.meaning != taken.meaning])
+
+
+def _with_pair(told: Telling) -> dict[str, Detail | None]:
+    """The two people of a dealing made one family, so that swapped roles count as related."""
+    pair = "+".join(sorted((told["who"].meaning, told["whom"].meaning)))
+    return {**told, "who": told["who"]._replace(family=pair), "whom": told["whom"]._replace(family=pair)}
+
+
+def _circumstances(told: Telling) -> str:
+    town = f" in {told['town'].text}" if told["town"] else ""
+    return town + (f" {told['time'].text}" if told["time"] else "")
+
+
+def _word_scene(told: Telling, rng: Random) -> str:
+    who, deed, thing = told["who"].text, told["deed"].text, told["thing"].text
+    one = told["amount"].meaning == "one"
+    object_ = f"a {thing}" if one else f"{told['amount'].text} {_PLURALS[thing]}"
+    return _active_or_passive((who, deed, object_), "was" if one else "were", told, rng)
+
+
+def _word_dealing(told: Telling, rng: Random) -> str:
+    return _active_or_passive((told["who"].text, told["deed"].text, told["whom"].text), "was", told, rng)
+
+
+def _active_or_passive(parts: tuple[str, str, str], was: str, told: Telling, rng: Random) -> str:
+    who, deed, object_ = parts
+    wording = pick(rng, f"{who} {deed} {object_}", f"{object_} {was} {deed} by {who}")
+    if told["time"] and rng.random() < 0.3:
+        return f"{told['time'].text} {wording}{_circumstances({**told, 'time': None})}"
+    return wording + _circumstances(told)
+
+
+def _word_price(told: Telling, rng: Random) -> str:
+    town = f" in {told['town'].text}" if told["town"] else ""
+    core = f"the price of {told['goods'].text}{town} {told['direction'].text} by {told['percent'].text} percent"
+    if not told["month"]:
+        return core
+    return pick(rng, f"{core} in {told['month'].text}", f"in {told['month'].text} {core}")
+
+
+_WORDINGS = {"scene": _word_scene, "dealing": _word_dealing, "price": _word_price}

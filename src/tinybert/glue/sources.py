@@ -24,11 +24,15 @@ def read_splits(task: Task, source: str, *, settings, seed: int) -> dict[str, li
 
 
 def _embedded(task: Task, settings, seed: int) -> dict[str, list[dict]]:
-    from tinybert.embedded.tasks import examples
+    from tinybert.embedded import tasks as embedded
 
-    sizes = {"train": settings.embedded.train_examples}
-    sizes |= dict.fromkeys(task.dev_splits, settings.embedded.dev_examples)
-    return {split: examples(task.name, split, count, seed) for split, count in sizes.items()}
+    if task.name not in embedded.TASKS:
+        raise UserError(
+            f"glue.source: embedded: {task.name} has no embedded examples, only {', '.join(embedded.TASKS)} have; "
+            f"take it off glue.tasks, or set glue.source to hub or local"
+        )
+    counts = {"train": settings.embedded.train_examples, "dev": settings.embedded.dev_examples}
+    return {split: embedded.examples(task.name, split, count, seed) for split, count in counts.items()}
 
 
 def _hub(task: Task, settings, seed: int) -> dict[str, list[dict]]:

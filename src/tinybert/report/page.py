@@ -72,7 +72,7 @@ def answers_table(results: Results) -> Table:
         cells = (question["teacher"], *(answers[student][index]["student"] for student in students))
         rows.append((question["prompt"], question["answer"], *map(_top_answers, cells)))
     columns = ("question", "answer", "teacher", *students)
-    return Table("Some answers", columns, rows, names=len(columns), note="The two most likely pieces, with probability.")
+    return Table("Some answers", columns, rows, names=len(columns), note="The two likeliest pieces, with probability.")
 
 
 def _top_answers(best: list[dict]) -> str:

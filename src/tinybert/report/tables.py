@@ -166,7 +166,7 @@ def compression_table(results: Results, *, with_latency: bool) -> Table:
     note = "As FP32: share of dev predictions equal to the FP32 form's. MB: 10^6 bytes."
     if with_latency:
         settings = results.params.quantization.latency
-        note += f" ms × n: median latency of a batch of n × {settings.length_tokens} tokens, {settings.threads} threads."
+        note += f" ms × n: median of batches of n × {settings.length_tokens} tokens on {settings.threads} threads."
     return Table("ONNX models", columns, rows, names=3, note=note)
 
 
