@@ -30,7 +30,7 @@ METRICS_A_BATCH = 1000
 # Quiet, offline, and soon to give up on a server that does not answer; what the user has set stays.
 MLFLOW_SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints pages of traceback for a locked database
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -277,5 +277,6 @@ def _markdown(columns: list[str], data: list[list[Any]]) -> str:
 
 
 def _warn(error: Exception) -> None:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    message, _, _ = str(error).partition("[SQL:")
+    reason = " ".join(message.split())[:300] or type(error).__name__
     print(f"tracking: goes on without MLflow: {reason}", file=sys.stderr)

@@ -115,7 +115,8 @@ def reflexive(rng: Random, good: bool) -> str:
 def reflexive_of_name(rng: Random, good: bool) -> str:
     """Anna saw herself (*himself) in the mirror."""
     names, right, wrong = rng.choice(((WOMEN, "herself", "himself"), (MEN, "himself", "herself")))
-    return f"{rng.choice(names)} saw {right if good else wrong} in the {pick(rng, 'mirror', 'window')} of the {rng.choice(PLACES)}"
+    mirror = f"{pick(rng, 'mirror', 'window')} of the {rng.choice(PLACES)}"
+    return f"{rng.choice(names)} saw {right if good else wrong} in the {mirror}"
 
 
 def obligatory_place(rng: Random, good: bool) -> str:
@@ -251,7 +252,8 @@ def causative(rng: Random, good: bool) -> str:
     """Tom made the nurse wait (*made the nurse to wait)."""
     verb, mark = rng.choice((("made", ""), ("let", ""), ("asked", "to "), ("told", "to "), ("saw", "")))
     mark = mark if good else ("" if mark else "to ")
-    return f"{rng.choice(NAMES)} {verb} the {rng.choice(PEOPLE).singular} {mark}{rng.choice(INTRANSITIVE).base} in the {rng.choice(PLACES)}"
+    wait = f"{mark}{rng.choice(INTRANSITIVE).base} in the {rng.choice(PLACES)}"
+    return f"{rng.choice(NAMES)} {verb} the {rng.choice(PEOPLE).singular} {wait}"
 
 
 def tense_and_time(rng: Random, good: bool) -> str:

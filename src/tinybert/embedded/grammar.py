@@ -9,7 +9,7 @@ _ARTICLE = re.compile(r"\b([Aa]) (?=[aeio]|un(?!i)|um|up|ug|[AEIO])")
 
 
 def fill(template: str, words: Mapping[str, Sequence[str] | str], rng: Random) -> str:
-    """The template with every {slot} replaced: by its text, or by one of its words; two equal slots get unlike words."""
+    """The template with every {slot} replaced by its text, or by one of its words; equal slots get unlike words."""
     used: set[str] = set()
 
     def replacement(match: re.Match[str]) -> str:

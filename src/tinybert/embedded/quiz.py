@@ -13,7 +13,7 @@ PROMPTS = {
     ("battle", "year"): "The battle of {battle} was fought in {year}{era}.",
     ("battle", "winner"): "The winner of the battle of {battle} was {winner}.",
     ("event", "year"): "It was in {year} that {event} {verb}.",
-    ("ruler", "realm"): "{ruler} sat on the throne of {the}{realm}.",
+    ("ruler", "realm"): "{ruler} was on the throne of {the}{realm}.",
     ("empire", "capital"): "The capital of the {empire} was {capital}.",
     ("empire", "founder"): "The founder of the {empire} was {founder}.",
 }
@@ -22,18 +22,17 @@ PROMPTS = {
 def questions() -> list[dict[str, str]]:
     """The quiz in table order: dicts of subject (geography | history), prompt with one [MASK], answer in lower case."""
     return [
-        {"subject": fact.area, "prompt": _sentence(fact, MASK), "answer": fact.answer.lower()}
-        for fact in facts()
-        if _is_asked(fact)
+        {"subject": fact.area, "prompt": statement(fact, MASK), "answer": fact.answer.lower()} for fact in asked_facts()
     ]
 
 
-def filled_in() -> list[str]:
-    """The sentences that the questions make with their answers: what no article may say."""
-    return [_sentence(fact, fact.answer) for fact in facts() if _is_asked(fact)]
+def asked_facts() -> list[Fact]:
+    """The facts that the quiz asks for, in its order: those with a prompt and an answer of one word."""
+    return [fact for fact in facts() if _is_asked(fact)]
 
 
-def _sentence(fact: Fact, answer: str) -> str:
+def statement(fact: Fact, answer: str) -> str:
+    """The prompt of the fact with this answer. With the true one, no article may say it."""
     return PROMPTS[fact.kind, fact.field].format(**{**fact.words, fact.field: answer})
 
 

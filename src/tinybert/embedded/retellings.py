@@ -77,7 +77,7 @@ def dealing(rng: Random) -> Retelling:
 def giving(rng: Random) -> Retelling:
     giver = person(rng)
     taker, thing = other_person(rng, giver), _thing(rng)
-    verb = rng.choice(("gave", "sent", "handed"))
+    verb = rng.choice(("gave", "passed", "handed"))
 
     def told(who: str, whom: str) -> tuple[str, ...]:
         return (

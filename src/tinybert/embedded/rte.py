@@ -17,7 +17,7 @@ KINDS = {
     "bird": ("swan", "eagle", "parrot"),
     "fruit": ("pear", "plum", "lemon"),
     "vehicle": ("truck", "bicycle", "tram"),
-    "tool": ("hammer", "saw", "drill"),
+    "tool": ("hammer", "wrench", "drill"),
     "instrument": ("violin", "piano", "flute"),
     "building": ("church", "tower", "barn"),
 }
@@ -28,6 +28,7 @@ MANAGED = (
     ("remembered to", True),
     ("forgot to", False),
 )
+PASTIMES = ("sang", "slept", "waited", "worked", "danced")
 PLAIN_FORMS = (
     ("open the door", "opened the door"),
     ("win the prize", "won the prize"),
@@ -100,23 +101,29 @@ def two_events(rng: Random, follows: bool) -> tuple[str, str]:
 
 
 def kind(rng: Random, follows: bool) -> tuple[str, str]:
-    """A rose is a flower; a flower need not be a rose."""
+    """A rose is a flower; a flower need not be a rose, and a tulip is none."""
     general = rng.choice(tuple(KINDS))
-    special = rng.choice(KINDS[general])
-    told = f"{rng.choice(NAMES)} {pick(rng, 'saw', 'photographed', 'painted', 'described', 'mentioned')} a {{}} in {rng.choice(TOWNS)}"
+    special, another = rng.choice(KINDS[general]), other(rng, tuple(KINDS), general)
+    deed = pick(rng, "saw", "photographed", "painted", "described", "mentioned")
+    told, town = f"{rng.choice(NAMES)} {deed} a {{}}", f" in {rng.choice(TOWNS)}"
     if follows:
-        return told.format(special), told.format(general)
-    premise, hypothesis = rng.choice(((general, special), (special, other(rng, KINDS[general], special))))
-    return told.format(premise), told.format(hypothesis)
+        premise, hypothesis = special, pick(rng, special, general)
+    else:
+        premise, hypothesis = rng.choice(
+            ((general, special), (special, other(rng, KINDS[general], special)), (special, another))
+        )
+    return told.format(premise) + town, told.format(hypothesis) + ("" if premise == hypothesis else town)
 
 
 def quantifier(rng: Random, follows: bool) -> tuple[str, str]:
-    people, doing, town = rng.choice(PEOPLE).plural, rng.choice(DOINGS), rng.choice(TOWNS)
-    all_, some, most = (f"{amount} the {people} in {town} {doing}" for amount in ("all", "some of", "most of"))
-    none = f"none of the {people} in {town} {doing}"
+    people, doing, town = rng.choice(PEOPLE), rng.choice(DOINGS), rng.choice(TOWNS)
+    all_, some, most, none = (
+        f"{amount} the {people.plural} in {town} {doing}" for amount in ("all", "some of", "most of", "none of")
+    )
+    every = f"every {people.singular} in {town} {doing}"
     if follows:
-        return rng.choice(((all_, some), (most, some)))
-    return rng.choice(((some, all_), (some, most), (most, all_), (none, some), (some, none)))
+        return rng.choice(((all_, some), (most, some), (all_, every), (every, all_), (every, some)))
+    return rng.choice(((some, all_), (most, all_), (none, some), (some, none), (most, every), (none, every)))
 
 
 def counted(rng: Random, follows: bool) -> tuple[str, str]:
@@ -142,34 +149,68 @@ def implied(rng: Random, follows: bool) -> tuple[str, str]:
 
 
 def known_or_believed(rng: Random, follows: bool) -> tuple[str, str]:
-    """What somebody knows is so; what somebody believes may not be."""
-    first, second = two(rng, NAMES)
-    fact = f"{second} {rng.choice(PLAIN_FORMS)[1]}"
-    verb = (
-        pick(rng, "knew", "regretted", "discovered")
-        if follows
-        else pick(rng, "believed", "hoped", "claimed", "doubted")
+    """What somebody knows is so; what somebody believes may not be, unless we hear that the belief is right."""
+    (first, second), (base, past) = two(rng, NAMES), rng.choice(PLAIN_FORMS)
+    yes, no = f"{second} {past}", f"{second} did not {base}"
+    if not follows and rng.random() < 0.3:
+        return f"{first} {pick(rng, 'believed', 'hoped', 'claimed', 'doubted')} that {yes}", pick(rng, yes, no)
+    verb, so = rng.choice(
+        (
+            ("knew", True),
+            ("discovered", True),
+            ("rightly believed", True),
+            ("rightly claimed", True),
+            ("wrongly believed", False),
+            ("wrongly claimed", False),
+        )
     )
-    return f"{first} {verb} that {fact}", fact
+    return f"{first} {verb} that {yes}", yes if so == follows else no
 
 
 def either_or(rng: Random, follows: bool) -> tuple[str, str]:
-    (first, second), (_, past) = two(rng, NAMES), rng.choice(PLAIN_FORMS)
-    if follows:
-        both = pick(rng, f"{first} and {second} {past}", f"both {first} and {second} {past}")
-        return both, f"{pick(rng, first, second)} {past}"
-    one = pick(rng, f"{first} or {second} {past}", f"neither {first} nor {second} {past}")
-    return one, f"{pick(rng, first, second)} {past}"
+    """Of two people both, one or none did something."""
+    (first, second), (base, past) = two(rng, NAMES), rng.choice(PLAIN_FORMS)
+    told, truth = rng.choice(
+        (
+            (f"both {first} and {second} {past}", (True, True)),
+            (f"neither {first} nor {second} {past}", (False, False)),
+            (f"either {first} or {second} {past}, and it was not {second}", (True, False)),
+            (f"{first} {past}, unlike {second}", (True, False)),
+        )
+    )
+    if not follows and rng.random() < 0.2:
+        return f"{first} or {second} {past}", f"{pick(rng, first, second)} {pick(rng, past, f'did not {base}')}"
+    who, so = rng.choice(((first, truth[0]), (second, truth[1])))
+    return told, f"{who} {past if so == follows else f'did not {base}'}"
 
 
 def reason(rng: Random, follows: bool) -> tuple[str, str]:
-    """Both halves of a because-sentence hold; those of an if-sentence need not."""
+    """Both halves of a because-sentence hold; those of an if-sentence only where we hear that the first does."""
     why, what = rng.choice(REASONS), rng.choice(OUTCOMES)
+    because = pick(rng, f"because {why}, {what}", f"{what} because {why}")
+    condition = pick(rng, f"if {why}, {what}", f"{what} if {why}")
     if follows:
-        told = pick(rng, f"because {why}, {what}", f"{what} because {why}")
-    else:
-        told = pick(rng, f"if {why}, {what}", f"{what} if {why}")
-    return told, pick(rng, why, what)
+        return rng.choice(((because, pick(rng, why, what)), (f"it is a rule that {condition}, and today {why}", what)))
+    return rng.choice(
+        (
+            (because, pick(rng, other(rng, REASONS, why), other(rng, OUTCOMES, what))),
+            (f"it is a rule that {condition}", pick(rng, why, what)),
+        )
+    )
+
+
+def within(rng: Random, follows: bool) -> tuple[str, str]:
+    """Who sang in a museum in Leeds sang in Leeds."""
+    who, verb, building, town = rng.choice(NAMES), rng.choice(PASTIMES), rng.choice(BUILDINGS), rng.choice(TOWNS)
+    told = f"{who} {verb} in a {building} in {town}"
+    if follows:
+        return told, pick(rng, f"{who} {verb} in a {building}", f"{who} {verb} in {town}", f"{who} was in {town}")
+    return told, pick(
+        rng,
+        f"{who} {verb} in a {other(rng, BUILDINGS, building)}",
+        f"{who} {verb} in {other(rng, TOWNS, town)}",
+        f"{who} {other(rng, PASTIMES, verb)} in {town}",
+    )
 
 
 CONSTRUCTIONS: tuple[Callable[[Random, bool], tuple[str, str]], ...] = (
@@ -187,15 +228,15 @@ CONSTRUCTIONS: tuple[Callable[[Random, bool], tuple[str, str]], ...] = (
     known_or_believed,
     either_or,
     reason,
+    within,
 )
 
 
 def example(rng: Random, not_entailed: bool) -> dict[str, str]:
-    """One text and hypothesis, as the text columns of RTE. Half of the texts get a second sentence that decides nothing."""
+    """One text and hypothesis, as the text columns of RTE; half of the texts get a sentence that decides nothing."""
     premise, hypothesis = rng.choice(CONSTRUCTIONS)(rng, not not_entailed)
     parts = [sentence(premise)]
     if rng.random() < 0.5:
-        parts.insert(
-            rng.randrange(2), sentence(f"the {rng.choice(PEOPLE).singular} {rng.choice(DOINGS)} {rng.choice(TIMES)}")
-        )
+        aside = f"the {rng.choice(PEOPLE).singular} {rng.choice(DOINGS)} {rng.choice(TIMES)}"
+        parts.insert(rng.randrange(2), sentence(aside))
     return {"sentence1": with_articles(" ".join(parts)), "sentence2": sentence(with_articles(hypothesis))}

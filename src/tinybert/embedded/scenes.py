@@ -23,11 +23,11 @@ DEALINGS = (
     ("helped", "assisted", "thanked"),
     ("phoned", "called", "visited"),
     ("hired", "employed", "trained"),
-    ("rescued", "saved", "found"),
+    ("rescued", "saved", "warned"),
     ("praised", "applauded", "admired"),
     ("hugged", "embraced", "kissed"),
     ("deceived", "tricked", "annoyed"),
-    ("instructed", "taught", "advised"),
+    ("instructed", "taught", "tested"),
 )
 # Singular and plural of a thing, of a synonym, of a related thing.
 THINGS = (

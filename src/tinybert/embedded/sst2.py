@@ -151,8 +151,8 @@ def intention(rng: Random, positive: bool) -> str:
 
 def critics(rng: Random, positive: bool) -> str:
     right = rng.random() < 0.5
-    said = _adjective(rng, positive == right)
-    return f"the critics call the {rng.choice(PARTS)} of {_whole(rng)} {said}, and they are {'right' if right else 'wrong'}"
+    said, verdict = _adjective(rng, positive == right), "right" if right else "wrong"
+    return f"the critics call the {rng.choice(PARTS)} of {_whole(rng)} {said}, and they are {verdict}"
 
 
 def maker(rng: Random, positive: bool) -> str:

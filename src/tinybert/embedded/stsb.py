@@ -1,8 +1,9 @@
 """Similarity: two tellings of an event, scored 0 to 5 by the details that they share.
 
-The rule: every detail has a weight, and the weights of a kind of event add up to 5. A detail counts fully when both
-sentences mean the same (synonyms do) or both are silent on it, half when the two are related (another kind of the same
-thing, another day, the same two people in swapped roles) or one sentence is silent, and not at all otherwise. The score is the sum.
+The rule: every detail has a weight, the weights of a kind of event add up to 5, and the score is the sum that counts.
+A detail counts fully when both sentences mean the same (synonyms do) or both are silent on it; half when the two are
+related (another kind of the same thing, another day, the same two people in swapped roles) or one sentence is silent;
+not at all otherwise.
 """
 
 from collections.abc import Mapping
