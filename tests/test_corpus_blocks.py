@@ -54,6 +54,13 @@ def test_packing_keeps_the_whole_document_and_never_mixes_two(tmp_path, tokenize
     assert counts == {"documents": 2, "blocks": 3, "tokens": 12 + 10 + 5, "dropped_pieces": 0, "unknown_share": 0.0}
 
 
+def test_paragraphs_have_blocks_of_their_own(tmp_path, tokenizer):
+    text = f"{spaced('abcdefghijkl')}\n\n{spaced('xyz')}\n"
+    blocks, counts = write(tmp_path, tokenizer, text, packing="paragraphs")
+    assert blocks == [[CLS, *ids("abcdefghij"), SEP], [CLS, *ids("xyz"), SEP]]
+    assert counts["documents"] == 2 and counts["dropped_pieces"] == 2
+
+
 def test_a_rest_of_seven_pieces_is_dropped_and_counted(tmp_path, tokenizer):
     blocks, counts = write(tmp_path, tokenizer, spaced("abcdefghijklmnopq"))
     assert blocks == [[CLS, *ids("abcdefghij"), SEP]]

@@ -129,7 +129,7 @@ def test_unusable_quizzes_are_refused(tmp_path, tokenizer, row, named):
 
 
 def test_absent_quiz_file(tokenizer):
-    with pytest.raises(UserError, match="none[.]jsonl is absent"):
+    with pytest.raises(UserError, match=r"none\.jsonl is absent"):
         load_questions(SimpleNamespace(source="local", local=SimpleNamespace(file="none.jsonl")), tokenizer)
 
 

@@ -160,7 +160,7 @@ class Tokenize(Section):
     """Blocks of word pieces."""
 
     block_tokens: Annotated[int, Field(ge=8, le=512)]
-    packing: Literal["pack", "truncate"]
+    packing: Literal["pack", "paragraphs", "truncate"]
 
 
 class StageLosses(Section):

@@ -1,6 +1,7 @@
 """Augmentation of task data: variations of each row's sentences (Jiao et al. 2020, algorithm 1)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -11,12 +12,31 @@ from tinybert.augment.words import Sentence, read_sentences
 from tinybert.glue.tasks import Task
 from tinybert.models.bert import MaskedLM
 
+QUERY_BATCH_SIZE = 32  # the fastest of those tried on a CPU; changes nothing else
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rows are varied.
+
+    copies: draws per sentence (N_a). probability: each word is replaced with it (p_t), by one of `top_k` candidates
+    (K). second_segment: whether the masked LM also sees the unmasked sentence. max_length_tokens: words that training
+    would cut off, [CLS] and [SEP] counted, are left alone. batch_size: of the masked LM's queries.
+    """
+
+    copies: int
+    probability: float
+    top_k: int
+    second_segment: bool
+    max_length_tokens: int
+    batch_size: int = QUERY_BATCH_SIZE
+
 
 def augment(
     rows: Sequence[dict],
     task: Task,
     *,
-    settings,
+    settings: Settings,
     masked_lm: MaskedLM,
     tokenizer: Tokenizer,
     vectors: WordVectors,
@@ -27,10 +47,6 @@ def augment(
     Of a pair first the one, then the other sentence is varied, `settings.copies` times each, and its partner always
     stays the original. (The authors' code pairs variations of the second sentence with the last one of the first.)
     A row's variations depend on its text, `seed` and its number alone, not on the batch size or the rows around it.
-
-    settings: `copies` draws per sentence (N_a), each word replaced with `probability` (p_t) by one of `top_k`
-    candidates (K); `second_segment`: whether the masked LM also sees the unmasked sentence; `batch_size` of its
-    queries; `max_length_tokens`: words that training would cut off, [CLS] and [SEP] counted, are left alone.
     """
     if not settings.copies:
         return list(rows)
@@ -53,7 +69,7 @@ def augment(
 
 
 def variations(
-    sentence: Sentence, candidates: Sequence[Sequence[str]], *, settings, rng: np.random.Generator
+    sentence: Sentence, candidates: Sequence[Sequence[str]], *, settings: Settings, rng: np.random.Generator
 ) -> list[str]:
     """The distinct texts among `settings.copies` draws, in the order drawn, without the original.
 

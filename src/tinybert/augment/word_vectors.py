@@ -11,6 +11,7 @@ import numpy as np
 
 from tinybert.augment.words import is_plain_word
 from tinybert.errors import UserError
+from tinybert.files import read_jsonl
 from tinybert.text_lines import read_lines
 
 if TYPE_CHECKING:
@@ -59,6 +60,29 @@ class WordVectors:
         return np.take_along_axis(best, order, axis=1)
 
 
+class CorpusTexts:
+    """The texts of a JSON-lines corpus, read anew each time they are gone through."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[str]:
+        return (document["text"] for document in read_jsonl(self.path))
+
+
+def word_vectors(settings, corpus: str | Path, *, seed: int) -> WordVectors:
+    """The vectors of the word_vectors section of params: of its file, or learnt from the JSON-lines `corpus`."""
+    if settings.source == "file":
+        return from_file(settings.file)
+    return from_corpus(
+        CorpusTexts(corpus),
+        dimensions=settings.dimensions,
+        window=settings.window_words,
+        max_words=settings.max_words,
+        seed=seed,
+    )
+
+
 def from_file(path: str | Path) -> WordVectors:
     """The plain words among the first 100,000 lines of a GloVe text file ("word number number …"), plain or .gz.
 
@@ -85,7 +109,7 @@ def _vector(word: str, columns: list[str], dimensions: int, where: str) -> np.nd
     surplus = sum(_is_number(part) for part in word.split(" ")[1:])
     if not columns or surplus or len(columns) != dimensions:
         raise UserError(
-            f"{where}: {len(columns) + surplus} columns behind the word, {dimensions or 'some'} are expected; every line "
+            f"{where}: {len(columns) + surplus} columns behind the word, {dimensions or 'some'} expected; every line "
             "of a GloVe text file is a word and the same number of columns, without a header line"
         )
     if wrong := [column for column in columns if not _is_number(column)]:

@@ -69,10 +69,10 @@ def write_blocks(
     """Tokenizes the texts of `documents` into blocks of at most `block_tokens` tokens, [CLS] and [SEP] included.
 
     packing "pack" cuts a whole document into blocks, the last one shorter, or dropped if it would hold fewer than 8
-    pieces and is not the only one; "truncate" keeps a document's first block. Blocks never mix documents. Returns
-    counts: documents (with at least one block), blocks, tokens (with [CLS] and [SEP]), dropped_pieces (in dropped
-    rests), unknown_share (of the pieces in blocks). UserError when there is no text. `batch_characters` bounds
-    memory and changes nothing else.
+    pieces and is not the only one; "paragraphs" does so with each line of a document by itself; "truncate" keeps a
+    document's first block. Blocks never mix documents. Returns counts: documents (or paragraphs) with a block,
+    blocks, tokens (with [CLS] and [SEP]), dropped_pieces (in dropped rests), unknown_share (of the pieces in
+    blocks). UserError when there is no text. `batch_characters` bounds memory and changes nothing else.
     """
     encoder, body = _plain_copy(tokenizer), block_tokens - 2
     encode, cut = PACKINGS[packing]
@@ -80,7 +80,7 @@ def write_blocks(
     offsets = array("q", [0])
     counts = {"documents": 0, "blocks": 0, "tokens": 0, "dropped_pieces": 0}
     unknown_pieces = 0
-    batches = _batches(documents, batch_characters)
+    batches = _batches(_paragraphs(documents) if packing == "paragraphs" else documents, batch_characters)
     found = (pieces for batch in batches for pieces in encode(batch, encoder, body))
     with atomic_folder(folder) as target:
         with _growing_array(target / "tokens.npy", _token_type(encoder)) as append:
@@ -106,6 +106,10 @@ def _plain_copy(tokenizer: Tokenizer) -> Tokenizer:
     copy.no_padding()
     copy.encode_special_tokens = True
     return copy
+
+
+def _paragraphs(documents: Iterable[dict]) -> Iterator[dict]:
+    return ({"text": line} for document in documents for line in document["text"].split("\n") if line.strip())
 
 
 def _batches(documents: Iterable[dict], batch_characters: int) -> Iterator[list[str]]:
@@ -152,7 +156,11 @@ def _truncate(pieces: np.ndarray, body: int) -> tuple[list[np.ndarray], int]:
     return ([pieces[:body]] if len(pieces) else []), 0
 
 
-PACKINGS = {"pack": (_encode_whole, _pack), "truncate": (_encode_start, _truncate)}
+PACKINGS = {
+    "pack": (_encode_whole, _pack),
+    "paragraphs": (_encode_whole, _pack),
+    "truncate": (_encode_start, _truncate),
+}
 
 
 def _token_type(encoder: Tokenizer) -> np.dtype:

@@ -8,11 +8,26 @@ from tinybert.embedded.scenes import changed, scene, synonym
 
 # Scenes have many more tellings than the other statements, so they are drawn more often.
 SCENE_SHARE = 0.5
+DENIALS = ("it is not true that", "it is false that")
+# Of the pairs that differ, and of those that mean the same: one sentence denied, or both.
+DENIED_ONCE = 0.35
+DENIED_TWICE = 0.2
 
 
 def example(rng: Random, same: bool) -> dict[str, str]:
     """One pair of the wanted kind, as the text columns of MRPC."""
-    first, second = _scenes(rng, same) if rng.random() < SCENE_SHARE else _statements(rng, same)
+    kind = _scenes if rng.random() < SCENE_SHARE else _statements
+    if same:
+        pair = kind(rng, True)
+        if rng.random() < DENIED_TWICE:
+            pair = [f"{rng.choice(DENIALS)} {text}" for text in pair]
+    elif rng.random() < DENIED_ONCE:
+        pair = list(kind(rng, True))
+        denied = rng.randrange(2)
+        pair[denied] = f"{rng.choice(DENIALS)} {pair[denied]}"
+    else:
+        pair = kind(rng, False)
+    first, second = pair
     return {"sentence1": sentence(with_articles(first)), "sentence2": sentence(with_articles(second))}
 
 
