@@ -14,6 +14,7 @@ from tinybert.glue.encoding import Encoded
 from tinybert.objective import Imitation, Objective
 from tinybert.training.loop import Settings, adamw, lr_factor, mixed_precision, total_steps, train
 from tinybert.training.masking import Masker
+from tinybert.training.order import shuffled_batches
 from tinybert.training.result import training_metrics
 from tinybert.training.task import ExampleBatches
 from tinybert.training.text import BlockBatches
@@ -152,3 +153,14 @@ def test_blocks_are_masked_anew_each_epoch_and_the_same_for_the_same_seed():
     plain = next(iter(BlockBatches(blocks, None, batch_size=20, seed=0).epoch(0)))
     assert plain.labels is None
     assert plain.input_ids.sum() == sum(map(sum, rows))
+
+
+def test_batches_hold_rows_of_like_length_and_come_in_no_order_of_length():
+    lengths = np.random.default_rng(0).integers(5, 60, 3000)
+    batches = shuffled_batches(lengths, batch_size=16, rng=np.random.default_rng(1))
+    assert sorted(np.concatenate(batches)) == list(range(3000))
+    assert {len(batch) for batch in batches} == {16, 3000 % 16}
+    padded = sum(len(batch) * lengths[batch].max() for batch in batches)
+    assert padded < 1.05 * lengths.sum()
+    means = np.array([lengths[batch].mean() for batch in batches])
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.25

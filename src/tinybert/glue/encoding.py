@@ -27,6 +27,11 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row: (rows,) int64."""
+        return np.array([len(ids) for ids in self.input_ids])
+
     def batch(self, indices: Sequence[int]) -> Batch:
         """The rows `indices`, padded to the longest of them."""
         labels = None if self.labels is None else torch.from_numpy(self.labels[np.asarray(indices)])
@@ -36,7 +41,7 @@ class Encoded:
 
     def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """All rows once, neighbours in length together: (indices, batch) pairs for evaluation."""
-        order = np.argsort([len(ids) for ids in self.input_ids], kind="stable")
+        order = np.argsort(self.lengths, kind="stable")
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             yield indices, self.batch(indices)

@@ -9,6 +9,7 @@ from tinybert.models.activations import Batch
 from tinybert.models.bert import SequenceClassifier
 from tinybert.objective import Objective
 from tinybert.training.loop import Point, Settings, train
+from tinybert.training.order import shuffled_batches
 
 
 class ExampleBatches:
@@ -22,9 +23,9 @@ class ExampleBatches:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch."""
-        order = np.random.default_rng((self.seed, number)).permutation(len(self.examples))
-        for start in range(0, len(order), self.batch_size):
-            yield self.examples.batch(order[start : start + self.batch_size])
+        rng = np.random.default_rng((self.seed, number))
+        for rows in shuffled_batches(self.examples.lengths, batch_size=self.batch_size, rng=rng):
+            yield self.examples.batch(rows)
 
 
 def train_on_task(

@@ -11,6 +11,7 @@ from tinybert.models.bert import MaskedLM
 from tinybert.objective import Objective
 from tinybert.training.loop import Point, Settings, train
 from tinybert.training.masking import Masker, text_batch
+from tinybert.training.order import shuffled_batches
 
 
 class BlockBatches:
@@ -24,9 +25,9 @@ class BlockBatches:
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch."""
-        order = np.random.default_rng((self.seed, number)).permutation(len(self.blocks))
-        for step in range(len(self)):
-            rows = order[step * self.batch_size : (step + 1) * self.batch_size]
+        order = np.random.default_rng((self.seed, number))
+        batches = shuffled_batches(self.blocks.lengths, batch_size=self.batch_size, rng=order)
+        for step, rows in enumerate(batches):
             rng = np.random.default_rng((self.seed, number, step))
             yield text_batch([self.blocks[row] for row in rows], self.masker, rng)
 
