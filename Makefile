@@ -20,6 +20,7 @@ $(VENV)/%.done: %.txt requirements.txt
 repro: setup
 	dvc repro
 	@cat reports/summary.txt
+	@echo "Report: $(CURDIR)/reports/index.html"
 
 test: setup-dev
 	python -m pytest

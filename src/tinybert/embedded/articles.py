@@ -28,7 +28,7 @@ from tinybert.embedded.phrases import (
 
 # Articles about each row of the tables, so that no row gets more than another.
 ARTICLES_PER_ROW = {"geography": 10, "history": 6}
-EVERYDAY_ARTICLES = 900
+EVERYDAY_ARTICLES = 700
 # Facts from elsewhere in each article of an area: they give each fact other company and spread it over the corpus.
 PASSING_FACTS = 7
 OWN_STATEMENTS = 5

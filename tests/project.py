@@ -1,0 +1,71 @@
+"""A copy of the project in a temporary folder, with a params.yaml that is quick to run."""
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from tests.dependencies import ROOT
+
+SHORT = {"epochs": 1, "max_steps": 4, "batch_size": 8, "learning_rate": 1e-3}
+TASK = {"max_length_tokens": 32, "augmented_copies": 1} | dict.fromkeys(
+    ("teacher", "intermediate", "prediction", "pruning"), SHORT
+)
+
+
+def tiny_params() -> dict:
+    """The default with one student a track, one task, few documents and few steps."""
+    tree = copy.deepcopy(YAML(typ="safe").load(ROOT / "params.yaml"))
+    small = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0}
+    tree["teacher"]["embedded"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
+    tree["teacher"]["pretraining"] = SHORT
+    tree["corpus"]["max_documents"] = 100
+    for name in ("little_professor", "tinybert4"):
+        tree["students"][name]["architecture"] = small
+    tree["general"] = {"students": ["little_professor", "tinybert4"], "training": SHORT}
+    tree["domain"] = {"students": ["little_professor"], "training": SHORT}
+    tree["glue"] |= {"tasks": ["cola"], "embedded": {"train_examples": 40, "dev_examples": 20}, "cola": TASK}
+    tree["augmentation"]["word_vectors"]["dimensions"] = 4
+    tree["quantization"]["models"] = ["tinybert4"]
+    tree["quantization"]["calibration"]["examples"] = 16
+    tree["quantization"]["latency"] |= {"length_tokens": 16, "runs": 2, "warmup_runs": 1}
+    return tree
+
+
+def write_params(project: Path, tree: dict) -> None:
+    YAML().dump(tree, project / "params.yaml")
+
+
+def copy_project(folder: Path) -> Path:
+    """The tracked files of the project in `folder`, as a git repository of its own, with tiny params."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    write_params(folder, tiny_params())
+    (folder / "dvc.lock").unlink(missing_ok=True)
+    shutil.rmtree(folder / "metrics", ignore_errors=True)
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):
+        subprocess.run([*git, *command], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def run(project: Path, *command: str, **environment: str) -> subprocess.CompletedProcess:
+    """Runs a Python module of the project's environment in the copy; never raises."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    names = ("MLFLOW_TRACKING_URI", "DVC_ROOT", "DVC_STAGE", "DVC_EXP_NAME")
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=project,
+        env=inherited | {"PATH": path} | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )

@@ -1,0 +1,91 @@
+"""What people see when something is wrong: one line, exit code 1, nothing half-written."""
+
+import pytest
+
+from tests.project import copy_project, run, tiny_params, write_params
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return copy_project(tmp_path_factory.mktemp("project"))
+
+
+def changed(path: str, value) -> dict:
+    tree = tiny_params()
+    *parents, last = path.split(".")
+    node = tree
+    for key in parents:
+        node = node.setdefault(key, {})
+    node[last] = value
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        (
+            "corpus.unt",
+            "article",
+            "prepare_corpus: params.yaml: corpus.unt: unknown key; check its spelling, or remove it",
+        ),
+        (
+            "students.lazy.domain.losses.hard",
+            -1.0,
+            "prepare_corpus: params.yaml: students.lazy.domain.losses.hard: -1.0",
+        ),
+        ("corpus.max_documents", 1, "prepare_corpus: corpus.heldout_every: 10, but the corpus has 1 documents"),
+        ("corpus.source", "local", "prepare_corpus: corpus.local.files: 'local/wiki/*.jsonl.gz' matches no file"),
+        ("corpus.source", "hub", "prepare_corpus: corpus.source: hub: Salesforce/wikitext"),
+    ],
+)
+def test_one_line_exit_code_1_and_no_output(project, path, value, line):
+    write_params(project, changed(path, value))
+    found = run(project, "stages.prepare_corpus", HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
+    assert found.returncode == 1
+    assert len(found.stderr.strip().splitlines()) == 1, found.stderr
+    assert found.stderr.startswith(line)
+    assert not (project / "data").exists() or not list((project / "data").rglob("*.*"))
+    assert not (project / "metrics").exists()
+
+
+def test_an_offline_hub_says_how_to_go_local(project):
+    write_params(project, changed("corpus.source", "hub"))
+    found = run(project, "stages.prepare_corpus", HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
+    assert "set corpus.source to local with corpus.local.files, or to embedded" in found.stderr
+
+
+def test_a_filter_that_keeps_nothing(project):
+    write_params(project, tiny_params())
+    assert run(project, "stages.prepare_corpus").returncode == 0
+    write_params(project, changed("filter.subjects", {"physics": ["quark"]}))
+    found = run(project, "stages.filter_corpus")
+    assert found.returncode == 1
+    assert "filter: none of 90 documents is kept" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert not (project / "data/corpus/domain/train.jsonl").exists()
+
+
+def test_a_missing_glue_column_and_a_label_out_of_range(project):
+    tree = changed("glue.source", "local")
+    tree["glue"]["local"]["folder"] = "given"
+    write_params(project, tree)
+    folder = project / "given/CoLA"
+    folder.mkdir(parents=True)
+    rows = {"dev.tsv": "x\t1\t\tA fine sentence.\n", "train.tsv": "x\t7\t\tA fine sentence.\n"}
+    for name, text in rows.items():
+        (folder / name).write_text(text)
+    found = run(project, "stages.prepare_glue", "--task", "cola")
+    assert found.returncode == 1
+    assert found.stderr.startswith("prepare_glue@cola: glue.local.folder: given/CoLA/train.tsv, line 1")
+    assert "'7'" in found.stderr
+    (folder / "train.tsv").write_text("x\t1\n")
+    found = run(project, "stages.prepare_glue", "--task", "cola")
+    assert found.returncode == 1
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert not (project / "data/glue/cola").exists()
+
+
+def test_help_is_there(project):
+    found = run(project, "stages.prune", "--help")
+    assert found.returncode == 0
+    assert "--sparsity" in found.stdout
