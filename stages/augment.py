@@ -21,6 +21,7 @@ def varied(rows: list[dict], task, copies: int, params) -> list[dict]:
     from tinybert.augment.strategies import Settings, augment
     from tinybert.augment.word_vectors import word_vectors
     from tinybert.corpus.tokenizer import load_tokenizer
+    from tinybert.models.activations import best_device
     from tinybert.models.folder import load_model
 
     augmentation = params.augmentation
@@ -34,7 +35,7 @@ def varied(rows: list[dict], task, copies: int, params) -> list[dict]:
             second_segment=augmentation.second_segment,
             max_length_tokens=params.glue[task.name].max_length_tokens,
         ),
-        masked_lm=load_model(paths.TEACHER),
+        masked_lm=load_model(paths.TEACHER).to(best_device()),
         tokenizer=load_tokenizer(paths.TOKENIZER),
         vectors=word_vectors(augmentation.word_vectors, paths.corpus("general", "train"), seed=params.seed),
         seed=params.seed,

@@ -6,6 +6,7 @@ import torch
 from tinybert.glue.encoding import Encoded
 from tinybert.glue.scoring import is_collapsed, majority_score, retention, score
 from tinybert.glue.tasks import Task
+from tinybert.models.activations import best_device
 from tinybert.models.bert import SequenceClassifier
 
 EVALUATION_BATCH_SIZE = 64
@@ -14,10 +15,11 @@ EVALUATION_BATCH_SIZE = 64
 @torch.no_grad()
 def predict(model: SequenceClassifier, examples: Encoded, task: Task) -> np.ndarray:
     """Class numbers (rows,) int64, or scores float32 for a regression, in the order of the rows."""
-    model.eval()
+    device = best_device()
+    model.to(device).eval()
     logits = np.empty((len(examples), len(model.labels)), dtype=np.float32)
     for indices, batch in examples.batches(EVALUATION_BATCH_SIZE):
-        logits[indices] = model(batch).logits.numpy()
+        logits[indices] = model(batch.to(device)).logits.cpu().numpy()
     return decide(logits, task)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from tinybert.corpus.blocks import Blocks
-from tinybert.models.activations import Batch
+from tinybert.models.activations import Batch, best_device
 from tinybert.models.bert import MaskedLM
 from tinybert.training.masking import Masker, text_batch
 
@@ -28,10 +28,11 @@ def heldout_batches(blocks: Blocks, masker: Masker, *, limit: int, seed: int) ->
 
 @torch.no_grad()
 def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torch.Tensor]:
-    """The logits (predicted tokens, vocabulary) of each batch, in evaluation mode, float32."""
-    model.eval()
+    """The logits (predicted tokens, vocabulary) of each batch, in evaluation mode, float32, on the CPU."""
+    device = best_device()
+    model.to(device).eval()
     for batch in batches:
-        yield model(batch).logits
+        yield model(batch.to(device)).logits.cpu()
 
 
 def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:

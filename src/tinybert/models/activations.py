@@ -64,6 +64,11 @@ class Batch:
         return Batch(**{name: None if value is None else value.to(device) for name, value in values.items()})
 
 
+def best_device() -> torch.device:
+    """The GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def pad(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
     """Ragged rows -> (rows, longest) int64, zeros behind the end, and the bool mask of what is real."""
     lengths = np.array([len(row) for row in rows])
