@@ -13,7 +13,8 @@ setup-dev: $(VENV)/requirements-dev.done
 
 $(VENV)/%.done: %.txt requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is %s; say make PYTHON=..." % sys.version.split()[0])'
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "No virtual environment: install your system's python3-venv package."; exit 1; }
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 

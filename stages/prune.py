@@ -30,8 +30,10 @@ def main(stage: Stage) -> None:
     torch.manual_seed(params.seed)
     objective = Objective(Imitation.of(params.students[name], "prediction"), student.config, teacher.config)
 
+    objective.load_projections(paths.task_model(task.name, name))
+
     def pruner_for(steps: int) -> Pruner:
-        ramp_steps = round(params.pruning.ramp_share * steps)
+        ramp_steps = max(1, round(params.pruning.ramp_share * steps))
         return Pruner(student, target=target, schedule=params.pruning.schedule, ramp_steps=ramp_steps)
 
     curve = train_on_task(

@@ -24,8 +24,8 @@ def tiny_params() -> dict:
     tree["teacher"]["embedded"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
     tree["teacher"]["pretraining"] = SHORT
     tree["corpus"]["max_documents"] = 100
-    for name in ("little_professor", "tinybert4"):
-        tree["students"][name]["architecture"] = small
+    for student in tree["students"].values():
+        student["architecture"] = small
     tree["general"] = {"students": ["little_professor", "tinybert4"], "training": SHORT}
     tree["domain"] = {"students": ["little_professor"], "training": SHORT}
     tree["glue"] |= {"tasks": ["cola"], "embedded": {"train_examples": 40, "dev_examples": 20}, "cola": TASK}

@@ -102,3 +102,15 @@ def test_half_precision_inputs_are_summed_in_float32():
     expected = float(student[0, 0, 0, 0]) ** 2
     assert losses.attention(student, teacher, mask).item() == pytest.approx(expected, rel=1e-5)
     assert losses.hidden(student[:, 0], teacher[:, 0], mask).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_half_precision_logits_are_compared_in_float32_under_autocast():
+    generator = torch.Generator().manual_seed(0)
+    student, teacher = (torch.randn(64, 5000, generator=generator).bfloat16() for _ in range(2))
+    labels = torch.arange(64)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = losses.prediction(student, teacher, temperature=2.0), losses.hard(student, labels)
+    p, q = (softmax(part.double().numpy() / 2) for part in (teacher, student))
+    assert found[0].item() == pytest.approx(4 * (p * np.log(p / q)).sum(-1).mean(), rel=1e-4)
+    expected = -np.log(softmax(student.double().numpy())[np.arange(64), np.arange(64)]).mean()
+    assert found[1].item() == pytest.approx(expected, rel=1e-4)

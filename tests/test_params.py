@@ -57,7 +57,11 @@ def changed(path: str, value):
         ("students.lazy.domain.temperature", None, "students.lazy.domain: temperature is missing"),
         ("students.lazy.layer_map", "upper", "students.lazy.layer_map: 'upper' must be uniform, top, bottom or a list"),
         ("students.lazy.layer_map", [0, 1, 2], "students.lazy.layer_map: [0, 1, 2] must be uniform, top, bottom or"),
-        ("students.lazy.layer_map", [1, 2], "layer_map lists 2 teacher layers; one for each of the 3 student layers"),
+        (
+            "students.lazy.layer_map",
+            [1, 2, 3],
+            "layer_map lists 3 teacher layers; one for each of the 2 student layers",
+        ),
         ("students.lazy.architecture.heads", 5, "width 64 is no multiple of 5 heads"),
         ("students.Lazy", {}, "students.Lazy: 'Lazy' must be lower-case letters"),
         ("glue.tasks", ["cola", "qqp"], "glue: tasks lists qqp, which has no section; add glue.qqp"),
@@ -71,6 +75,15 @@ def changed(path: str, value):
         ("masking.random_share", 0.5, "masking: mask_share + random_share is 1.3; at most 1 is allowed"),
         ("filter.subjects", {}, "filter.subjects: {} Dictionary should have at least 1 item"),
         ("general", 3, "general: 3 must be a mapping of keys to values"),
+        ("students.attentive.layer_map", [1, 9], "students.attentive.layer_map: 9 is beyond the teacher's layers"),
+        ("students.attentive.architecture.layers", 5, "attentive.layer_map: uniform cannot map 5 student layers to 4"),
+        ("students.attentive.architecture.heads", 8, "students.attentive.general.losses.attention: the student has 8"),
+        (
+            "students.teacher",
+            DEFAULT["students"]["lazy"],
+            "students.teacher: teacher is the name of the teacher's model",
+        ),
+        ("glue.cola.pruning.epochs", 0, "glue.cola: pruning.epochs is 0; pruning needs at least 1"),
     ],
 )
 def test_each_mistake_has_one_line_with_its_key(path, value, line):

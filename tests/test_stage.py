@@ -60,7 +60,7 @@ def test_a_filter_that_keeps_nothing(project):
     write_params(project, changed("filter.subjects", {"physics": ["quark"]}))
     found = run(project, "stages.filter_corpus")
     assert found.returncode == 1
-    assert "filter: none of 90 documents is kept" in found.stderr
+    assert "train documents: filter: none of 90 documents is kept" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
     assert not (project / "data/corpus/domain/train.jsonl").exists()
 

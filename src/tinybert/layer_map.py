@@ -1,11 +1,12 @@
 """Which teacher layers a student layer imitates, as a matrix."""
 
 from collections.abc import Mapping
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from tinybert.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def uniform(student_layers: int, teacher_layers: int) -> list[int]:
@@ -41,15 +42,17 @@ def mapped_layers(layer_map: str | tuple[int, ...], student_layers: int, teacher
     return list(layer_map)
 
 
-def matrix(layer_map: str | tuple[int, ...], student_layers: int, teacher_layers: int) -> Tensor:
+def matrix(layer_map: str | tuple[int, ...], student_layers: int, teacher_layers: int) -> "Tensor":
     """The map as weights (student layers, teacher layers) float32; each row sums to 1."""
+    import torch  # here, for params are checked with the lists alone, in stages that need no torch
+
     weights = torch.zeros(student_layers, teacher_layers)
     for row, layer in enumerate(mapped_layers(layer_map, student_layers, teacher_layers)):
         weights[row, layer - 1] = 1.0
     return weights
 
 
-def target(weights: Tensor, teacher_layers: Mapping[int, Tensor]) -> Tensor:
+def target(weights: "Tensor", teacher_layers: Mapping[int, "Tensor"]) -> "Tensor":
     """What one student layer imitates: Σ_j weights[j]·teacher layer j+1, over layers with a weight.
 
     weights: (teacher layers,), one row of the map. teacher_layers: layer -> tensor, hidden states or scores.

@@ -17,8 +17,8 @@ def hard(logits: Tensor, labels: Tensor) -> Tensor:
     float scores with one output. Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
     """
     if logits.shape[-1] == 1:
-        return F.mse_loss(logits.squeeze(-1), labels)
-    return F.cross_entropy(logits, labels)
+        return F.mse_loss(_wide(logits).squeeze(-1), labels)
+    return F.cross_entropy(_wide(logits), labels)
 
 
 def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
@@ -28,6 +28,7 @@ def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: f
     differs by the teacher's entropy, a constant; T² keeps its size as T grows (Hinton et al. 2015, sec. 2).
     With one output, a regression, it is the squared difference of the outputs: a softmax of one is constant.
     """
+    student_logits, teacher_logits = _wide(student_logits), _wide(teacher_logits)
     if student_logits.shape[-1] == 1:
         return F.mse_loss(student_logits, teacher_logits)
     student = F.log_softmax(student_logits / temperature, dim=-1)
@@ -41,7 +42,7 @@ def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> T
     Both scores: (batch, heads, query, key). Source: TinyBERT eq. 7, 1/h Σ_i MSE(A_i^S, A_i^T).
     """
     real_pairs = (mask[:, :, None] & mask[:, None, :])[:, None]  # (batch, 1, query, key)
-    squares = _difference(student_scores, teacher_scores).square().masked_fill(~real_pairs, 0.0)
+    squares = (_wide(student_scores) - _wide(teacher_scores)).square().masked_fill(~real_pairs, 0.0)
     heads = student_scores.shape[1]
     return squares.sum() / (real_pairs.sum() * heads)
 
@@ -52,10 +53,9 @@ def hidden(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tens
     student_states: (batch, length, teacher width), already projected; teacher_states: the same shape.
     Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9 for the embedding output.
     """
-    squares = _difference(student_states, teacher_states).square().masked_fill(~mask[..., None], 0.0)
+    squares = (_wide(student_states) - _wide(teacher_states)).square().masked_fill(~mask[..., None], 0.0)
     return squares.sum() / (mask.sum() * student_states.shape[-1])
 
 
-def _difference(student: Tensor, teacher: Tensor) -> Tensor:
-    wide = torch.promote_types(student.dtype, torch.float32)
-    return student.to(wide) - teacher.to(wide)
+def _wide(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from tinybert.fitness import refuse_misfits, refuse_repeats, refuse_strangers
+
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
@@ -233,6 +235,12 @@ class GlueTask(Section):
     prediction: Training
     pruning: Training
 
+    @model_validator(mode="after")
+    def _pruning_has_steps(self) -> "GlueTask":
+        if self.pruning.epochs == 0:
+            raise ValueError("pruning.epochs is 0; pruning needs at least 1 epoch for its increments")
+        return self
+
 
 class HubGlue(Section):
     dataset: Text
@@ -345,15 +353,19 @@ class Params(Section):
                            "glue.students": self.glue.students, "glue.tasks": self.glue.tasks,
                            "quantization.models": self.quantization.models,
                            "pruning.sparsities_percent": self.pruning.sparsities_percent}.items():  # fmt: skip
-            _refuse_repeats(key, names)
-        _refuse_strangers("general.students", self.general.students, self.students, "recipes")
+            refuse_repeats(key, names)
+        refuse_strangers("general.students", self.general.students, self.students, "recipes")
         for key, track in {"domain.students": self.domain, "glue.students": self.glue}.items():
-            _refuse_strangers(key, track.students, self.general.students, "general.students")
+            refuse_strangers(key, track.students, self.general.students, "general.students")
+        if "teacher" in self.students:
+            raise ValueError("students.teacher: teacher is the name of the teacher's model; call the student otherwise")
+        if self.teacher.source == "embedded":
+            refuse_misfits(self.students, self.teacher.embedded.architecture)
         for name in self.domain.students:
             self._need_sections(name, "domain.students", ("domain",))
         for name in self.glue.students:
             self._need_sections(name, "glue.students", ("intermediate", "prediction"))
-        _refuse_strangers("quantization.models", self.quantization.models, self.task_models, "the task models")
+        refuse_strangers("quantization.models", self.quantization.models, self.task_models, "the task models")
         return self
 
     def _need_sections(self, student: str, key: str, sections: Iterable[str]) -> None:
@@ -371,14 +383,3 @@ class Params(Section):
     def task_models(self) -> tuple[str, ...]:
         """All models of a task, by the last part of their path: the teacher, the students, the pruned ones."""
         return ("teacher", *self.glue.students, *self.pruned_students)
-
-
-def _refuse_repeats(key: str, names: tuple) -> None:
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{key} lists {repeated[0]} twice; once is enough")
-
-
-def _refuse_strangers(key: str, names: Iterable[str], known: Iterable[str], where: str) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{key} lists {name}, which is not among {where}: {', '.join(known)}")

@@ -81,15 +81,16 @@ def quiz_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequenc
     """Questions, top-1 and top-5 accuracy, over all and for each subject."""
     logits = torch.cat(list(predicted_logits(model, batches)))
     labels = torch.cat([batch.labels for batch in batches])
-    rank = (logits > logits.gather(1, labels[:, None])).sum(-1)  # pieces above the right one
-    subjects = {"all": range(len(questions))}
+    # Pieces at least as likely as the right one: a model that cannot tell them apart has not answered.
+    rank = (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
+    subjects = {"all": list(range(len(questions)))}
     for index, question in enumerate(questions):
         subjects.setdefault(question.subject, []).append(index)
     return {
         subject: {
             "questions": len(indices),
-            "top1": (rank[list(indices)] < 1).float().mean().item(),
-            "top5": (rank[list(indices)] < 5).float().mean().item(),
+            "top1": (rank[indices] < 1).float().mean().item(),
+            "top5": (rank[indices] < 5).float().mean().item(),
         }
         for subject, indices in subjects.items()
     }

@@ -53,6 +53,7 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
     tokenizer.enable_truncation(max_length_tokens, strategy="longest_first")
     texts = [tuple(row[column] for column in task.columns) for row in rows]
     encodings = tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in texts])
+    tokenizer.no_truncation()
     label_type = np.float32 if task.labels is None else np.int64
     labelled = bool(rows) and "label" in rows[0]
     return Encoded(

@@ -29,7 +29,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Activations:
-    """The wanted outputs of one forward pass, live or kept: one type for teacher and student.
+    """The wanted outputs of one forward pass: one type for teacher and student.
 
     hidden: index -> (batch, length, width).
     scores: layer -> (batch, heads, query, key), q·kᵀ/√d before mask and softmax.

@@ -3,7 +3,7 @@
 Parameter names and config.json are Hugging Face's, so folders move both ways (a test compares the
 outputs). The modules are ours for two reasons: distillation reads what that class does not return
 (unmasked scores, one layer and no further, the vocabulary at masked positions only), and importing it
-costs three seconds in each of some forty stage processes.
+costs seconds in each of some forty stage processes.
 """
 
 from abc import ABC, abstractmethod

@@ -76,6 +76,8 @@ def train(
     """
     torch.manual_seed(settings.seed)  # dropout
     accelerator = Accelerator(mixed_precision=mixed_precision(settings.precision))
+    if accelerator.num_processes > 1:
+        raise UserError("several processes: not supported yet, each would train on everything; start one process")
     ask = Teacher(teacher, objective, accelerator)
     distiller = Distiller(student, objective).train()
     optimizer = adamw(distiller, settings.optimizer.weight_decay)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from tinybert.errors import UserError
 from tinybert.models.activations import Batch, pad
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -45,6 +46,8 @@ class Masker:
         tokens = input_ids.reshape(-1)  # a view
         ordinary = np.flatnonzero(~np.isin(tokens, self.special_ids))
         chosen = ordinary[rng.random(len(ordinary)) < self.rate]
+        if not len(ordinary):
+            raise UserError("masking: a batch has no word piece but special ones; the text does not fit the tokenizer")
         if not len(chosen):
             chosen = rng.choice(ordinary, size=1)
         labels = tokens[chosen].copy()
