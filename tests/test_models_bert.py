@@ -145,6 +145,26 @@ def test_unusable_folders_are_told_apart(tmp_path):
         load_model(tmp_path)
 
 
+def test_damaged_folders_have_one_line(tmp_path):
+    save_model(masked_lm(), tmp_path)
+    config = (tmp_path / "config.json").read_text()
+    for text, named in (
+        (config[:40], "no JSON"),
+        (config.replace('"hidden_size": 12', '"hidden_size": "x"'), "hidden_size is 'x'; a number is needed"),
+        (config.replace('"hidden_size": 12', '"hidden_size": 24'), "has shape"),
+        (config.replace('"BertForMaskedLM"', ""), "architecture None cannot be used"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(UserError, match=named) as error:
+            load_model(tmp_path)
+        assert "\n" not in str(error.value)
+    (tmp_path / "config.json").write_text(config)
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[:100])
+    with pytest.raises(UserError, match="no whole safetensors file"):
+        load_model(tmp_path)
+
+
 def test_heads_must_divide_the_width():
     with pytest.raises(UserError, match="width 10 is no multiple of 3 heads"):
         BertConfig(50, 10, 2, 3, 24)

@@ -3,7 +3,9 @@
 from dataclasses import fields
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from tinybert.errors import UserError
 from tinybert.files import read_json, write_json
@@ -31,12 +33,12 @@ def load_model(folder: str | Path) -> BertModel:
     UserError when the folder is none of ours: another architecture, missing files or weights.
     """
     config = read_config(folder)
-    kind = config["architectures"][0]
+    kind = (config.get("architectures") or [None])[0]
     if kind == MaskedLM.architecture:
         model = MaskedLM(bert_config(config, folder))
     elif kind == SequenceClassifier.architecture:
-        labels = tuple(config["id2label"][str(index)] for index in range(len(config["id2label"])))
-        model = SequenceClassifier(bert_config(config, folder), labels)
+        names = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # two classes need no entry
+        model = SequenceClassifier(bert_config(config, folder), tuple(names[str(i)] for i in range(len(names))))
     else:
         raise UserError(
             f"{folder}/config.json: architecture {kind!r} cannot be used here; "
@@ -61,11 +63,30 @@ def load_weights(model: BertModel, folder: str | Path, *, head: bool = True) -> 
     path = Path(folder) / "model.safetensors"
     if not path.is_file():
         raise UserError(f"{path}: absent; a model folder holds config.json and model.safetensors")
-    stored = load_file(path)
+    stored = read_weights(path)
     wanted = {name for name in model.state_dict() if head or name.startswith("bert.")}
     if missing := sorted(wanted - stored.keys()):
         raise UserError(f"{path}: lacks {len(missing)} weights, the first is {missing[0]}; save the model again")
+    refuse_other_shapes(path, stored, {name: model.state_dict()[name] for name in wanted})
     model.load_state_dict({name: stored[name] for name in wanted}, strict=head)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file; UserError where it is damaged."""
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path}: no whole safetensors file ({' '.join(str(error).split())}); get it again") from None
+
+
+def refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """UserError where a stored tensor has not the shape that config.json makes of it."""
+    for name in wanted.keys() & stored.keys():
+        found, expected = tuple(stored[name].shape), tuple(wanted[name].shape)
+        if found != expected:
+            raise UserError(
+                f"{path}: {name} has shape {found}, by config.json it is {expected}; they do not belong together"
+            )
 
 
 def read_config(folder: str | Path) -> dict:
@@ -73,7 +94,10 @@ def read_config(folder: str | Path) -> dict:
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise UserError(f"{path}: absent; a model folder holds config.json and model.safetensors")
-    config = read_json(path)
+    try:
+        config = read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path}: no JSON ({error}); get the file again") from None
     allowed = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
     for key, value in allowed.items():
         if config.get(key, value) != value:
@@ -84,6 +108,9 @@ def read_config(folder: str | Path) -> dict:
 def bert_config(config: dict, folder: str | Path) -> BertConfig:
     """The fields of config.json that the computation depends on; UserError where one is missing."""
     known = {field.name: config[field.name] for field in fields(BertConfig) if field.name in config}
+    for name, value in known.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise UserError(f"{folder}/config.json: {name} is {value!r}; a number is needed")
     try:
         return BertConfig(**known)
     except TypeError as error:

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-from safetensors.torch import load_file
-
 from tinybert.errors import UserError
 from tinybert.hub import hub_access
 from tinybert.models.bert import MaskedLM
-from tinybert.models.folder import bert_config, read_config
+from tinybert.models.folder import bert_config, read_config, read_weights, refuse_other_shapes
 
 HEAD = "cls.predictions.transform.dense.weight"
 
@@ -36,16 +34,12 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
             f"{path}: absent; only safetensors are read: load the model once with transformers "
             "and write it with save_pretrained(folder, safe_serialization=True)"
         )
-    stored = {_our_name(name): tensor.float() for name, tensor in load_file(path).items()}
+    stored = {_our_name(name): tensor.float() for name, tensor in read_weights(path).items()}
     wanted = model.state_dict()
     optional = {name for name in wanted if name.startswith(("cls.", "bert.pooler."))}
     if missing := sorted(wanted.keys() - stored.keys() - optional):
         raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; it is no whole BERT encoder")
-    for name in wanted.keys() & stored.keys():
-        if wanted[name].shape != stored[name].shape:
-            raise UserError(
-                f"{path}: {name} has shape {tuple(stored[name].shape)}, config.json says {tuple(wanted[name].shape)}"
-            )
+    refuse_other_shapes(path, stored, wanted)
     model.load_state_dict(wanted | {name: stored[name] for name in wanted.keys() & stored.keys()})
     return model, HEAD in stored
 
