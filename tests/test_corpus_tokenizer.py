@@ -10,8 +10,8 @@ from tokenizers.normalizers import BertNormalizer
 
 from tinybert.corpus.tokenizer import (
     SPECIAL_TOKENS,
+    folder_tokenizer,
     load_tokenizer,
-    save_pretrained_tokenizer,
     save_tokenizer,
     train_tokenizer,
 )
@@ -89,7 +89,7 @@ def test_transformers_loads_the_folder_to_the_same_ids(tmp_path, kind):
         if kind == "accented":
             keep_accents(source)
         (tmp_path / "t").mkdir()
-        save_pretrained_tokenizer(str(source), None, tmp_path / "t")
+        save_tokenizer(folder_tokenizer(str(source)), tmp_path / "t")
         tokenizer = load_tokenizer(tmp_path / "t")
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "t"))
     for text in [*TEXTS, "é The RIVERS [MASK] 河", ""]:
@@ -116,7 +116,7 @@ def test_truncation_and_padding_of_a_brought_tokenizer_are_removed(tmp_path):
     tokenizer.enable_padding(length=8)
     tokenizer.save(str(tmp_path / "source" / "tokenizer.json"))
     (tmp_path / "t").mkdir()
-    save_pretrained_tokenizer(str(tmp_path / "source"), None, tmp_path / "t")
+    save_tokenizer(folder_tokenizer(str(tmp_path / "source")), tmp_path / "t")
     assert len(load_tokenizer(tmp_path / "t").encode("the the the the the the the the").ids) == 10
     stored = json.loads((tmp_path / "t" / "tokenizer.json").read_text(encoding="utf-8"))
     assert stored["truncation"] is None and stored["padding"] is None
@@ -136,25 +136,25 @@ def test_a_folder_with_only_a_vocabulary_tells_its_case(tmp_path, pieces, config
     if config:
         (source / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (tmp_path / "t").mkdir()
-    save_pretrained_tokenizer(str(source), None, tmp_path / "t")
+    save_tokenizer(folder_tokenizer(str(source)), tmp_path / "t")
     assert load_tokenizer(tmp_path / "t").encode("The river").tokens == ["[CLS]", *expected, "[SEP]"]
 
 
 def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
     with pytest.raises(UserError, match=r"teacher\.local\.folder: .*absent is no folder"):
-        save_pretrained_tokenizer(str(tmp_path / "absent"), None, tmp_path)
+        save_tokenizer(folder_tokenizer(str(tmp_path / "absent")), tmp_path)
     with pytest.raises(UserError, match=r"has neither tokenizer\.json nor vocab\.txt"):
-        save_pretrained_tokenizer(str(tmp_path), None, tmp_path)
+        save_tokenizer(folder_tokenizer(str(tmp_path)), tmp_path)
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "vocab.txt").write_text("[PAD]\n[UNK]\nthe\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"vocab\.txt lacks \[CLS\], \[SEP\], \[MASK\]"):
-        save_pretrained_tokenizer(str(tmp_path / "v"), None, tmp_path)
+        save_tokenizer(folder_tokenizer(str(tmp_path / "v")), tmp_path)
     bpe = Tokenizer(BPE())
     bpe.add_special_tokens(list(SPECIAL_TOKENS))
     (tmp_path / "b").mkdir()
     bpe.save(str(tmp_path / "b" / "tokenizer.json"))
     with pytest.raises(UserError, match="is a BPE; a BERT WordPiece tokenizer is needed"):
-        save_pretrained_tokenizer(str(tmp_path / "b"), None, tmp_path)
+        save_tokenizer(folder_tokenizer(str(tmp_path / "b")), tmp_path)
 
 
 def test_load_tokenizer_names_absent_and_broken_files(tmp_path):
@@ -167,7 +167,7 @@ def test_load_tokenizer_names_absent_and_broken_files(tmp_path):
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
 def test_the_real_vocabulary_gives_bert_base_ids(tmp_path):
-    save_pretrained_tokenizer(str(REAL / "bert-base-uncased"), None, tmp_path)
+    save_tokenizer(folder_tokenizer(str(REAL / "bert-base-uncased")), tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     # the ids that are printed everywhere for this sentence
     assert tokenizer.encode("Hello world").ids == [101, 7592, 2088, 102]

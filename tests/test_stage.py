@@ -89,3 +89,17 @@ def test_help_is_there(project):
     found = run(project, "stages.prune", "--help")
     assert found.returncode == 0
     assert "--sparsity" in found.stdout
+
+
+def test_an_item_that_params_do_not_list(project):
+    write_params(project, tiny_params())
+    found = run(project, "stages.prepare_glue", "--task", "colla")
+    assert found.returncode == 1
+    assert found.stderr == "prepare_glue@colla: --task colla: not in params.yaml; choose one of cola\n"
+
+
+def test_a_local_teacher_that_is_absent_never_asks_the_hub(project):
+    write_params(project, changed("teacher.source", "local"))
+    found = run(project, "stages.prepare_tokenizer", HF_ENDPOINT="http://127.0.0.1:9")
+    assert found.returncode == 1
+    assert found.stderr.startswith("prepare_tokenizer: teacher.local.folder: local/teacher is no folder")

@@ -78,6 +78,7 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
     started = time.monotonic()
     declared = declared_params(name, items)
     params = load_params()
+    refuse_unknown_items(items, params)
     with stage_run(name, "-".join(items.values()), params=declared_values(params, declared), tags=items) as run:
         stage = Stage(name, items, Declared(params, declared), run)
         main(stage)
@@ -92,6 +93,20 @@ def _read_items(description: str | None, item_names: tuple[str, ...]) -> dict[st
     for item in item_names:
         parser.add_argument(f"--{item}", required=True)
     return vars(parser.parse_args())
+
+
+def refuse_unknown_items(items: dict[str, str], params: Params) -> None:
+    """UserError for a matrix item that params do not list."""
+    known = {
+        "corpus": ("general", "domain"),
+        "student": params.general.students,
+        "task": params.glue.tasks,
+        "model": params.task_models,
+        "sparsity": tuple(map(str, params.pruning.sparsities_percent)),
+    }
+    for item, value in items.items():
+        if value not in known[item]:
+            raise UserError(f"--{item} {value}: not in params.yaml; choose one of {', '.join(known[item])}")
 
 
 def declared_params(name: str, items: dict[str, str]) -> list[str]:

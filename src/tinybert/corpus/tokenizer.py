@@ -86,20 +86,19 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def save_pretrained_tokenizer(name_or_folder: str, revision: str | None, folder: str | Path) -> None:
-    """Brings the BERT tokenizer of a Hub model or a local folder into `folder`, in the form of save_tokenizer.
+def hub_tokenizer(model: str, revision: str) -> Tokenizer:
+    """The BERT tokenizer of a Hub model. UserError when the Hub is out of reach or it is no BERT WordPiece."""
+    return _require_bert(_from_hub(model, revision), model)
 
-    A local folder needs tokenizer.json or vocab.txt. UserError when there is none, the Hub is out of reach, or the
-    tokenizer is no BERT WordPiece.
+
+def folder_tokenizer(folder: str | Path) -> Tokenizer:
+    """The BERT tokenizer in a folder with tokenizer.json or vocab.txt; the Hub is never asked.
+
+    UserError when the folder or the files are absent, or it is no BERT WordPiece.
     """
-    if Path(name_or_folder).is_dir():
-        tokenizer = _from_folder(Path(name_or_folder))
-    elif name_or_folder.startswith(("/", ".", "~")) or name_or_folder.count("/") > 1:  # no Hub name looks like this
-        raise UserError(f"teacher.local.folder: {name_or_folder} is no folder; correct the path")
-    else:
-        tokenizer = _from_hub(name_or_folder, revision)
-    _require_bert(tokenizer, name_or_folder)
-    save_tokenizer(tokenizer, folder)
+    if not Path(folder).is_dir():
+        raise UserError(f"teacher.local.folder: {folder} is no folder; correct the path")
+    return _require_bert(_from_folder(Path(folder)), str(folder))
 
 
 def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
@@ -162,7 +161,7 @@ def _from_hub(name: str, revision: str | None) -> Tokenizer:
         return AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True).backend_tokenizer
 
 
-def _require_bert(tokenizer: Tokenizer, name: str) -> None:
+def _require_bert(tokenizer: Tokenizer, name: str) -> Tokenizer:
     missing = [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is None]
     if missing:
         found = f"lacks {', '.join(missing)}"
@@ -173,5 +172,5 @@ def _require_bert(tokenizer: Tokenizer, name: str) -> None:
     elif tokenizer.encode("", "").tokens != ["[CLS]", "[SEP]", "[SEP]"]:
         found = "does not put [CLS] and [SEP] around a text"
     else:
-        return
+        return tokenizer
     raise UserError(f"teacher: the tokenizer of {name} {found}; a BERT WordPiece tokenizer is needed")
