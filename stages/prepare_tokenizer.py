@@ -21,7 +21,7 @@ def find_tokenizer(teacher) -> Tokenizer:
     if teacher.source == "hub":
         return hub_tokenizer(teacher.hub.model, teacher.hub.revision)
     if teacher.source == "local":
-        return folder_tokenizer(teacher.local.folder)
+        return folder_tokenizer(paths.given(teacher.local.folder))
     texts = (document["text"] for document in read_jsonl(paths.corpus("general", "train")))
     return train_tokenizer(texts, vocabulary_size=teacher.embedded.vocabulary_size)
 

@@ -3,10 +3,10 @@
 import torch
 
 from tinybert import paths
-from tinybert.compress.latency import file_sizes_mb
 from tinybert.compress.pruning import Pruner, linear_sparsity
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.glue import evaluate
+from tinybert.files import file_sizes_mb
 from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
 from tinybert.models.folder import load_model

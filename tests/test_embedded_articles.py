@@ -50,7 +50,7 @@ def test_size_and_form(corpus):
     lengths = [len(re.findall(r"[.?!](?=\s|$)", article["text"])) for article in corpus]
     assert 1500 <= len(corpus) <= 2000
     assert 150_000 <= words <= 220_000
-    assert min(lengths) >= 5 and max(lengths) <= 15
+    assert min(lengths) >= 5 and max(lengths) <= 14
     assert all(set(article) == {"title", "text"} and article["title"] for article in corpus)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.builders import batch, masked_lm
+from tests.builders import STUDENT, batch, masked_lm
 from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import train_tokenizer
 from tinybert.errors import UserError
@@ -30,6 +30,7 @@ class Fixed(nn.Module):
     def __init__(self, *logits, labels=("0", "1")):
         super().__init__()
         self.answers, self.labels, self.calls = [torch.tensor(part) for part in logits], labels, 0
+        self.config = STUDENT
 
     def forward(self, example):
         self.calls += 1

@@ -54,9 +54,17 @@ def test_starts_that_do_not_fit_are_refused(tmp_path):
     save_model(masked_lm(replace(STUDENT, vocab_size=60)), tmp_path)
     with pytest.raises(UserError, match="has vocab_size 60, 50 is needed"):
         start_student(NARROW, str(tmp_path), teacher=teacher, layer_map="uniform")
-    save_model(classifier(), tmp_path)
-    with pytest.raises(UserError, match="holds a BertForSequenceClassification"):
-        start_student(NARROW, str(tmp_path), teacher=teacher, layer_map="uniform")
+
+
+def test_a_start_folder_may_hold_any_encoder(tmp_path):
+    """A released general student comes as an encoder alone, with its own positions; dropout is the recipe's."""
+    stored = classifier(replace(STUDENT, max_position_embeddings=16, hidden_dropout_prob=0.3))
+    save_model(stored, tmp_path)
+    student = start_student(NARROW, str(tmp_path), teacher=masked_lm(TEACHER), layer_map="uniform")
+    assert student.config.max_position_embeddings == 16
+    assert student.config.hidden_dropout_prob == NARROW.dropout
+    ours, theirs = student.bert.state_dict(), stored.bert.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_a_foreign_encoder_loads_under_old_names_without_its_head(tmp_path):

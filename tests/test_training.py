@@ -164,3 +164,11 @@ def test_batches_hold_rows_of_like_length_and_come_in_no_order_of_length():
     assert padded < 1.05 * lengths.sum()
     means = np.array([lengths[batch].mean() for batch in batches])
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.25
+
+
+def test_rows_longer_than_the_models_positions_are_refused_before_training():
+    rows = [np.arange(5, 45)]  # 40 tokens, 32 positions
+    long = Encoded(rows, [np.zeros_like(row) for row in rows], np.array([0]))
+    objective = Objective(Imitation({"hard": 1.0}), STUDENT)
+    with pytest.raises(UserError, match="max_length_tokens: a row has 40 tokens, but the model only 32 positions"):
+        train(classifier(), objective, ExampleBatches(long, batch_size=8, seed=0), settings(), title="test")

@@ -4,12 +4,16 @@ import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from tinybert.errors import UserError
+
+COMPRESSION_LEVEL = 6  # gzip's default
+CHUNK_BYTES = 1 << 20
 
 
 @contextmanager
@@ -85,3 +89,14 @@ def read_jsonl(path: str | Path) -> Iterator[dict]:
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: {line[:40]!r} is no JSON object; one a line is expected")
             yield row
+
+
+def file_sizes_mb(path: str | Path) -> dict[str, float]:
+    """Size of a file in MB (10^6 bytes): raw, and compressed as gzip does at its default level."""
+    compressor = zlib.compressobj(COMPRESSION_LEVEL, wbits=31)  # 31: gzip format, time stamp 0
+    compressed = 0
+    with open(path, "rb") as handle:
+        while chunk := handle.read(CHUNK_BYTES):
+            compressed += len(compressor.compress(chunk))
+    compressed += len(compressor.flush())
+    return {"raw": Path(path).stat().st_size / 1e6, "compressed": compressed / 1e6}

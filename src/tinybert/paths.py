@@ -1,9 +1,18 @@
 """Where the stages keep what they exchange; dvc.yaml names the same paths."""
 
+import os
 from pathlib import Path
 
 TOKENIZER = Path("data/tokenizer")
 TEACHER = Path("models/teacher")
+
+
+def given(path: str) -> Path:
+    """A path that params.yaml gives: relative ones start at the project as the user has it.
+
+    A queued experiment runs in a copy elsewhere, where files outside of git are missing; DVC_ROOT names the original.
+    """
+    return Path(os.environ.get("DVC_ROOT", "")) / path
 
 
 def corpus(name: str, split: str) -> Path:

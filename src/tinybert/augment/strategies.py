@@ -11,6 +11,7 @@ from tinybert.augment.word_vectors import WordVectors
 from tinybert.augment.words import Sentence, read_sentences
 from tinybert.glue.tasks import Task
 from tinybert.models.bert import MaskedLM
+from tinybert.seeds import stream
 
 QUERY_BATCH_SIZE = 32  # the fastest of those tried on a CPU; changes nothing else
 
@@ -59,7 +60,7 @@ def augment(
     material = dict(zip(texts, zip(sentences, candidates, strict=True), strict=True))
     augmented = []
     for number, row in enumerate(rows):
-        rng = np.random.default_rng([seed, number])
+        rng = stream(seed, "augmentation", number)
         augmented.append(row)
         for column in task.columns:
             sentence, choices = material[row[column]]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tinybert import paths
 from tinybert.augment.words import is_plain_word
 from tinybert.errors import UserError
 from tinybert.files import read_jsonl
@@ -73,7 +74,7 @@ class CorpusTexts:
 def word_vectors(settings, corpus: str | Path, *, seed: int) -> WordVectors:
     """The vectors of the word_vectors section of params: of its file, or learnt from the JSON-lines `corpus`."""
     if settings.source == "file":
-        return from_file(settings.file)
+        return from_file(paths.given(settings.file))
     return from_corpus(
         CorpusTexts(corpus),
         dimensions=settings.dimensions,

@@ -1,7 +1,6 @@
-"""ONNX models at work: sessions, logits, latency, and the size of files."""
+"""ONNX models at work: sessions, logits, latency."""
 
 import time
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,6 @@ import onnxruntime
 
 from tinybert.errors import UserError
 
-COMPRESSION_LEVEL = 6  # gzip's default
-CHUNK_BYTES = 1 << 20
 SEVERITY_ERROR = 3
 
 
@@ -57,14 +54,3 @@ def measure_latency_ms(
         times_ms.append(1000.0 * (time.perf_counter() - started))
     median, p10, p90 = np.percentile(times_ms[warmup_runs:], [50, 10, 90])
     return {"median": float(median), "p10": float(p10), "p90": float(p90)}
-
-
-def file_sizes_mb(path: str | Path) -> dict[str, float]:
-    """Size of a file in MB (10^6 bytes): raw, and compressed as gzip does at its default level."""
-    compressor = zlib.compressobj(COMPRESSION_LEVEL, wbits=31)  # 31: gzip format, time stamp 0
-    compressed = 0
-    with open(path, "rb") as handle:
-        while chunk := handle.read(CHUNK_BYTES):
-            compressed += len(compressor.compress(chunk))
-    compressed += len(compressor.flush())
-    return {"raw": Path(path).stat().st_size / 1e6, "compressed": compressed / 1e6}

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from tinybert.compress.export import feeds_of
-from tinybert.compress.latency import file_sizes_mb, measure_latency_ms, open_session, predict
+from tinybert.compress.latency import measure_latency_ms, open_session, predict
 from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
-from tinybert.files import read_json
+from tinybert.files import file_sizes_mb, read_json
 from tinybert.glue.encoding import Encoded
 from tinybert.glue.scoring import score
 from tinybert.glue.tasks import Task

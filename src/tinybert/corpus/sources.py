@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.files import atomic_file
 from tinybert.hub import hub_access
@@ -126,10 +127,11 @@ def _matching_files(patterns: Iterable[str]) -> list[Path]:
     """The files of all paths and globs, in the order given, each once; endings are checked before any is read."""
     found: dict[Path, None] = {}
     for pattern in patterns:
-        matches = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))
+        place = str(paths.given(pattern))
+        matches = [place] if Path(place).exists() else sorted(glob.glob(place, recursive=True))
         files = [Path(match) for match in matches if Path(match).is_file()]
         if not files:
-            reason = "is a folder; add /*.txt or the like" if Path(pattern).is_dir() else "matches no file"
+            reason = "is a folder; add /*.txt or the like" if Path(place).is_dir() else "matches no file"
             raise UserError(f"{LOCAL_FILES_KEY}: {pattern!r} {reason} (paths start at the repository's root)")
         found |= dict.fromkeys(files)
     for path in found:

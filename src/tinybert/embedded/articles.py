@@ -1,5 +1,6 @@
 """The embedded corpus: articles on geography and history that state the facts, and as many on everyday things."""
 
+import re
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -37,6 +38,8 @@ NOT_IN_PASSING = ("millions", "land", "known_for", "region")
 STRAY_TERM_SHARE = 0.12
 # Short: a model that starts from nothing learns word order much sooner when a block starts where a sentence does.
 PARAGRAPH_SENTENCES = (1, 2)
+MOST_SENTENCES = 14  # of an article
+SENTENCE_END = re.compile(r"[.?!](?=\s|$)")
 
 
 def articles(seed: int) -> Iterator[dict[str, str]]:
@@ -139,7 +142,8 @@ def _review(rng: Random) -> tuple[str, list[str]]:
 def _diary(rng: Random) -> tuple[str, list[str]]:
     """Small events told twice, and single sentences: what the second telling keeps is what the pair tasks ask."""
     sentences = [_told_twice(rng) for _ in range(rng.randint(3, 4))]
-    sentences += [cola.example(rng, True)["sentence"] for _ in range(rng.randint(1, 3))]
+    room = MOST_SENTENCES - 1 - sum(len(SENTENCE_END.findall(told)) for told in sentences)  # 1: a stray term's
+    sentences += [cola.example(rng, True)["sentence"] for _ in range(min(rng.randint(1, 3), room))]
     rng.shuffle(sentences)
     return fill(rng.choice(DIARY_TITLES), SHARED_WORDS, rng), sentences
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tinybert.corpus.blocks import Blocks
 from tinybert.models.activations import Batch, best_device
 from tinybert.models.bert import MaskedLM
+from tinybert.seeds import stream
 from tinybert.training.masking import Masker, text_batch
 
 EVALUATION_BATCH_SIZE = 32
@@ -18,10 +19,10 @@ EVALUATION_BATCH_SIZE = 32
 def heldout_batches(blocks: Blocks, masker: Masker, *, limit: int, seed: int) -> list[Batch]:
     """At most `limit` blocks, spread evenly over all, masked once: the same questions for every model."""
     chosen = np.linspace(0, len(blocks) - 1, num=min(limit, len(blocks)), dtype=np.int64)
-    rng = np.random.default_rng(seed)
+    masks = stream(seed, "examination")
     rows = [blocks[index] for index in chosen]
     return [
-        text_batch(rows[start : start + EVALUATION_BATCH_SIZE], masker, rng)
+        text_batch(rows[start : start + EVALUATION_BATCH_SIZE], masker, masks)
         for start in range(0, len(rows), EVALUATION_BATCH_SIZE)
     ]
 
@@ -32,6 +33,7 @@ def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torc
     device = best_device()
     model.to(device).eval()
     for batch in batches:
+        model.config.refuse_longer(batch.input_ids.shape[1], "examination.quiz")
         yield model(batch.to(device)).logits.cpu()
 
 

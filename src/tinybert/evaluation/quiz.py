@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.evaluation.masked_lm import EVALUATION_BATCH_SIZE, predicted_logits
 from tinybert.files import read_jsonl
@@ -37,7 +38,7 @@ def load_questions(quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
 
         rows, origin = questions(), "the embedded quiz"
     else:
-        rows, origin = _read_quiz_file(quiz.local.file), quiz.local.file
+        rows, origin = _read_quiz_file(paths.given(quiz.local.file)), quiz.local.file
     kept = []
     for row in rows:
         pieces = tokenizer.encode(row["answer"], add_special_tokens=False).ids
@@ -48,8 +49,8 @@ def load_questions(quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
     return kept, len(rows) - len(kept)
 
 
-def _read_quiz_file(path: str) -> list[dict]:
-    if not Path(path).is_file():
+def _read_quiz_file(path: Path) -> list[dict]:
+    if not path.is_file():
         raise UserError(f"examination.quiz.local.file: {path} is absent; create it, or set quiz.source to embedded")
     rows = list(read_jsonl(path))
     for number, row in enumerate(rows, start=1):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.glue.tasks import Task
 from tinybert.hub import hub_access
@@ -58,7 +59,7 @@ def _hub_row(task: Task, row: dict) -> dict:
 
 
 def _local(task: Task, settings, seed: int) -> dict[str, list[dict]]:
-    folder = Path(settings.local.folder) / task.tsv.folder
+    folder = paths.given(settings.local.folder) / task.tsv.folder
     splits = {split: _tsv_rows(task, folder / f"{split}.tsv", is_test=False) for split in ("train", *task.dev_splits)}
     for split in task.test_splits:
         if (folder / f"{split}.tsv").exists():

@@ -41,6 +41,14 @@ class BertConfig:
                 "change width or heads"
             )
 
+    def refuse_longer(self, tokens: int, what: str) -> None:
+        """UserError where rows of `tokens` tokens are longer than the model has positions; `what` names their key."""
+        if tokens > self.max_position_embeddings:
+            raise UserError(
+                f"{what}: a row has {tokens} tokens, but the model only {self.max_position_embeddings} positions; "
+                "make rows shorter, or choose a model with more positions"
+            )
+
     def as_dict(self) -> dict:
         """The fields under their config.json names."""
         return asdict(self)

@@ -1,13 +1,14 @@
 """How a student starts: at random, from teacher layers, or from a folder."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import torch
 
+from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.layer_map import mapped_layers
 from tinybert.models.bert import BertConfig, MaskedLM
-from tinybert.models.folder import load_model
+from tinybert.models.pretrained import load_pretrained
 
 
 def architecture_config(architecture, *, vocab_size: int, max_position_embeddings: int) -> BertConfig:
@@ -68,13 +69,14 @@ def _from_teacher_layers(config: BertConfig, teacher: MaskedLM, layer_map: str |
 
 
 def _from_folder(config: BertConfig, start: str) -> MaskedLM:
-    if not Path(start).is_dir():
+    folder = paths.given(start)
+    if not folder.is_dir():
         raise UserError(f"start: {start!r} is no folder; random, teacher_layers or the path of one is allowed")
-    student = load_model(start)
-    if not isinstance(student, MaskedLM):
-        raise UserError(f"start: {start} holds a {student.architecture}; a {MaskedLM.architecture} is needed")
+    stored, _ = load_pretrained(folder)
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-        ours, theirs = getattr(config, name), getattr(student.config, name)
+        ours, theirs = getattr(config, name), getattr(stored.config, name)
         if ours != theirs:
             raise UserError(f"start: {start} has {name} {theirs}, {ours} is needed; change the architecture or start")
+    student = MaskedLM(replace(config, max_position_embeddings=stored.config.max_position_embeddings))
+    student.load_state_dict(stored.state_dict())
     return student

@@ -2,6 +2,7 @@
 
 import torch
 
+from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.models.bert import MaskedLM
 from tinybert.models.pretrained import hub_folder, load_pretrained
@@ -20,7 +21,10 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     if teacher.source == "embedded":
         architecture = teacher.embedded.architecture
         return MaskedLM(architecture_config(architecture, vocab_size=vocab_size, max_position_embeddings=POSITIONS))
-    source = hub_folder(teacher.hub.model, teacher.hub.revision) if teacher.source == "hub" else teacher.local.folder
+    if teacher.source == "hub":
+        source = hub_folder(teacher.hub.model, teacher.hub.revision)
+    else:
+        source = paths.given(teacher.local.folder)
     model, has_head = load_pretrained(source)
     if model.config.vocab_size != vocab_size:
         raise UserError(

@@ -27,6 +27,9 @@ Point = dict[str, float]  # step, epoch, learning_rate, total, and the mean of e
 class Batches(Protocol):
     """Data of a training run: as many steps in each epoch, and any epoch can be asked for."""
 
+    longest_row_tokens: int
+    length_key: str  # the key of params that sets how long rows are
+
     def __len__(self) -> int:
         """Steps an epoch."""
 
@@ -74,6 +77,8 @@ def train(
     `pruner_for` makes, from the number of steps, what prunes the student while it trains. `on_point` gets each
     point of the curve at once. UserError when a loss is no longer finite.
     """
+    for model in filter(None, (student, teacher)):
+        model.config.refuse_longer(batches.longest_row_tokens, batches.length_key)
     torch.manual_seed(settings.seed)  # dropout
     accelerator = Accelerator(mixed_precision=mixed_precision(settings.precision))
     if accelerator.num_processes > 1:

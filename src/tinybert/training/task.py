@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from tinybert.glue.encoding import Encoded
 from tinybert.models.activations import Batch
 from tinybert.models.bert import SequenceClassifier
 from tinybert.objective import Objective
+from tinybert.seeds import stream
 from tinybert.training.loop import Point, Settings, train
 from tinybert.training.order import shuffled_batches
 
@@ -15,16 +14,19 @@ from tinybert.training.order import shuffled_batches
 class ExampleBatches:
     """Task examples in a new order each epoch."""
 
+    length_key = "max_length_tokens"
+
     def __init__(self, examples: Encoded, *, batch_size: int, seed: int) -> None:
         self.examples, self.batch_size, self.seed = examples, batch_size, seed
+        self.longest_row_tokens = int(examples.lengths.max())
 
     def __len__(self) -> int:
         return -(-len(self.examples) // self.batch_size)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch."""
-        rng = np.random.default_rng((self.seed, number))
-        for rows in shuffled_batches(self.examples.lengths, batch_size=self.batch_size, rng=rng):
+        order = stream(self.seed, "order", number)
+        for rows in shuffled_batches(self.examples.lengths, batch_size=self.batch_size, rng=order):
             yield self.examples.batch(rows)
 
 
