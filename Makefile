@@ -1,11 +1,13 @@
 # make repro   everything: environment, pipeline on params.yaml, summary and report
 # make test    environment and tests          make lint   style
+# make bench   speed and memory, ours against a plain reference
 # make ui      MLflow's page on this machine  make profile NAME=minilm   another scale's params.yaml
+# make ask Q="The capital of France is [MASK]."   what teacher and domain students answer
 PYTHON ?= python3
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test lint ui profile
+.PHONY: setup setup-dev repro test lint bench ui ask profile
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -19,6 +21,7 @@ $(VENV)/%.done: %.txt requirements.txt
 	@touch $@
 
 repro: setup
+	@PYTHONPATH=src python -m tinybert.params
 	dvc repro
 	@cat reports/summary.txt
 	@echo "Report: $(CURDIR)/reports/index.html"
@@ -32,6 +35,15 @@ lint: setup-dev
 ui: setup
 	mlflow ui --host 127.0.0.1 --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlflow.db}
 
+ask: setup
+	@PYTHONPATH=src python -m tinybert.evaluation.ask "$$Q"
+
+bench: setup
+	PYTHONPATH=src python -m benchmarks.general_distill
+	PYTHONPATH=src python -m benchmarks.corpus
+
 profile:
 	@test -f profiles/$(NAME).yaml || { echo "NAME=$(NAME): choose one of: $(basename $(notdir $(wildcard profiles/*.yaml)))"; exit 1; }
+	@test "$(FORCE)" || git diff --quiet -- params.yaml || \
+		{ echo "params.yaml has changes that are not committed: commit them, or say FORCE=1 to lose them."; exit 1; }
 	cp profiles/$(NAME).yaml params.yaml

@@ -5,9 +5,11 @@ import torch
 from tinybert import paths
 from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.launch import is_main_process
 from tinybert.models.folder import load_model
 from tinybert.objective import Imitation, Objective
 from tinybert.stage import Stage, run_stage
+from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.result import save_trained, training_metrics
 from tinybert.training.text import train_on_text
 
@@ -17,9 +19,10 @@ def main(stage: Stage) -> None:
     params, name = stage.params, stage.items["student"]
     teacher, student = load_model(paths.TEACHER), load_model(paths.student("general", name))
     torch.manual_seed(params.seed)
-    objective = Objective(Imitation.of(params.students[name], "domain"), student.config, teacher.config)
-    objective.load_projections(paths.student("general", name))
+    objective = Objective(Imitation.of(params, name, "domain"), student.config, teacher.config)
+    objective.load(paths.student("general", name))
 
+    checkpoint = Checkpoint.of(stage)
     curve = train_on_text(
         student,
         objective,
@@ -30,11 +33,15 @@ def main(stage: Stage) -> None:
         teacher=teacher,
         title=f"domain {name}",
         on_point=stage.on_point,
+        checkpoint=checkpoint,
     )
+    if not is_main_process():
+        return
     save_trained(student, objective, paths.student("domain", name))
     stage.write_curve(curve)
     stage.write_metrics(training_metrics(student, curve))
+    checkpoint.remove()
 
 
 if __name__ == "__main__":
-    run_stage(main, "student")
+    run_stage(main, "student", trains=True)

@@ -7,9 +7,11 @@ from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.glue import evaluate
 from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
+from tinybert.launch import is_main_process
 from tinybert.models.folder import load_classifier
 from tinybert.objective import Imitation, Objective
 from tinybert.stage import Stage, run_stage
+from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.result import save_trained, training_metrics
 from tinybert.training.task import train_on_task
 
@@ -24,9 +26,10 @@ def main(stage: Stage) -> None:
         for split in ("train", task.dev_splits[0])
     )
     torch.manual_seed(params.seed)
-    teacher = load_classifier(paths.TEACHER, task.labels)
+    teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
     objective = Objective(Imitation({"hard": 1.0}), teacher.config)
 
+    checkpoint = Checkpoint.of(stage)
     curve = train_on_task(
         teacher,
         objective,
@@ -35,11 +38,15 @@ def main(stage: Stage) -> None:
         params=params,
         title=f"{task.name} teacher",
         on_point=stage.on_point,
+        checkpoint=checkpoint,
     )
+    if not is_main_process():
+        return
     save_trained(teacher, objective, paths.task_model(task.name, "teacher"))
     stage.write_curve(curve)
     stage.write_metrics(training_metrics(teacher, curve) | {"dev": evaluate(teacher, dev, task)})
+    checkpoint.remove()
 
 
 if __name__ == "__main__":
-    run_stage(main, "task")
+    run_stage(main, "task", trains=True)

@@ -4,9 +4,11 @@ from tinybert import paths
 from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.masked_lm import frequency_accuracy, heldout_batches, masked_lm_scores
+from tinybert.launch import is_main_process
 from tinybert.models.teacher import start_teacher
 from tinybert.objective import Imitation, Objective
 from tinybert.stage import Stage, run_stage
+from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.masking import Masker
 from tinybert.training.result import save_trained, training_metrics
 from tinybert.training.text import train_on_text
@@ -20,6 +22,7 @@ def main(stage: Stage) -> None:
     teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
     objective = Objective(Imitation({"hard": 1.0}), teacher.config)
 
+    checkpoint = Checkpoint.of(stage)
     curve = train_on_text(
         teacher,
         objective,
@@ -29,7 +32,10 @@ def main(stage: Stage) -> None:
         params=params,
         title="teacher",
         on_point=stage.on_point,
+        checkpoint=checkpoint,
     )
+    if not is_main_process():
+        return
     save_trained(teacher, objective, paths.TEACHER)
     stage.write_curve(curve)
     masker, limit = Masker.of(params.masking, tokenizer), params.examination.heldout_blocks
@@ -41,7 +47,8 @@ def main(stage: Stage) -> None:
             "frequency_accuracy": frequency_accuracy(blocks, heldout, masker),
         }
     )
+    checkpoint.remove()
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, trains=True)

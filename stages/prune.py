@@ -9,9 +9,11 @@ from tinybert.evaluation.glue import evaluate
 from tinybert.files import file_sizes_mb
 from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
+from tinybert.launch import is_main_process
 from tinybert.models.folder import load_model
 from tinybert.objective import Imitation, Objective
 from tinybert.stage import Stage, run_stage
+from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.result import save_trained, training_metrics
 from tinybert.training.task import train_on_task
 
@@ -28,14 +30,15 @@ def main(stage: Stage) -> None:
     student = load_model(paths.task_model(task.name, name))
     teacher = load_model(paths.task_model(task.name, "teacher"))
     torch.manual_seed(params.seed)
-    objective = Objective(Imitation.of(params.students[name], "prediction"), student.config, teacher.config)
+    objective = Objective(Imitation.of(params, name, "prediction"), student.config, teacher.config)
 
-    objective.load_projections(paths.task_model(task.name, name))
+    objective.load(paths.task_model(task.name, name))
 
     def pruner_for(steps: int) -> Pruner:
         ramp_steps = max(1, round(params.pruning.ramp_share * steps))
         return Pruner(student, target=target, schedule=params.pruning.schedule, ramp_steps=ramp_steps)
 
+    checkpoint = Checkpoint.of(stage)
     curve = train_on_task(
         student,
         objective,
@@ -46,7 +49,10 @@ def main(stage: Stage) -> None:
         pruner_for=pruner_for,
         title=f"{task.name} {name} pruned {stage.items['sparsity']} %",
         on_point=stage.on_point,
+        checkpoint=checkpoint,
     )
+    if not is_main_process():
+        return
     model_folder = paths.task_model(task.name, f"{name}_pruned{stage.items['sparsity']}")
     save_trained(student, objective, model_folder)
     stage.write_curve(curve)
@@ -55,7 +61,8 @@ def main(stage: Stage) -> None:
         | {"target": target, "sparsity": linear_sparsity(student), "dev": evaluate(student, dev, task)}
         | {"size_mb": file_sizes_mb(model_folder / "model.safetensors")}
     )
+    checkpoint.remove()
 
 
 if __name__ == "__main__":
-    run_stage(main, "task", "student", "sparsity")
+    run_stage(main, "task", "student", "sparsity", trains=True)

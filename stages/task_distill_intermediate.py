@@ -6,9 +6,11 @@ from tinybert import paths
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
+from tinybert.launch import is_main_process
 from tinybert.models.folder import load_classifier, load_model
 from tinybert.objective import Imitation, Objective
 from tinybert.stage import Stage, run_stage
+from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.result import save_trained, training_metrics
 from tinybert.training.task import train_on_task
 
@@ -20,11 +22,12 @@ def main(stage: Stage) -> None:
     tokenizer = load_tokenizer(paths.TOKENIZER)
     examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=settings.max_length_tokens)
     torch.manual_seed(params.seed)
-    student = load_classifier(paths.student("general", name), task.labels)
+    student = load_classifier(paths.student("general", name), task.labels, pair=task.is_pair)
     teacher = load_model(paths.task_model(task.name, "teacher"))
-    objective = Objective(Imitation.of(params.students[name], "intermediate"), student.config, teacher.config)
-    objective.load_projections(paths.student("general", name))
+    objective = Objective(Imitation.of(params, name, "intermediate"), student.config, teacher.config)
+    objective.load(paths.student("general", name))
 
+    checkpoint = Checkpoint.of(stage)
     curve = train_on_task(
         student,
         objective,
@@ -34,11 +37,15 @@ def main(stage: Stage) -> None:
         teacher=teacher,
         title=f"{task.name} {name} phase 1",
         on_point=stage.on_point,
+        checkpoint=checkpoint,
     )
+    if not is_main_process():
+        return
     save_trained(student, objective, paths.intermediate(task.name, name))
     stage.write_curve(curve)
     stage.write_metrics(training_metrics(student, curve))
+    checkpoint.remove()
 
 
 if __name__ == "__main__":
-    run_stage(main, "task", "student")
+    run_stage(main, "task", "student", trains=True)

@@ -1,9 +1,8 @@
 """Token blocks of a corpus, general or domain."""
 
 from tinybert import paths
-from tinybert.corpus.blocks import write_blocks
+from tinybert.corpus.packing import write_blocks
 from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.files import read_jsonl
 from tinybert.stage import Stage, run_stage
 
 
@@ -14,7 +13,7 @@ def main(stage: Stage) -> None:
     metrics = {}
     for split in ("train", "heldout"):
         metrics[split] = write_blocks(
-            read_jsonl(paths.corpus(corpus, split)),
+            paths.corpus(corpus, split),
             tokenizer,
             paths.blocks(corpus, split),
             block_tokens=settings.block_tokens,

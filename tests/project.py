@@ -18,17 +18,22 @@ TASK = {"max_length_tokens": 32, "augmented_copies": 1} | dict.fromkeys(
 
 
 def tiny_params() -> dict:
-    """The default with one student a track, one task, few documents and few steps."""
+    """The default with few students, one of them no BERT, one task, few documents and few steps."""
     tree = copy.deepcopy(YAML(typ="safe").load(ROOT / "params.yaml"))
     small = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0}
     tree["teacher"]["embedded"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
     tree["teacher"]["pretraining"] = SHORT
     tree["corpus"]["max_documents"] = 100
-    for student in tree["students"].values():
-        student["architecture"] = small
-    tree["general"] = {"students": ["little_professor", "tinybert4"], "training": SHORT}
+    for name, student in tree["students"].items():
+        student["architecture"] = student["architecture"] | {"embedding": 16} if name == "bilstm" else small
+    tree["general"] = {"students": ["little_professor", "tinybert4", "bilstm"], "training": SHORT}
     tree["domain"] = {"students": ["little_professor"], "training": SHORT}
-    tree["glue"] |= {"tasks": ["cola"], "embedded": {"train_examples": 40, "dev_examples": 20}, "cola": TASK}
+    tree["glue"] |= {
+        "tasks": ["cola"],
+        "students": ["tinybert4", "bilstm"],
+        "embedded": {"train_examples": 40, "dev_examples": 20},
+        "cola": TASK,
+    }
     tree["augmentation"]["word_vectors"]["dimensions"] = 4
     tree["quantization"]["models"] = ["tinybert4"]
     tree["quantization"]["calibration"]["examples"] = 16

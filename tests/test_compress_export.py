@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ from tinybert.compress.export import export_onnx, feeds_of
 from tinybert.compress.latency import open_session, predict
 from tinybert.models.activations import Batch
 from tinybert.models.bert import BertConfig, SequenceClassifier
+from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 
 CONFIG = BertConfig(50, 16, 2, 4, 32, max_position_embeddings=40, initializer_range=0.3)
 
@@ -103,3 +105,14 @@ def test_nothing_is_spilled(tmp_path, capfd):
         warnings.simplefilter("error")
         export_onnx(classifier(), tmp_path / "quiet.onnx")
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_bilstm_is_exported_too(tmp_path, pair):
+    torch.manual_seed(0)
+    model = BiLstmClassifier(BiLstmConfig(50, 8, 6, 1, 7), ("a", "b"), pair=pair).eval()
+    export_onnx(model, tmp_path / "fp32.onnx")
+    batch = replace(padded_batch([9, 6, 4], 9), token_type_ids=(torch.arange(9) > 2).long().expand(3, 9))
+    with torch.inference_mode():
+        expected = model(batch).logits.numpy()
+    np.testing.assert_allclose(predict(open_session(tmp_path / "fp32.onnx", 1), feeds_of(batch)), expected, atol=1e-5)

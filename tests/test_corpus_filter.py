@@ -1,12 +1,14 @@
 """The filter's rule and its counts, by hand."""
 
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tinybert.corpus.filter import FilterStatistics, filter_documents
+from tinybert.corpus.filter import FilterStatistics, filter_file
 from tinybert.errors import UserError
+from tinybert.files import read_jsonl, write_jsonl
 
 REAL = Path(__file__).parents[2] / "shared" / "real"
 
@@ -19,9 +21,11 @@ def settings(**changes):
 
 
 def kept(texts, **changes) -> tuple[list[str], FilterStatistics]:
-    statistics = FilterStatistics()
-    found = ({"title": "war king river", "text": text} for text in texts)
-    return [document["text"] for document in filter_documents(found, settings(**changes), statistics)], statistics
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "all.jsonl"), Path(folder, "kept.jsonl")
+        write_jsonl(source, ({"title": "war king river", "text": text} for text in texts))
+        statistics = filter_file(source, target, settings(**changes))
+        return [document["text"] for document in read_jsonl(target)], statistics
 
 
 TEXTS = ["The War was long.", "Some software.", "A river, a RIVER and the king's war.", "Nothing here.", "Kings."]
@@ -125,20 +129,44 @@ def test_an_empty_corpus_and_an_empty_term_are_told():
         kept(["text"], subjects={"a": (" ",)})
 
 
+@pytest.mark.parametrize(("processes", "chunk_bytes"), [(1, 1), (1, 300), (2, 1), (2, 300), (3, 1000)])
+def test_neither_processes_nor_chunks_change_a_byte(tmp_path, processes, chunk_bytes):
+    source = tmp_path / "all.jsonl"
+    texts = [f"{text} Straße {number}" for number in range(20) for text in TEXTS]
+    write_jsonl(source, ({"title": "é", "text": text} for text in texts))
+    alone = filter_file(source, tmp_path / "alone.jsonl", settings(min_hits=2), processes=1)
+    statistics = filter_file(
+        source, tmp_path / "several.jsonl", settings(min_hits=2), processes=processes, chunk_bytes=chunk_bytes
+    )
+    assert (tmp_path / "several.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
+    assert [document["text"] for document in read_jsonl(tmp_path / "several.jsonl")] == texts[2::5]
+    assert statistics.as_dict() == alone.as_dict() and statistics.documents.found == 100
+    assert (statistics.most_hits, statistics.highest_density) == (4, 1000 * 4 / 10)
+
+
+def test_a_broken_line_is_named_with_its_number_in_the_file(tmp_path):
+    source = tmp_path / "all.jsonl"
+    source.write_text('{"title": "", "text": "war"}\n' * 50 + "no JSON\n")
+    for processes in (1, 2):
+        with pytest.raises(UserError, match=r"all\.jsonl, line 51: 'no JSON.*one a line"):
+            filter_file(source, tmp_path / "kept.jsonl", settings(), processes=processes, chunk_bytes=100)
+    assert list(tmp_path.iterdir()) == [source]
+
+
 @pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
-def test_the_published_rule_hardly_selects_among_real_articles():
+def test_the_published_rule_hardly_selects_among_real_articles(tmp_path):
     from tinybert.corpus.sources import documents
 
     local = SimpleNamespace(files=(str(REAL / "wiki" / "part-000.jsonl.gz"),))
     source = SimpleNamespace(source="local", unit="article", max_documents=300, local=local)
     shares = {}
+    write_jsonl(tmp_path / "all.jsonl", documents(source, seed=0))
+    terms = {
+        "history": ("history", "empire", "war", "ancient", "king", "queen"),
+        "geography": ("geography", "river", "mountain", "capital", "population"),
+    }
     for matching in ("whole_word", "substring"):
-        statistics = FilterStatistics()
-        terms = {
-            "history": ("history", "empire", "war", "ancient", "king", "queen"),
-            "geography": ("geography", "river", "mountain", "capital", "population"),
-        }
         rule = settings(subjects=terms, matching=matching)
-        assert sum(1 for _ in filter_documents(documents(source, seed=0), rule, statistics)) > 0
+        statistics = filter_file(tmp_path / "all.jsonl", tmp_path / "kept.jsonl", rule)
         shares[matching] = statistics.as_dict()["documents"]["kept_share"]
     assert 0.7 < shares["whole_word"] < shares["substring"] < 1

@@ -16,6 +16,7 @@ from tinybert import hub
 from tinybert.corpus import sources
 from tinybert.corpus.sources import documents, split_heldout, wikitext_articles, write_splits
 from tinybert.errors import UserError
+from tinybert.progress import text_progress_bar
 
 REAL = Path(__file__).parents[2] / "shared" / "real"
 
@@ -108,6 +109,15 @@ def test_gz_byte_order_mark_and_windows_line_ends(tmp_path):
     file = tmp_path / "a.txt.gz"
     file.write_bytes(gzip.compress("\ufeff = Größe = \r\nEin Satz .\r\nNoch einer .\r\n".encode()))
     assert read(file) == [{"title": "Größe", "text": "Ein Satz .\nNoch einer ."}]
+
+
+def test_progress_reaches_the_size_of_the_files_packed_ones_included(tmp_path, monkeypatch):
+    bars = []
+    monkeypatch.setattr(sources, "text_progress_bar", lambda title: bars.append(text_progress_bar(title)) or bars[0])
+    files = [write(tmp_path / "a.txt", WIKITEXT), write(tmp_path / "b.txt.gz", gzip.compress(WIKITEXT.encode() * 999))]
+    assert len(read(*files)) == 2 * 1000
+    size_bytes = sum(file.stat().st_size for file in files)
+    assert (bars[0].n, bars[0].total, bars[0].documents) == (size_bytes, size_bytes, 2000)
 
 
 def test_globs_are_sorted_and_a_file_named_twice_is_read_once(tmp_path):

@@ -28,19 +28,24 @@ def test_every_stage_leaves_its_metrics_and_only_plain_numbers(project):
     assert files == [
         "augment/cola.json",
         "domain_distill/little_professor.json",
+        "evaluate/cola-bilstm.json",
         "evaluate/cola-tinybert4.json",
         "evaluate_domain/little_professor.json",
         "filter_corpus.json",
         "finetune_teacher/cola.json",
+        "general_distill/bilstm.json",
         "general_distill/little_professor.json",
         "general_distill/tinybert4.json",
         "prepare_corpus.json",
         "prepare_glue/cola.json",
         "prepare_teacher.json",
         "prepare_tokenizer.json",
+        "prune/cola-bilstm-20.json",
         "prune/cola-tinybert4-20.json",
         "quantize/cola-tinybert4.json",
+        "task_distill_intermediate/cola-bilstm.json",
         "task_distill_intermediate/cola-tinybert4.json",
+        "task_distill_prediction/cola-bilstm.json",
         "task_distill_prediction/cola-tinybert4.json",
         "tokenize/domain.json",
         "tokenize/general.json",
@@ -66,11 +71,11 @@ def test_mlflow_has_a_run_for_each_stage_under_one_parent(project):
         unfinished = database.execute("select count(*) from runs where status != 'FINISHED'").fetchone()[0]
         curve = database.execute("select count(*) from metrics where key = 'curve/total'").fetchone()[0]
     stages = [value for _, key, value in tags if key == "stage"]
-    assert len(stages) == 19
+    assert len(stages) == 24
     assert "report" in stages
     assert len({value for _, key, value in tags if key == "mlflow.parentRunId"}) == 1
     assert unfinished == 0
-    assert curve == 4 * 8  # one point a step in each training stage
+    assert curve == 4 * 10  # one point a step in each training stage; a bilstm skips two of them
 
 
 def test_the_student_folder_serves_itself(project):
@@ -80,6 +85,18 @@ def test_the_student_folder_serves_itself(project):
     }
     served = {path.name for path in (project / "models/onnx/cola/tinybert4").iterdir()}
     assert {"fp32.onnx", "dynamic.onnx", "qdq.onnx", "qoperator.onnx", "tokenizer.json", "config.json"} <= served
+
+
+def test_models_answer_questions(project):
+    asked = run(project, "tinybert.evaluation.ask", "The capital of France is [MASK].", PYTHONPATH="src")
+    assert asked.returncode == 0, asked.stderr
+    assert [line.split()[0] for line in asked.stdout.splitlines()] == ["teacher", "little_professor"]
+    probabilities = [float(part) for part in asked.stdout.splitlines()[0].split()[2::2]]
+    assert len(probabilities) == 5
+    assert probabilities == sorted(probabilities, reverse=True)
+    refused = run(project, "tinybert.evaluation.ask", "The capital of France is Paris.", PYTHONPATH="src")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+    assert "must hold [MASK] exactly once" in refused.stderr
 
 
 def test_changing_one_students_domain_loss_reruns_only_its_domain_stages_and_the_report(project):

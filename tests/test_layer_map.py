@@ -1,10 +1,9 @@
 """Layer maps against the published lists."""
 
 import pytest
-import torch
 
-from tinybert import layer_map
 from tinybert.errors import UserError
+from tinybert.layer_map import mapped_layers
 
 
 @pytest.mark.parametrize(
@@ -16,30 +15,27 @@ from tinybert.errors import UserError
         ("uniform", 6, 12, [2, 4, 6, 8, 10, 12]),
         ("uniform", 4, 6, [2, 3, 5, 6]),
         ("uniform", 3, 3, [1, 2, 3]),
+        ((1, 4, 4), 3, 4, [1, 4, 4]),
     ],
 )
-def test_named_maps(name, student_layers, teacher_layers, expected):
-    assert layer_map.mapped_layers(name, student_layers, teacher_layers) == expected
+def test_maps_to_one_layer_each(name, student_layers, teacher_layers, expected):
+    assert mapped_layers(name, student_layers, teacher_layers) == [[layer] for layer in expected]
 
 
-def test_explicit_map():
-    assert layer_map.mapped_layers((1, 4, 4), 3, 4) == [1, 4, 4]
+@pytest.mark.parametrize("name", ["mean", "random", "learnable"])
+@pytest.mark.parametrize(
+    ("student_layers", "teacher_layers", "expected"),
+    [
+        (4, 12, [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]),
+        (4, 6, [[1, 2], [3], [4, 5], [6]]),
+        (2, 2, [[1], [2]]),
+    ],
+)
+def test_maps_to_blocks_take_each_teacher_layer_once(name, student_layers, teacher_layers, expected):
+    assert mapped_layers(name, student_layers, teacher_layers) == expected
 
 
-def test_matrix_rows_are_one_hot_at_the_mapped_layers():
-    weights = layer_map.matrix("uniform", 4, 12)
-    assert weights.shape == (4, 12)
-    assert weights.sum(1).tolist() == [1.0] * 4
-    assert (weights.argmax(1) + 1).tolist() == [3, 6, 9, 12]
-
-
-def test_target_of_a_one_hot_row_is_the_layer_and_of_a_mixed_row_the_mean():
-    layers = {1: torch.tensor([1.0, 2.0]), 2: torch.tensor([5.0, 8.0])}
-    assert layer_map.target(torch.tensor([0.0, 1.0]), layers) is layers[2]
-    assert layer_map.target(torch.tensor([0.25, 0.75]), layers).tolist() == [4.0, 6.5]
-
-
-@pytest.mark.parametrize(("name", "named"), [((1, 7), "7"), ("uniform", "8 student layers")])
+@pytest.mark.parametrize(("name", "named"), [((1, 7), "7"), ("uniform", "8 student layers"), ("mean", "8 student")])
 def test_maps_beyond_the_teacher_are_refused(name, named):
     with pytest.raises(UserError, match=named):
-        layer_map.mapped_layers(name, 2 if isinstance(name, tuple) else 8, 6)
+        mapped_layers(name, 2 if isinstance(name, tuple) else 8, 6)

@@ -75,13 +75,67 @@ def padded(tensor, dims):
     return tensor
 
 
+def test_logits_are_summed_over_classes_and_averaged_over_rows():
+    student, teacher = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[3.0, 1.0], [0.5, 0.0]])
+    assert losses.logits(student, teacher).item() == pytest.approx((4 + 1 + 0.25) / 2)
+
+
+def test_attention_kl_by_hand_ignores_padding():
+    mask = torch.tensor([[True, True, False]])
+    student, teacher = torch.full((1, 1, 3, 3), 7.0), torch.full((1, 1, 3, 3), 99.0)
+    student[0, 0, :2, :2] = 0.0  # (.5, .5) in both rows
+    teacher[0, 0, :2, :2] = torch.tensor([[math.log(3.0), 0.0], [0.0, 0.0]])  # (.75, .25) and (.5, .5)
+    expected = (0.75 * math.log(1.5) + 0.25 * math.log(0.5) + 0.0) / 2
+    assert losses.attention_kl(student, teacher, mask).item() == pytest.approx(expected)
+
+
+def test_cosine_by_hand_ignores_padding_and_length():
+    mask = torch.tensor([[True, True, False]])
+    student = torch.tensor([[[1.0, 0.0], [3.0, 3.0], [5.0, 5.0]]])
+    teacher = torch.tensor([[[0.0, 2.0], [1.0, 1.0], [-1.0, -1.0]]])
+    assert losses.cosine(student, teacher, mask).item() == pytest.approx((1.0 + 0.0) / 2)
+
+
+def test_cls_by_hand_reads_directions_alone():
+    student, teacher = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[10.0, 0.0], [0.0, 5.0]])
+    assert losses.cls(student, teacher).item() == pytest.approx(((0.6 - 1) ** 2 + 0.8**2 + 0) / 2)
+
+
+def test_relations_in_numpy_between_models_of_other_widths():
+    """Relation heads are cut from the whole width, so that 6 and 8 dimensions compare in 2 heads."""
+    rng = np.random.default_rng(0)
+    shapes = {"student": (2, 4, 6), "teacher": (2, 4, 8)}
+    parts = {role: (rng.normal(size=shape), rng.normal(size=shape)) for role, shape in shapes.items()}
+    lengths = [4, 3]
+    expected = 0.0
+    for row, length in enumerate(lengths):
+        for head in range(2):
+            rows = {}
+            for role, (left, right) in parts.items():
+                width = left.shape[-1] // 2
+                columns = slice(head * width, (head + 1) * width)
+                scores = left[row, :length, columns] @ right[row, :length, columns].T / np.sqrt(width)
+                rows[role] = softmax(scores)
+            expected += (rows["teacher"] * np.log(rows["teacher"] / rows["student"])).sum()
+    mask = torch.arange(4) < torch.tensor(lengths)[:, None]
+    tensors = {role: tuple(map(torch.tensor, pair)) for role, pair in parts.items()}
+    found = losses.relation(tensors["student"], tensors["teacher"], mask, heads=2)
+    assert found.item() == pytest.approx(expected / (2 * sum(lengths)), rel=1e-12)
+
+
+def relation(student, teacher, mask):
+    return losses.relation((student, student), (teacher, teacher), mask, heads=2)
+
+
 def test_twice_the_padding_changes_no_loss():
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator)  # noqa: E731
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     wide = torch.cat([mask, torch.zeros_like(mask)], 1)
     scores, states = (draw(2, 4, 5, 5), draw(2, 4, 5, 5)), (draw(2, 5, 6), draw(2, 5, 6))
-    for loss, pair, dims in ((losses.attention, scores, (2, 3)), (losses.hidden, states, (1,))):
+    on_scores, on_states = (losses.attention, losses.attention_kl), (losses.hidden, losses.cosine, relation)
+    cases = [(loss, scores, (2, 3)) for loss in on_scores] + [(loss, states, (1,)) for loss in on_states]
+    for loss, pair, dims in cases:
         narrow = loss(*pair, mask)
         assert abs(narrow - loss(*(padded(part, dims) for part in pair), wide)) < 1e-10
         assert narrow > 0.1
@@ -91,8 +145,21 @@ def test_distances_to_oneself_are_zero():
     mask = torch.ones(2, 3, dtype=torch.bool)
     scores, states, logits = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 8), torch.randn(6, 9)
     assert losses.attention(scores, scores, mask) == 0
+    assert losses.attention_kl(scores, scores, mask) == 0
     assert losses.hidden(states, states, mask) == 0
+    assert losses.cls(logits, logits) == 0
+    assert losses.logits(logits, logits) == 0
+    assert relation(states, states, mask) == 0
+    assert losses.cosine(states, states, mask).abs() < 1e-6
     assert losses.prediction(logits, logits, temperature=2.0).abs() < 1e-6
+
+
+def test_no_predicted_token_is_no_loss():
+    """A process may get rows without one."""
+    nothing, labels = torch.zeros(0, 9, requires_grad=True), torch.zeros(0, dtype=torch.int64)
+    for loss in (losses.hard(nothing, labels), losses.prediction(nothing, nothing.detach(), temperature=2.0)):
+        assert loss.item() == 0.0
+        loss.backward()
 
 
 def test_half_precision_inputs_are_summed_in_float32():

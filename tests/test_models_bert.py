@@ -86,6 +86,15 @@ def test_scores_are_q_times_k_over_root_d_from_the_weights():
         assert found.scores[1][:, head].detach().numpy() == pytest.approx(expected, abs=1e-6)
 
 
+def test_queries_keys_and_values_are_those_of_the_weights():
+    model, example = masked_lm(), batch(positions=torch.arange(1))
+    found = model(example, Wanted(frozenset({0}), qkv=frozenset({1})))
+    layer = model.bert.encoder["layer"][0].attention["self"]
+    for name, part in (("query", found.queries), ("key", found.keys), ("value", found.values)):
+        expected = found.hidden[0] @ getattr(layer, name).weight.T + getattr(layer, name).bias
+        assert torch.allclose(part[1], expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("shape", "parameters"),
     [((30522, 312, 4, 12, 1200), 14_350_248), ((30522, 768, 12, 12, 3072), 109_482_240)],
@@ -109,12 +118,17 @@ def test_nothing_above_the_highest_wanted_layer_is_computed():
     model = masked_lm(TEACHER)
     calls = []
     for number, layer in enumerate(model.bert.encoder["layer"], start=1):
-        layer.register_forward_hook(lambda *_, number=number: calls.append(number))
+        for part in (layer.attention["self"].value, layer.output):
+            part.register_forward_hook(lambda *_, number=number: calls.append(number))
     model(batch(), Wanted(frozenset({2}), frozenset({1}), logits=False))
-    assert calls == [1, 2]
+    assert calls == [1, 1, 2, 2]
     calls.clear()
     model(batch(), Wanted(frozenset({1}), frozenset({3}), logits=False))
-    assert calls == [1, 2]  # of layer 3 the scores alone, from its queries and keys
+    assert calls == [1, 1, 2, 2]  # of layer 3 the scores alone, from its queries and keys
+    calls.clear()
+    found = model(batch(), Wanted(qkv=frozenset({2}), logits=False))
+    assert calls == [1, 1, 2]  # of layer 2 the values, but no output
+    assert [set(part) for part in (found.queries, found.keys, found.values, found.hidden)] == [{2}, {2}, {2}, set()]
 
 
 def test_scores_alone_equal_those_of_a_whole_layer():
@@ -126,7 +140,7 @@ def test_scores_alone_equal_those_of_a_whole_layer():
 def test_a_classifier_takes_the_encoder_and_draws_a_new_head(tmp_path):
     save_model(masked_lm(), tmp_path)
     torch.manual_seed(1)
-    model = load_classifier(tmp_path, ("a", "b", "c"))
+    model = load_classifier(tmp_path, ("a", "b", "c"), pair=False)
     ours, theirs = model.state_dict(), masked_lm().state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours if name.startswith("bert."))
     assert ours["classifier.weight"].shape == (3, 12)

@@ -7,27 +7,36 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.builders import STUDENT, TEACHER, classifier, masked_lm
+from tests.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tinybert.errors import UserError
 from tinybert.models.bert import MaskedLM
 from tinybert.models.folder import save_model
 from tinybert.models.pretrained import load_pretrained
 from tinybert.models.start import start_student
 from tinybert.models.teacher import start_teacher
+from tinybert.schema import Start
 
-SAME_WIDTH = SimpleNamespace(layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
-NARROW = SimpleNamespace(layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)
+SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
+NARROW = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)
+BILSTM = SimpleNamespace(kind="bilstm", layers=1, embedding=8, width=6, feed_forward=5, dropout=0.1)
+
+
+def start(architecture, teacher=None, **origin):
+    recipe = SimpleNamespace(architecture=architecture, start=Start(**origin))
+    sample = [batch((9, 8, 7), 9, seed=seed) for seed in range(8)]
+    return start_student(recipe, teacher or masked_lm(TEACHER), sample=lambda: sample)
 
 
 def test_random_start_has_the_recipes_shape_and_the_teachers_vocabulary():
-    student = start_student(NARROW, "random", teacher=masked_lm(TEACHER), layer_map="uniform")
-    assert student.config == replace(STUDENT, max_position_embeddings=32)
-    assert student.bert.embeddings.position_embeddings.weight.std().item() == pytest.approx(0.02, rel=0.2)
+    started = start(NARROW)
+    assert started.model.config == replace(STUDENT, max_position_embeddings=32)
+    assert started.model.bert.embeddings.position_embeddings.weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert started.projection is None
 
 
-def test_start_from_teacher_layers_copies_the_mapped_ones():
+def test_start_from_teacher_layers_of_the_same_shape_copies_them():
     teacher = masked_lm(TEACHER)
-    student = start_student(SAME_WIDTH, "teacher_layers", teacher=teacher, layer_map=(1, 3))
+    student = start(SAME_WIDTH, teacher, teacher=(1, 3)).model
     for ours, theirs in ((0, 0), (1, 2)):
         copied, original = student.bert.encoder["layer"][ours], teacher.bert.encoder["layer"][theirs]
         for (name, a), b in zip(copied.state_dict().items(), original.state_dict().values(), strict=True):
@@ -38,29 +47,43 @@ def test_start_from_teacher_layers_copies_the_mapped_ones():
     assert embeddings[0].data_ptr() != embeddings[1].data_ptr()
 
 
+def test_start_from_a_wider_teacher_brings_the_way_back():
+    started = start(NARROW, teacher="uniform")
+    assert started.model.config.hidden_size == 12
+    assert started.projection.shape == (24, 12)
+
+
+def test_a_bilstm_starts_from_the_teachers_word_embeddings():
+    teacher = masked_lm(TEACHER)
+    student = start(BILSTM, teacher, teacher="bottom").model
+    words = teacher.bert.embeddings.word_embeddings.weight.detach()
+    _, _, components = torch.linalg.svd(words.double(), full_matrices=False)
+    found = student.encoder.word_embeddings.weight.detach().double()
+    expected = words.double() @ components[:8].T
+    assert (found.abs() - expected.abs()).abs().max() < 1e-5
+    assert not torch.equal(start(BILSTM).model.encoder.word_embeddings.weight.detach().double(), found)
+
+
 def test_start_from_a_folder(tmp_path):
     save_model(masked_lm(seed=5), tmp_path)
-    student = start_student(NARROW, str(tmp_path), teacher=masked_lm(TEACHER), layer_map="uniform")
+    student = start(NARROW, folder=str(tmp_path)).model
     assert torch.equal(student.cls["predictions"].transform["dense"].weight,
                        masked_lm(seed=5).cls["predictions"].transform["dense"].weight)  # fmt: skip
 
 
 def test_starts_that_do_not_fit_are_refused(tmp_path):
-    teacher = masked_lm(TEACHER)
-    with pytest.raises(UserError, match="hidden_size is 12, the teacher's 24"):
-        start_student(NARROW, "teacher_layers", teacher=teacher, layer_map="uniform")
-    with pytest.raises(UserError, match="'nowhere' is no folder; random, teacher_layers or"):
-        start_student(NARROW, "nowhere", teacher=teacher, layer_map="uniform")
+    with pytest.raises(UserError, match=r"start\.folder: 'nowhere' is no folder"):
+        start(NARROW, folder="nowhere")
     save_model(masked_lm(replace(STUDENT, vocab_size=60)), tmp_path)
     with pytest.raises(UserError, match="has vocab_size 60, 50 is needed"):
-        start_student(NARROW, str(tmp_path), teacher=teacher, layer_map="uniform")
+        start(NARROW, folder=str(tmp_path))
 
 
 def test_a_start_folder_may_hold_any_encoder(tmp_path):
     """A released general student comes as an encoder alone, with its own positions; dropout is the recipe's."""
     stored = classifier(replace(STUDENT, max_position_embeddings=16, hidden_dropout_prob=0.3))
     save_model(stored, tmp_path)
-    student = start_student(NARROW, str(tmp_path), teacher=masked_lm(TEACHER), layer_map="uniform")
+    student = start(NARROW, folder=str(tmp_path)).model
     assert student.config.max_position_embeddings == 16
     assert student.config.hidden_dropout_prob == NARROW.dropout
     ours, theirs = student.bert.state_dict(), stored.bert.state_dict()

@@ -1,18 +1,26 @@
 """The weighted sum: what it asks for, what it adds up, where gradients go, what it refuses."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from ruamel.yaml import YAML
 
 from tests.builders import STUDENT, TEACHER, batch, classifier, masked_lm
+from tests.dependencies import ROOT
 from tinybert.errors import UserError
 from tinybert.models.activations import Wanted
-from tinybert.objective import Imitation, Objective
+from tinybert.objective import RELATION_LOSSES, UNITS, Imitation, Objective
+from tinybert.params import check_params
 
 ALL = {"hard": 1.0, "prediction": 2.0, "attention": 0.5, "hidden": 3.0, "embedding": 0.25}
+OTHERS = {"logits": 0.1, "attention_kl": 1.0, "cosine": 1.0, "cls": 2.0} | dict.fromkeys(RELATION_LOSSES, 1.0)
+EVERYTHING = Imitation(ALL | OTHERS, temperature=2.0, relation_heads=3)
+
+
+def default_tree():
+    return YAML(typ="safe").load(ROOT / "params.yaml")
 
 
 def masked_batch():
@@ -29,6 +37,11 @@ def test_asks_only_for_what_its_losses_read():
     hard = Objective(Imitation({"hard": 1.0}), STUDENT)
     assert hard.student_wants == Wanted()
     assert hard.teacher_wants is None
+    top = Objective(Imitation({"value_relation": 1.0, "cosine": 1.0}, relation_heads=3), STUDENT, TEACHER)
+    assert top.student_wants == Wanted(frozenset({2}), qkv=frozenset({2}), logits=False)
+    assert top.teacher_wants == Wanted(frozenset({4}), qkv=frozenset({4}), logits=False)
+    patient = Objective(Imitation({"cls": 1.0}), STUDENT, TEACHER)
+    assert patient.teacher_wants == Wanted(frozenset({2}), logits=False)  # all student layers but the last
     layers = Objective(Imitation({"attention": 1.0, "hidden": 1.0}, layer_map=(1, 3)), STUDENT, TEACHER)
     assert layers.student_wants == Wanted(frozenset({1, 2}), frozenset({1, 2}), logits=False)
     assert layers.teacher_wants == Wanted(frozenset({1, 3}), frozenset({1, 3}), logits=False)
@@ -64,8 +77,9 @@ def test_layer_terms_are_sums_over_student_layers_in_numpy():
 
 
 @pytest.mark.parametrize("projection", ["shared", "per_layer"])
-def test_gradients_reach_student_and_projections_and_never_the_teacher(projection):
-    objective = Objective(Imitation(ALL, projection=projection), STUDENT, TEACHER)
+def test_gradients_reach_student_projections_and_map_and_never_the_teacher(projection):
+    imitation = replace(EVERYTHING, projection=projection, layer_map="learnable", map_learning_rate=0.1)
+    objective = Objective(imitation, STUDENT, TEACHER)
     student, teacher = masked_lm(), masked_lm(TEACHER, seed=1)
     objective.total(run(objective, student, teacher, masked_batch())).backward()
     assert set(objective.projections) == {"embedding"} | (
@@ -77,7 +91,8 @@ def test_gradients_reach_student_and_projections_and_never_the_teacher(projectio
 
 
 def test_the_whole_sum_is_invariant_to_padding():
-    objective = Objective(Imitation(ALL, temperature=2.0), STUDENT, TEACHER).double()
+    assert set(EVERYTHING.weights) == set(UNITS)
+    objective = Objective(EVERYTHING, STUDENT, TEACHER).double()
     student, teacher = masked_lm().double(), masked_lm(TEACHER, seed=1).double()
     narrow = masked_batch()
     wide = replace(batch(width=14), positions=torch.tensor([1, 15, 29]), labels=narrow.labels)
@@ -86,7 +101,8 @@ def test_the_whole_sum_is_invariant_to_padding():
 
 
 def test_a_student_that_is_the_teacher_has_no_distance():
-    objective = Objective(Imitation({name: 1.0 for name in ALL if name != "hard"}), TEACHER, TEACHER)
+    weights = {name: 1.0 for name in EVERYTHING.weights if name != "hard"}
+    objective = Objective(Imitation(weights, relation_heads=3), TEACHER, TEACHER)
     terms = run(objective, masked_lm(TEACHER), masked_lm(TEACHER), masked_batch())
     assert not objective.projections
     assert all(abs(value) < 1e-6 for value in terms.values())
@@ -100,18 +116,34 @@ def test_classifiers_are_compared_the_same_way():
 
 def test_projections_are_kept_between_stages(tmp_path):
     first = Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
-    first.save_projections(tmp_path)
+    first.save(tmp_path)
     second = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
     new = second.projections["embedding"].weight.clone()
-    second.load_projections(tmp_path)
+    second.load(tmp_path)
     assert torch.equal(second.projections["hidden"].weight, first.projections["hidden"].weight)
     assert torch.equal(second.projections["embedding"].weight, new)
 
 
 def test_recipe_of_a_stage_drops_what_is_off():
-    stage = SimpleNamespace(losses={"hard": 1.0, "attention": 0.0}, temperature=None)
-    student = SimpleNamespace(general=stage, layer_map="top", projection="shared")
-    assert Imitation.of(student, "general") == Imitation({"hard": 1.0}, "top", "shared", 1.0)
+    tree = check_params(default_tree())
+    assert Imitation.of(tree, "lazy", "general") == Imitation({"hard": 1.0}, seed=42)
+    assert Imitation.of(tree, "pkd_skip", "general") == Imitation({})
+
+
+def test_alpha_trades_hidden_for_attention():
+    """2α·hidden + 2(1 − α)·attention, by hand for α = .25; a loss that it switches off is not computed."""
+    changed = default_tree()
+    changed["students"]["tinybert4"]["general"] = {"losses": {"attention": 1.0, "hidden": 3.0}, "alpha": 0.25}
+    assert Imitation.of(check_params(changed), "tinybert4", "general").weights == {"attention": 1.5, "hidden": 1.5}
+    changed["students"]["tinybert4"]["general"]["alpha"] = 1.0
+    assert Imitation.of(check_params(changed), "tinybert4", "general").weights == {"hidden": 6.0}
+
+
+def test_a_learnable_map_takes_its_settings_from_the_recipe():
+    changed = default_tree()
+    changed["students"]["tinybert4"]["layer_map"] = {"learnable": {"learning_rate": 0.01, "start": "last"}}
+    found = Imitation.of(check_params(changed), "tinybert4", "general")
+    assert (found.layer_map, found.map_start, found.map_learning_rate) == ("learnable", "last", 0.01)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +158,57 @@ def test_recipe_of_a_stage_drops_what_is_off():
 def test_unfit_pairs_are_refused_before_training(student, losses, layer_map, named):
     with pytest.raises(UserError, match=named):
         Objective(Imitation(losses, layer_map=layer_map), student, TEACHER)
+
+
+def test_a_random_map_asks_for_the_layers_it_drew_and_for_no_others():
+    objective = Objective(Imitation({"attention": 1.0, "hidden": 1.0}, layer_map="random"), STUDENT, TEACHER)
+    seen = set()
+    for step in range(20):
+        objective.begin_step(step)
+        wanted = objective.teacher_wants
+        assert wanted.hidden == wanted.scores
+        seen.add(tuple(sorted(wanted.hidden)))
+        run(objective, masked_lm(), masked_lm(TEACHER), batch())
+    assert seen == {(1, 3), (1, 4), (2, 3), (2, 4)}
+
+
+def test_mean_map_imitates_the_mean_of_each_block():
+    objective = Objective(Imitation({"attention": 1.0}, layer_map="mean"), STUDENT, TEACHER)
+    student, teacher, example = masked_lm(), masked_lm(TEACHER, seed=1), batch()
+    s, t = student(example, objective.student_wants), teacher(example, objective.teacher_wants)
+    pairs = (example.mask[:, :, None] & example.mask[:, None, :])[:, None].expand(-1, 3, -1, -1).numpy()
+    expected = 0.0
+    for ours, (first, second) in ((1, (1, 2)), (2, (3, 4))):
+        target = (t.scores[first] + t.scores[second]).detach().numpy() / 2
+        expected += ((s.scores[ours].detach().numpy() - target)[pairs] ** 2).mean()
+    assert objective(s, t, example)["attention"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_cls_reads_the_first_token_of_all_layers_but_the_last_in_numpy():
+    student_config = replace(TEACHER, num_hidden_layers=3)
+    objective = Objective(Imitation({"cls": 1.0}, layer_map=(1, 3, 4)), student_config, TEACHER)
+    student, teacher, example = masked_lm(student_config, seed=2), masked_lm(TEACHER, seed=1), batch()
+    s, t = student(example, objective.student_wants), teacher(example, objective.teacher_wants)
+    expected = 0.0
+    for ours, theirs in ((1, 1), (2, 3)):
+        a, b = (part[:, 0].detach().double().numpy() for part in (s.hidden[ours], t.hidden[theirs]))
+        a, b = a / np.linalg.norm(a, axis=1, keepdims=True), b / np.linalg.norm(b, axis=1, keepdims=True)
+        expected += ((a - b) ** 2).sum(1).mean()
+    assert objective(s, t, example)["cls"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_relations_compare_models_of_unequal_heads():
+    student_config = replace(STUDENT, num_attention_heads=2)
+    imitation = Imitation({"query_key_relation": 1.0, "value_relation": 1.0}, relation_heads=6)
+    objective = Objective(imitation, student_config, TEACHER)
+    terms = run(objective, masked_lm(student_config), masked_lm(TEACHER, seed=1), batch())
+    assert all(value > 1e-6 for value in terms.values())
+    with pytest.raises(UserError, match="width 12 is no multiple of relation_heads 5"):
+        Objective(replace(imitation, relation_heads=5), student_config, TEACHER)
+
+
+def test_projections_start_from_a_given_matrix():
+    objective = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    matrix = torch.randn(24, 12)
+    objective.start_projections(matrix)
+    assert all(torch.equal(part.weight, matrix) for part in objective.projections.values())

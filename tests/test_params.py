@@ -12,6 +12,7 @@ from tinybert.params import Declared, check_params, load_params
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
 DEFAULT = YAML(typ="safe").load(ROOT / "params.yaml")
+WITHOUT_PHASE_1 = {key: value for key, value in DEFAULT["students"]["tinybert4"].items() if key != "intermediate"}
 
 
 def keys(tree, path=()):
@@ -53,10 +54,22 @@ def changed(path: str, value):
         ("general.training.learning_rate", 0, "general.training.learning_rate: 0 should be greater than 0"),
         ("students.lazy.domain.losses.attention", -1.0, "domain.losses.attention: -1.0 should be greater"),
         ("students.lazy.domain.losses", {"hard": 0}, "students.lazy.domain: every λ of losses is 0"),
-        ("students.lazy.domain.losses.atention", 1.0, "'atention' should be 'hard', 'prediction', 'attention'"),
+        (
+            "students.lazy.domain.losses.atention",
+            1.0,
+            "'atention' should be 'hard', 'prediction', 'logits', 'attention'",
+        ),
         ("students.lazy.domain.temperature", None, "students.lazy.domain: temperature is missing"),
-        ("students.lazy.layer_map", "upper", "students.lazy.layer_map: 'upper' must be uniform, top, bottom or a list"),
-        ("students.lazy.layer_map", [0, 1, 2], "students.lazy.layer_map: [0, 1, 2] must be uniform, top, bottom or"),
+        (
+            "students.lazy.layer_map",
+            "upper",
+            "students.lazy.layer_map: 'upper' must be uniform, top, bottom, mean, random or a list",
+        ),
+        (
+            "students.lazy.layer_map",
+            [0, 1, 2],
+            "students.lazy.layer_map: [0, 1, 2] must be uniform, top, bottom, mean, random or",
+        ),
         (
             "students.lazy.layer_map",
             [1, 2, 3],
@@ -69,7 +82,39 @@ def changed(path: str, value):
         ("glue.tasks", "cola", "glue.tasks: 'cola' must be a list"),
         ("glue.tasks", [], "glue.tasks: [] Value should have at least 1 item"),
         ("glue.students", ["nobody"], "glue.students lists nobody, which is not among general.students: lazy, "),
-        ("glue.students", ["lazy"], "glue.students lists lazy, which has no section students.lazy.intermediate"),
+        ("glue.students", ["lazy"], "glue.students lists lazy, which has no section students.lazy.prediction"),
+        (
+            "students.tinybert4",
+            WITHOUT_PHASE_1,
+            "does not say what students.tinybert4.intermediate is; add it, null where",
+        ),
+        (
+            "students.lazy.layer_map",
+            "learnable",
+            "each student layer ({learnable: {learning_rate: 1.0e-3, start: equal}})",
+        ),
+        (
+            "students.lazy.layer_map",
+            {"learnable": {"learning_rate": 0.1, "start": "x"}},
+            "lazy.layer_map.learnable.start: 'x'",
+        ),
+        ("students.lazy.start", "local/x", "'local/x' must be random, {teacher: uniform | top | bottom | [layers]} or"),
+        ("students.lazy.start", {"teacher": [1, 9]}, "students.lazy.start.teacher: 9 is beyond the teacher's layers"),
+        ("students.lazy.start", {"teacher": [1]}, "start.teacher lists 1 teacher layers; one for each of the 2"),
+        ("students.lazy.start", {"teacher": [1, 2], "folder": "x"}, "teacher and folder are both given"),
+        (
+            "students.bilstm.prediction",
+            {"losses": {"hidden": 1.0}},
+            "prediction.losses.hidden: a BiLSTM has no layers to compare",
+        ),
+        ("students.lazy.domain", {"losses": {"value_relation": 1.0}}, "relation_heads is missing"),
+        (
+            "students.lazy.domain",
+            {"losses": {"value_relation": 1.0}, "relation_heads": 5},
+            "relation_heads 5 must divide the student's width 64 and the teacher's 128",
+        ),
+        ("students.lazy.domain", {"losses": {"attention": 1.0}, "alpha": 1.0}, "alpha 1.0 leaves no loss on"),
+        ("students.lazy.domain", {"losses": {"attention": 1.0}, "alpha": 1.5}, "students.lazy.domain.alpha: 1.5"),
         ("quantization.models", ["tinybert4_pruned30"], "lists tinybert4_pruned30, which is not among the task models"),
         ("teacher.pretraining.epochs", 0, "teacher: pretraining.epochs is 0; an embedded teacher"),
         ("masking.random_share", 0.5, "masking: mask_share + random_share is 1.3; at most 1 is allowed"),

@@ -12,7 +12,7 @@ from tinybert.corpus.blocks import Blocks
 from tinybert.errors import UserError
 from tinybert.glue.encoding import Encoded
 from tinybert.objective import Imitation, Objective
-from tinybert.training.loop import Settings, adamw, lr_factor, mixed_precision, total_steps, train
+from tinybert.training.loop import Distiller, Settings, adamw, lr_factor, mixed_precision, total_steps, train
 from tinybert.training.masking import Masker
 from tinybert.training.order import shuffled_batches
 from tinybert.training.result import training_metrics
@@ -32,7 +32,9 @@ def examples(count=24, seed=0) -> Encoded:
 
 
 def settings(epochs=3, learning_rate=1e-3, max_steps=None, precision="float32"):
-    training = SimpleNamespace(epochs=epochs, max_steps=max_steps, batch_size=8, learning_rate=learning_rate)
+    training = SimpleNamespace(
+        epochs=epochs, max_steps=max_steps, batch_size=8, learning_rate=learning_rate, accumulation_steps=1
+    )
     return Settings(training, OPTIMIZER, 7, precision)
 
 
@@ -95,10 +97,43 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_term():
 
 
 def test_only_matrices_are_decayed():
-    decayed, plain = adamw(masked_lm(), 0.01).param_groups
+    student, objective = masked_lm(), Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
+    decayed, plain = adamw(Distiller(student, objective), settings()).param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
-    assert {parameter.ndim for parameter in decayed["params"]} == {2}
-    assert {parameter.ndim for parameter in plain["params"]} == {1}
+    names = {id(parameter): name for name, parameter in Distiller(student, objective).named_parameters()}
+    kept = {names[id(parameter)] for parameter in plain["params"]}
+    assert {"objective.projections.hidden.weight", "student.bert.embeddings.word_embeddings.weight"} <= set(
+        names.values()
+    ) - kept
+    assert kept == {name for name in names.values() if name.endswith(".bias") or "LayerNorm" in name}
+
+
+def test_a_learnable_map_has_its_own_learning_rate():
+    imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.5)
+    *others, of_map = adamw(Distiller(masked_lm(), Objective(imitation, STUDENT, TEACHER)), settings()).param_groups
+    assert [group["peak_lr"] for group in (*others, of_map)] == [1e-3, 1e-3, 0.5]
+    assert [tuple(parameter.shape) for parameter in of_map["params"]] == [(2,), (2,)]
+    assert of_map["weight_decay"] == 0.0
+
+
+def test_the_weights_of_a_learnable_map_move_and_are_logged():
+    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+    imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.1)
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    objective = Objective(imitation, STUDENT, TEACHER)
+    curve = train(student, objective, batches, settings(), title="test", teacher=teacher)
+    names = ["map_1_1", "map_1_2", "map_2_3", "map_2_4"]
+    assert [name for name in curve[0] if name.startswith("map_")] == names
+    assert curve[0]["map_1_1"] != curve[-1]["map_1_1"]
+    assert curve[-1]["map_1_1"] + curve[-1]["map_1_2"] == pytest.approx(1.0)
+    assert training_metrics(student, curve)["layer_map"] == {name: curve[-1][name] for name in names}
+
+
+def test_without_losses_nothing_is_trained():
+    student = classifier(seed=1)
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    assert train(student, Objective(Imitation({}), STUDENT), batches, settings(), title="test") == []
+    assert all(torch.equal(a, b) for a, b in zip(student.parameters(), classifier(seed=1).parameters(), strict=True))
 
 
 def test_unknown_hardware_support_is_refused(monkeypatch):

@@ -80,14 +80,15 @@ def write_jsonl(path: str | Path, rows: Iterable[dict]) -> int:
 
 def read_jsonl(path: str | Path) -> Iterator[dict]:
     """Yields the objects of a JSON-lines file one by one; a line that is none is a UserError."""
-    with open(path, encoding="utf-8") as handle:
+    with open(path, "rb") as handle:
         for number, line in enumerate(handle, start=1):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
+            except ValueError:  # no JSON, or no UTF-8
                 row = None
             if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number}: {line[:40]!r} is no JSON object; one a line is expected")
+                start = line[:40].decode(errors="replace")
+                raise UserError(f"{path}, line {number}: {start!r} is no JSON object; one a line is expected")
             yield row
 
 

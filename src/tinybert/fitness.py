@@ -9,6 +9,9 @@ from tinybert.errors import UserError
 from tinybert.layer_map import mapped_layers
 
 STAGES = ("general", "domain", "intermediate", "prediction")
+LOGIT_LOSSES = ("hard", "prediction", "logits")
+SAME_HEADS = ("attention", "attention_kl")
+RELATIONS = ("query_key_relation", "value_relation")
 
 
 def refuse_repeats(key: str, names: tuple) -> None:
@@ -24,26 +27,56 @@ def refuse_strangers(key: str, names: Iterable[str], known: Iterable[str], where
             raise ValueError(f"{key} lists {name}, which is not among {where}: {', '.join(known)}")
 
 
+def refuse_layer_losses(stage: str, losses: Mapping[str, float], architecture) -> None:
+    """Inner layers can be compared between models that have them, and [CLS] below the top only where there is one."""
+    for name, weight in losses.items():
+        if not weight or name in LOGIT_LOSSES:
+            continue
+        if architecture.kind == "bilstm":
+            raise ValueError(
+                f"{stage}.losses.{name}: a BiLSTM has no layers to compare with a BERT's; "
+                "use prediction, logits or hard instead"
+            )
+        if name == "cls" and architecture.layers == 1:
+            raise ValueError(f"{stage}.losses.cls: reads all layers but the last, and there is one; use hidden instead")
+
+
 def refuse_misfits(students: Mapping, teacher) -> None:
     """What a teacher from elsewhere is refused for once it is loaded is known of an embedded one at once.
 
     students: name -> recipe. teacher: the architecture section of the embedded teacher.
     """
     for name, student in students.items():
+        if student.start.teacher:
+            _refuse_map(f"students.{name}.start.teacher", student.start.teacher, student, teacher.layers)
         for stage in STAGES:
-            recipe = getattr(student, stage)
-            losses = {loss for loss, weight in recipe.losses.items() if weight} if recipe else set()
-            if losses & {"attention", "hidden"}:
-                _refuse_map(f"students.{name}.layer_map", student, teacher.layers)
-            if "attention" in losses and student.architecture.heads != teacher.heads:
-                raise ValueError(
-                    f"students.{name}.{stage}.losses.attention: the student has {student.architecture.heads} heads, "
-                    f"the teacher {teacher.heads}; set architecture.heads to {teacher.heads} or use hidden instead"
-                )
+            if recipe := getattr(student, stage):
+                losses = {loss for loss, weight in recipe.weighted_losses.items() if weight}
+                _refuse_unfit_losses(f"students.{name}", stage, losses, student, teacher)
 
 
-def _refuse_map(key: str, student, teacher_layers: int) -> None:
+def _refuse_unfit_losses(key: str, stage: str, losses: set[str], student, teacher) -> None:
+    if losses - {*LOGIT_LOSSES, "embedding"}:
+        named = student.layer_map if isinstance(student.layer_map, (str, tuple)) else "learnable"
+        _refuse_map(f"{key}.layer_map", named, student, teacher.layers)
+    for name in sorted(losses & set(SAME_HEADS)):
+        if student.architecture.heads != teacher.heads:
+            raise ValueError(
+                f"{key}.{stage}.losses.{name}: the student has {student.architecture.heads} heads, the teacher "
+                f"{teacher.heads}; set architecture.heads to {teacher.heads}, or use query_key_relation and "
+                "value_relation instead"
+            )
+    for name in sorted(losses & set(RELATIONS)):
+        heads = getattr(student, stage).relation_heads
+        if student.architecture.width % heads or teacher.width % heads:
+            raise ValueError(
+                f"{key}.{stage}.losses.{name}: relation_heads {heads} must divide the student's width "
+                f"{student.architecture.width} and the teacher's {teacher.width}"
+            )
+
+
+def _refuse_map(key: str, layers, student, teacher_layers: int) -> None:
     try:
-        mapped_layers(student.layer_map, student.architecture.layers, teacher_layers)
+        mapped_layers(layers, student.architecture.layers, teacher_layers)
     except UserError as error:
         raise ValueError(f"{key}: {str(error).removeprefix('layer_map: ')}") from None

@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 
 from tinybert.errors import UserError
 
@@ -50,7 +51,7 @@ def _is_reachable() -> bool:
         return True  # an answer, if not a kind one
     except urllib.error.URLError as error:
         return "SSL" in type(error.reason).__name__  # the libraries bring certificates of their own
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return False
     return True
 

@@ -1,12 +1,6 @@
-"""Which teacher layers a student layer imitates, as a matrix."""
-
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+"""Which teacher layers each student layer imitates; plain lists, for params are checked where there is no torch."""
 
 from tinybert.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def uniform(student_layers: int, teacher_layers: int) -> list[int]:
@@ -24,40 +18,32 @@ def bottom(student_layers: int, teacher_layers: int) -> list[int]:
     return list(range(1, student_layers + 1))
 
 
-STRATEGIES = {"uniform": uniform, "top": top, "bottom": bottom}
+def blocks(student_layers: int, teacher_layers: int) -> list[list[int]]:
+    """The teacher's layers cut into one block for each student layer, each ending where the uniform map points."""
+    ends = uniform(student_layers, teacher_layers)
+    return [list(range(start + 1, end + 1)) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def mapped_layers(layer_map: str | tuple[int, ...], student_layers: int, teacher_layers: int) -> list[int]:
-    """The teacher layer (1-based) of each student layer; UserError where the teacher lacks one."""
+ONE_LAYER_MAPS = {"uniform": uniform, "top": top, "bottom": bottom}
+BLOCK_MAPS = ("mean", "random", "learnable")
+NAMED_MAPS = (*ONE_LAYER_MAPS, *BLOCK_MAPS)
+
+
+def mapped_layers(layer_map: str | tuple[int, ...], student_layers: int, teacher_layers: int) -> list[list[int]]:
+    """The teacher layers (1-based) that each student layer may imitate: one, or a block of them.
+
+    layer_map: one of NAMED_MAPS, or a teacher layer for each student layer. UserError where the teacher lacks one.
+    """
     if isinstance(layer_map, str):
         if student_layers > teacher_layers:
             raise UserError(
                 f"layer_map: {layer_map} cannot map {student_layers} student layers to {teacher_layers} teacher "
                 "layers; make the student shallower, or list a teacher layer for each student layer"
             )
-        return STRATEGIES[layer_map](student_layers, teacher_layers)
+        if layer_map in BLOCK_MAPS:
+            return blocks(student_layers, teacher_layers)
+        return [[layer] for layer in ONE_LAYER_MAPS[layer_map](student_layers, teacher_layers)]
     for layer in layer_map:
         if layer > teacher_layers:
             raise UserError(f"layer_map: {layer} is beyond the teacher's layers; choose from 1 to {teacher_layers}")
-    return list(layer_map)
-
-
-def matrix(layer_map: str | tuple[int, ...], student_layers: int, teacher_layers: int) -> "Tensor":
-    """The map as weights (student layers, teacher layers) float32; each row sums to 1."""
-    import torch  # here, for params are checked with the lists alone, in stages that need no torch
-
-    weights = torch.zeros(student_layers, teacher_layers)
-    for row, layer in enumerate(mapped_layers(layer_map, student_layers, teacher_layers)):
-        weights[row, layer - 1] = 1.0
-    return weights
-
-
-def target(weights: "Tensor", teacher_layers: Mapping[int, "Tensor"]) -> "Tensor":
-    """What one student layer imitates: Σ_j weights[j]·teacher layer j+1, over layers with a weight.
-
-    weights: (teacher layers,), one row of the map. teacher_layers: layer -> tensor, hidden states or scores.
-    """
-    read = weights.nonzero().flatten().tolist()
-    if len(read) == 1:  # a one-hot row, which sums to 1: the layer itself, without a copy
-        return teacher_layers[read[0] + 1]
-    return sum(weights[column] * teacher_layers[column + 1] for column in read)
+    return [[layer] for layer in layer_map]

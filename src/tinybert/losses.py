@@ -1,8 +1,10 @@
 """Every distillation loss: one pure function of real tokens each; padding never changes a value.
 
-All return a scalar. `mask` is (batch, length) bool, True on real tokens. Sums run over what is real and
-are divided by its count, so that neither the padded width nor what padding holds can matter. Inputs of
-half precision are compared in float32: a sum of many small squares has no place in eight bits.
+All return a scalar, a mean over what is real in the batch: rows, tokens, or (query, key) pairs. `mask` is
+(batch, length) bool, True on real tokens. Sums run over what is real and are divided by its count, so that
+neither the padded width nor what padding holds can matter. Inputs of half precision are compared in float32:
+a sum of many small squares has no place in eight bits. Every loss against a teacher is 0 where the student
+says what the teacher says.
 """
 
 import torch
@@ -17,8 +19,8 @@ def hard(logits: Tensor, labels: Tensor) -> Tensor:
     float scores with one output. Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
     """
     if logits.shape[-1] == 1:
-        return F.mse_loss(_wide(logits).squeeze(-1), labels)
-    return F.cross_entropy(_wide(logits), labels)
+        return _mean(F.mse_loss(_wide(logits).squeeze(-1), labels, reduction="sum"), len(labels))
+    return _mean(F.cross_entropy(_wide(logits), labels, reduction="sum"), len(labels))
 
 
 def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
@@ -28,12 +30,17 @@ def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: f
     differs by the teacher's entropy, a constant; T² keeps its size as T grows (Hinton et al. 2015, sec. 2).
     With one output, a regression, it is the squared difference of the outputs: a softmax of one is constant.
     """
-    student_logits, teacher_logits = _wide(student_logits), _wide(teacher_logits)
     if student_logits.shape[-1] == 1:
-        return F.mse_loss(student_logits, teacher_logits)
-    student = F.log_softmax(student_logits / temperature, dim=-1)
-    teacher = F.log_softmax(teacher_logits / temperature, dim=-1)
-    return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
+        return logits(student_logits, teacher_logits)
+    student = F.log_softmax(_wide(student_logits) / temperature, dim=-1)
+    teacher = F.log_softmax(_wide(teacher_logits) / temperature, dim=-1)
+    divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
+    return _mean(divergence, len(student_logits)) * temperature**2
+
+
+def logits(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """‖z_T − z_S‖², summed over classes, mean over rows. Both: (rows, classes). Source: Tang et al. 2019, sec. 3.2."""
+    return _mean(_squares(student_logits, teacher_logits).sum(), len(student_logits))
 
 
 def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
@@ -41,10 +48,36 @@ def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> T
 
     Both scores: (batch, heads, query, key). Source: TinyBERT eq. 7, 1/h Σ_i MSE(A_i^S, A_i^T).
     """
-    real_pairs = (mask[:, :, None] & mask[:, None, :])[:, None]  # (batch, 1, query, key)
-    squares = (_wide(student_scores) - _wide(teacher_scores)).square().masked_fill(~real_pairs, 0.0)
-    heads = student_scores.shape[1]
-    return squares.sum() / (real_pairs.sum() * heads)
+    real_pairs = _real_pairs(mask)
+    squares = _squares(student_scores, teacher_scores).masked_fill(~real_pairs, 0.0)
+    return squares.sum() / (real_pairs.sum() * student_scores.shape[1])
+
+
+def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
+    """KL(softmax(A^T) ‖ softmax(A^S)) over real keys, mean over heads and real queries.
+
+    Both scores: (batch, heads, query, key), unmasked, pre-softmax. Source: the attention transfer of MiniLM
+    (Wang et al. 2020, eq. 7), here at every mapped layer.
+    """
+    real_pairs = _real_pairs(mask)
+    student, teacher = (
+        F.log_softmax(_wide(scores).masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min), dim=-1)
+        for scores in (student_scores, teacher_scores)
+    )
+    divergence = (teacher.exp() * (teacher - student)).masked_fill(~real_pairs, 0.0)
+    return divergence.sum() / (mask.sum() * student_scores.shape[1])
+
+
+def relation(student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], mask: Tensor, *, heads: int) -> Tensor:
+    """KL between how tokens relate in teacher and student, mean over relation heads and real tokens.
+
+    student, teacher: two of the queries, keys or values of a layer, each (batch, length, width): (q, k) for
+    the query-key relation, (v, v) for the value relation. Each is cut into `heads` relation heads, whatever
+    the attention heads of its model are, and compared by the softmax of q·kᵀ/√d. Source: MiniLM eq. 8 and 9,
+    with the relation heads of MiniLMv2 (Wang et al. 2021, sec. 3.1).
+    """
+    scores = [_relation_scores(*pair, heads=heads) for pair in (student, teacher)]
+    return attention_kl(*scores, mask)
 
 
 def hidden(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tensor:
@@ -53,8 +86,46 @@ def hidden(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tens
     student_states: (batch, length, teacher width), already projected; teacher_states: the same shape.
     Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9 for the embedding output.
     """
-    squares = (_wide(student_states) - _wide(teacher_states)).square().masked_fill(~mask[..., None], 0.0)
+    squares = _squares(student_states, teacher_states).masked_fill(~mask[..., None], 0.0)
     return squares.sum() / (mask.sum() * student_states.shape[-1])
+
+
+def cosine(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tensor:
+    """1 − cos of the angle between states, mean over real tokens. Shapes as in `hidden`.
+
+    Source: DistilBERT (Sanh et al. 2019, sec. 3), L_cos of the top hidden states.
+    """
+    distances = 1.0 - F.cosine_similarity(_wide(student_states), _wide(teacher_states), dim=-1)
+    return distances.masked_fill(~mask, 0.0).sum() / mask.sum()
+
+
+def cls(student_states: Tensor, teacher_states: Tensor) -> Tensor:
+    """‖c_S/‖c_S‖ − c_T/‖c_T‖‖² of [CLS] states, mean over rows. Both: (batch, width), the student's projected.
+
+    Source: PKD (Sun et al. 2019, eq. 7), one layer's part of the sum.
+    """
+    student, teacher = (F.normalize(_wide(states), dim=-1) for states in (student_states, teacher_states))
+    return _mean(_squares(student, teacher).sum(), len(student))
+
+
+def _relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
+    """(batch, length, width) twice -> (batch, heads, query, key): scaled dot products in each relation head."""
+    left, right = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (left, right))
+    return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
+
+
+def _real_pairs(mask: Tensor) -> Tensor:
+    """(batch, 1, query, key) bool: both tokens are real."""
+    return (mask[:, :, None] & mask[:, None, :])[:, None]
+
+
+def _squares(student: Tensor, teacher: Tensor) -> Tensor:
+    return (_wide(student) - _wide(teacher)).square()
+
+
+def _mean(total: Tensor, count: int) -> Tensor:
+    """0 where there is nothing to average: a share of a batch may hold no predicted token."""
+    return total / max(count, 1)
 
 
 def _wide(values: Tensor) -> Tensor:

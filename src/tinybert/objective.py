@@ -7,98 +7,181 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tinybert import layer_map, losses
+from tinybert import losses
 from tinybert.errors import UserError
+from tinybert.layer_map import mapped_layers
+from tinybert.layer_weights import LayerWeights
 from tinybert.models.activations import Activations, Batch, Wanted
 from tinybert.models.bert import BertConfig
 
-PROJECTIONS = "projections.safetensors"
-LAYER_LOSSES = ("attention", "hidden", "embedding")  # read inner layers; the others read logits
+LEARNT = "objective.safetensors"
+
+# What each loss is a mean over (Batch.counts): parts of a batch on several processes are weighed by their share of it.
+UNITS = {
+    "hard": "predictions",
+    "prediction": "predictions",
+    "logits": "predictions",
+    "cls": "rows",
+    "hidden": "tokens",
+    "embedding": "tokens",
+    "cosine": "tokens",
+    "attention": "pairs",
+    "attention_kl": "tokens",
+    "query_key_relation": "tokens",
+    "value_relation": "tokens",
+}
+LOGIT_LOSSES = frozenset({"hard", "prediction", "logits"})
+SCORE_LOSSES = ("attention", "attention_kl")
+RELATION_LOSSES = ("query_key_relation", "value_relation")
+MAPPED_LOSSES = UNITS.keys() - LOGIT_LOSSES - {"embedding"}
 
 
 @dataclass(frozen=True)
 class Imitation:
     """What to imitate: λ by loss name, and the settings the losses read.
 
-    layer_map: uniform, top, bottom or a list. projection: shared or per_layer.
+    layer_map: a name of layer_map.NAMED_MAPS, or a teacher layer for each student layer. map_start and
+    map_learning_rate: of a learnable map. projection: shared or per_layer. relation_heads: of the relation losses.
     """
 
     weights: dict[str, float]
     layer_map: str | tuple[int, ...] = "uniform"
+    map_start: str = "equal"
+    map_learning_rate: float | None = None
     projection: str = "shared"
     temperature: float = 1.0
+    relation_heads: int | None = None
+    seed: int = 0
 
     @classmethod
-    def of(cls, student, stage: str) -> "Imitation":
-        """From a student's recipe in params and the name of its stage."""
-        recipe = getattr(student, stage)
-        weights = {name: weight for name, weight in recipe.losses.items() if weight > 0}
-        return cls(weights, student.layer_map, student.projection, recipe.temperature or 1.0)
+    def of(cls, params, name: str, stage: str) -> "Imitation":
+        """From the recipe of student `name` for one of its stages; nothing to imitate where it skips that stage."""
+        student = params.students[name]
+        recipe, learnable = getattr(student, stage), getattr(student.layer_map, "learnable", None)
+        if recipe is None:
+            return cls({})
+        return cls(
+            weights={name: weight for name, weight in recipe.weighted_losses.items() if weight > 0},
+            layer_map="learnable" if learnable else student.layer_map,
+            map_start=learnable.start if learnable else "equal",
+            map_learning_rate=learnable.learning_rate if learnable else None,
+            projection=student.projection,
+            temperature=recipe.temperature or 1.0,
+            relation_heads=recipe.relation_heads,
+            seed=params.seed,
+        )
 
 
 class Objective(nn.Module):
     """L = Σ_k λ_k·L_k; the layer losses are sums over the student's layers (TinyBERT eq. 6 and 11).
 
-    Holds the learned projections W_h and W_e (student width -> teacher width, without bias, only where
-    the widths differ and a loss reads them) and the layer map. `student_wants` and `teacher_wants` say
-    which activations its losses read; nothing else needs computing.
+    Holds what is trained beside the student: the projections W (student width -> teacher width, without bias, only
+    where the widths differ and a loss reads them), and the weights of a learnable layer map. `student_wants` and
+    `teacher_wants` say which activations its losses read at this step; nothing else needs computing.
     """
 
     def __init__(self, imitation: Imitation, student: BertConfig, teacher: BertConfig | None = None) -> None:
         super().__init__()
-        self.weights, self.temperature = imitation.weights, imitation.temperature
+        self.imitation, self.weights = imitation, imitation.weights
         self.layers = student.num_hidden_layers
-        reads_teacher = self._on(*LAYER_LOSSES, "prediction")
-        if reads_teacher:
+        self.reads_teacher = bool(self.weights.keys() - {"hard"})
+        self.map: LayerWeights | None = None
+        if self.reads_teacher:
             _refuse_unfit(imitation, student, teacher)
-        self.register_buffer("map", _map(imitation, student, teacher) if reads_teacher else None, persistent=False)
+            self.map = _layer_weights(imitation, self.layers, teacher.num_hidden_layers)
         self.projections = nn.ModuleDict()
-        if teacher and student.hidden_size != teacher.hidden_size:
-            self._add_projections(imitation.projection, student.hidden_size, teacher.hidden_size)
+        if self.reads_teacher and self.weights.keys() - LOGIT_LOSSES and student.hidden_size != teacher.hidden_size:
+            self._add_projections(student.hidden_size, teacher.hidden_size)
+
+    def _add_projections(self, student_width: int, teacher_width: int) -> None:
+        layers = self._hidden_layers()
+        names = dict.fromkeys(self._projection_name(layer) for layer in sorted(layers))
+        for name in names:
+            self.projections[name] = nn.Linear(student_width, teacher_width, bias=False)
+
+    def _projection_name(self, layer: int) -> str:
+        if layer == 0:
+            return "embedding"
+        return "hidden" if self.imitation.projection == "shared" else f"hidden_{layer}"
 
     def _on(self, *names: str) -> bool:
         return any(name in self.weights for name in names)
 
-    def _add_projections(self, kind: str, student_width: int, teacher_width: int) -> None:
-        names = ["embedding"] if self._on("embedding") else []
+    def _hidden_layers(self) -> set[int]:
+        """The student layers whose hidden states a loss reads; 0 is the embedding output."""
+        layers = {0} if self._on("embedding") else set()
         if self._on("hidden"):
-            names += ["hidden"] if kind == "shared" else [f"hidden_{layer}" for layer in range(1, self.layers + 1)]
-        for name in names:
-            self.projections[name] = nn.Linear(student_width, teacher_width, bias=False)
+            layers |= set(range(1, self.layers + 1))
+        if self._on("cls"):
+            layers |= set(self._cls_layers)
+        if self._on("cosine"):
+            layers.add(self.layers)
+        return layers
+
+    @property
+    def _cls_layers(self) -> range:
+        """All but the last layer, whose [CLS] state the prediction loss takes care of (PKD)."""
+        return range(1, self.layers)
 
     @property
     def student_wants(self) -> Wanted:
         """What the student must expose."""
-        return self._wants(frozenset(range(1, self.layers + 1)), logits=self.reads_predictions)
+        every = frozenset(range(1, self.layers + 1))
+        return Wanted(
+            hidden=frozenset(self._hidden_layers()),
+            scores=every if self._on(*SCORE_LOSSES) else frozenset(),
+            qkv=frozenset({self.layers}) if self._on(*RELATION_LOSSES) else frozenset(),
+            logits=self.reads_predictions,
+        )
 
     @property
     def reads_predictions(self) -> bool:
         """Whether a loss reads logits; on text only then are tokens masked, for others would predict nothing."""
-        return self._on("hard", "prediction")
+        return self._on(*LOGIT_LOSSES)
 
     @property
     def teacher_wants(self) -> Wanted | None:
-        """What the teacher must expose; None where no loss reads a teacher."""
-        if self.map is None:
+        """What the teacher must expose at this step; None where no loss reads a teacher."""
+        if not self.reads_teacher:
             return None
-        mapped = frozenset((self.map.any(dim=0).nonzero().flatten() + 1).tolist())
-        return self._wants(mapped, logits=self._on("prediction"))
+        ours = self.student_wants
+        return Wanted(
+            hidden=self._mapped(ours.hidden),
+            scores=self._mapped(ours.scores),
+            qkv=self._mapped(ours.qkv),
+            logits=self._on("prediction", "logits"),
+        )
 
-    def _wants(self, layers: frozenset[int], *, logits: bool) -> Wanted:
-        embedding = frozenset({0} if self._on("embedding") else ())
-        hidden = layers if self._on("hidden") else frozenset()
-        return Wanted(embedding | hidden, layers if self._on("attention") else frozenset(), logits)
+    def _mapped(self, student_layers: frozenset[int]) -> frozenset[int]:
+        """The teacher layers that the map gives to student layers; the embedding output is always its own."""
+        mapped = {teacher for layer in student_layers if layer for teacher in self.map.read(layer)}
+        return frozenset(mapped | ({0} & student_layers))
+
+    def begin_step(self, step: int) -> None:
+        """To be called before each training step: a random map draws its layers."""
+        if self.map:
+            self.map.redraw(step)
+
+    def observed(self) -> dict[str, float]:
+        """What is worth a line in the loss curve beside the losses: the weights of a learnable map."""
+        return self.map.learnt() if self.map else {}
 
     def forward(self, student: Activations, teacher: Activations | None, batch: Batch) -> dict[str, Tensor]:
         """The unweighted loss terms by name, each a scalar."""
         terms = {
             "hard": lambda: losses.hard(student.logits, batch.labels),
-            "prediction": lambda: losses.prediction(student.logits, teacher.logits, temperature=self.temperature),
-            "attention": lambda: self._attention(student, teacher, batch.mask),
-            "hidden": lambda: self._hidden(student, teacher, batch.mask),
-            "embedding": lambda: losses.hidden(
-                self._project("embedding", student.hidden[0]), teacher.hidden[0], batch.mask
+            "prediction": lambda: losses.prediction(
+                student.logits, teacher.logits, temperature=self.imitation.temperature
             ),
+            "logits": lambda: losses.logits(student.logits, teacher.logits),
+            "attention": lambda: self._scores(losses.attention, student, teacher, batch.mask),
+            "attention_kl": lambda: self._scores(losses.attention_kl, student, teacher, batch.mask),
+            "hidden": lambda: self._states(losses.hidden, range(1, self.layers + 1), student, teacher, batch.mask),
+            "embedding": lambda: losses.hidden(self._projected(student, 0), teacher.hidden[0], batch.mask),
+            "cosine": lambda: self._states(losses.cosine, [self.layers], student, teacher, batch.mask),
+            "cls": lambda: self._cls(student, teacher),
+            "query_key_relation": lambda: self._relation("queries", "keys", student, teacher, batch.mask),
+            "value_relation": lambda: self._relation("values", "values", student, teacher, batch.mask),
         }
         return {name: terms[name]() for name in self.weights}
 
@@ -106,42 +189,63 @@ class Objective(nn.Module):
         """Σ λ·term, the scalar to minimise."""
         return sum(self.weights[name] * term for name, term in terms.items())
 
-    def _attention(self, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
+    def _scores(self, loss, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
         return sum(
-            losses.attention(student.scores[layer], layer_map.target(self.map[layer - 1], teacher.scores), mask)
+            loss(student.scores[layer], self.map.target(layer, teacher.scores), mask)
             for layer in range(1, self.layers + 1)
         )
 
-    def _hidden(self, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
-        total = 0.0
-        for layer in range(1, self.layers + 1):
-            name = "hidden" if "hidden" in self.projections else f"hidden_{layer}"
-            projected = self._project(name, student.hidden[layer])
-            total = total + losses.hidden(projected, layer_map.target(self.map[layer - 1], teacher.hidden), mask)
-        return total
+    def _states(self, loss, layers, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
+        return sum(
+            loss(self._projected(student, layer), self.map.target(layer, teacher.hidden), mask) for layer in layers
+        )
 
-    def save_projections(self, folder: str | Path) -> None:
-        """Writes the projections, if there are any, beside the student's weights in `folder`."""
-        if tensors := self.projections.state_dict():
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, Path(folder) / PROJECTIONS)
+    def _cls(self, student: Activations, teacher: Activations) -> Tensor:
+        return sum(
+            losses.cls(self._projected(student, layer, first=True), self.map.target(layer, teacher.hidden)[:, 0])
+            for layer in self._cls_layers
+        )
 
-    def load_projections(self, folder: str | Path) -> None:
-        """Goes on with the projections that an earlier stage left in `folder`; what it did not need starts anew."""
-        path = Path(folder) / PROJECTIONS
-        if path.is_file():
-            ours, stored = self.projections.state_dict(), load_file(path)
-            self.projections.load_state_dict(ours | {name: stored[name] for name in ours.keys() & stored.keys()})
+    def _relation(self, left: str, right: str, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
+        """Of the top student layer and the teacher layer it is mapped to (MiniLM)."""
+        top = self.layers
+        ours = tuple(getattr(student, part)[top] for part in (left, right))
+        theirs = tuple(self.map.target(top, getattr(teacher, part)) for part in (left, right))
+        return losses.relation(ours, theirs, mask, heads=self.imitation.relation_heads)
 
-    def _project(self, name: str, states: Tensor) -> Tensor:
-        """Into the teacher's width; there already where the widths agree."""
+    def _projected(self, student: Activations, layer: int, *, first: bool = False) -> Tensor:
+        """Hidden states in the teacher's width, there already where the widths agree; `first`: of [CLS] alone."""
+        states = student.hidden[layer][:, 0] if first else student.hidden[layer]
+        name = self._projection_name(layer)
         return self.projections[name](states) if name in self.projections else states
 
+    @torch.no_grad()
+    def start_projections(self, weight: Tensor) -> None:
+        """Starts every projection from `weight` (teacher width, student width)."""
+        for projection in self.projections.values():
+            projection.weight.copy_(weight)
 
-def _map(imitation: Imitation, student: BertConfig, teacher: BertConfig) -> Tensor:
-    """The layer map; where only logits are imitated it is empty, and the depths need not fit."""
-    if not set(imitation.weights) & {"attention", "hidden"}:
-        return torch.zeros(student.num_hidden_layers, teacher.num_hidden_layers)
-    return layer_map.matrix(imitation.layer_map, student.num_hidden_layers, teacher.num_hidden_layers)
+    def save(self, folder: str | Path) -> None:
+        """Writes projections and map weights, if there are any, beside the student's weights in `folder`."""
+        if tensors := self.state_dict():
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, Path(folder) / LEARNT)
+
+    def load(self, folder: str | Path) -> None:
+        """Goes on with what an earlier stage left in `folder`; what that one did not need starts anew."""
+        path = Path(folder) / LEARNT
+        if path.is_file():
+            ours, stored = self.state_dict(), load_file(path)
+            kept = {name for name in ours.keys() & stored.keys() if ours[name].shape == stored[name].shape}
+            self.load_state_dict(ours | {name: stored[name] for name in kept})
+
+
+def _layer_weights(imitation: Imitation, student_layers: int, teacher_layers: int) -> LayerWeights:
+    """The layer map; where no loss reads mapped layers it is empty, and the depths need not fit."""
+    if not imitation.weights.keys() & MAPPED_LOSSES:
+        return LayerWeights([], "mean")
+    layers = mapped_layers(imitation.layer_map, student_layers, teacher_layers)
+    kind = imitation.layer_map if isinstance(imitation.layer_map, str) else "listed"
+    return LayerWeights(layers, kind, start=imitation.map_start, seed=imitation.seed)
 
 
 def _refuse_unfit(imitation: Imitation, student: BertConfig, teacher: BertConfig) -> None:
@@ -151,9 +255,17 @@ def _refuse_unfit(imitation: Imitation, student: BertConfig, teacher: BertConfig
             f"vocabulary: the student has {student.vocab_size} word pieces, the teacher {teacher.vocab_size}; "
             "both must use one tokenizer: start the student at random or from a folder with the teacher's vocabulary"
         )
-    heads = student.num_attention_heads, teacher.num_attention_heads
-    if "attention" in imitation.weights and heads[0] != heads[1]:
-        raise UserError(
-            f"losses.attention: the student has {heads[0]} heads, the teacher {heads[1]}; "
-            f"that loss needs equal numbers: set architecture.heads to {heads[1]} or use the hidden loss instead"
-        )
+    for name in imitation.weights.keys() & set(SCORE_LOSSES):
+        heads = student.num_attention_heads, teacher.num_attention_heads
+        if heads[0] != heads[1]:
+            raise UserError(
+                f"losses.{name}: the student has {heads[0]} heads, the teacher {heads[1]}; that loss needs equal "
+                f"numbers: set architecture.heads to {heads[1]}, or use query_key_relation and value_relation instead"
+            )
+    for name in imitation.weights.keys() & set(RELATION_LOSSES):
+        for role, config in (("student", student), ("teacher", teacher)):
+            if config.hidden_size % imitation.relation_heads:
+                raise UserError(
+                    f"losses.{name}: the {role}'s width {config.hidden_size} is no multiple of relation_heads "
+                    f"{imitation.relation_heads}; set it to a number that divides both widths"
+                )

@@ -1,5 +1,6 @@
 """Reading params.yaml: checked as a whole, one line for each mistake, then only what a stage declares."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,8 @@ PLAIN_MESSAGES = {
 
 
 def _is_key_tag(part: Any) -> bool:
-    """Pydantic puts "[key]" into the path of a mapping's mistaken key; people need it not."""
-    return part == "[key]"
+    """Pydantic puts "[key]" into the path of a mapping's mistaken key, and a form's tag where there are several."""
+    return isinstance(part, str) and part.startswith("[")
 
 
 class Declared:
@@ -82,3 +83,15 @@ class Declared:
         if key.startswith("_"):
             raise AttributeError(key)
         return self[key]
+
+
+def main() -> None:
+    """Checks params.yaml before a run: a mistake in a part that no stage reads anew would else go unnoticed."""
+    try:
+        load_params()
+    except UserError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

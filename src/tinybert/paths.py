@@ -80,5 +80,13 @@ def latency(task: str, model: str) -> Path:
     return Path(f"reports/latency/{task}-{model}.json")
 
 
+def checkpoints(stage: str, items: dict[str, str]) -> Path:
+    """Where a stage instance that trains keeps what it needs to go on after a kill; no output, and not in git.
+
+    In the project as the user has it, so that a queued experiment finds it again.
+    """
+    return given("/".join([".checkpoints", stage, *items.values()]))
+
+
 def _instance_file(root: str, stage: str, instance: str, ending: str) -> Path:
     return Path(root, stage, f"{instance}.{ending}") if instance else Path(root, f"{stage}.{ending}")

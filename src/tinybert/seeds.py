@@ -13,3 +13,8 @@ def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
     """
     tag = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:4])
     return np.random.default_rng((tag, len(place), *place, seed))
+
+
+def torch_seed(seed: int, purpose: str, *place: int) -> int:
+    """The same as a number for torch's generators."""
+    return int(stream(seed, purpose, *place).integers(2**63))

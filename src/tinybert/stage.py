@@ -2,13 +2,16 @@
 
 import argparse
 import csv
+import hashlib
 import json
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -16,6 +19,7 @@ from ruamel.yaml import YAML
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.files import atomic_file, write_json
+from tinybert.launch import is_main_process, relaunch
 from tinybert.params import Declared, load_params
 from tinybert.schema import Params
 from tinybert.tracking import Run, stage_run
@@ -26,18 +30,28 @@ class Stage:
     """One instance of a stage while it runs.
 
     name: the stage. items: its place in the matrix, such as {"task": "cola", "student": "tinybert4"}.
-    params: the declared part of the checked params. run: its MLflow run.
+    params: the declared part of the checked params; values: the same as plain data, by dotted key. run: its MLflow run.
     """
 
     name: str
     items: dict[str, str]
     params: Declared
+    values: dict[str, Any]
     run: Run
 
     @property
     def instance(self) -> str:
         """The items joined, as DVC joins them: cola-tinybert4; empty for a stage without a matrix."""
         return "-".join(self.items.values())
+
+    def fingerprint(self) -> str:
+        """Of all that decides the instance's result: its params, its code, its inputs, which are read for it."""
+        digest = hashlib.sha256(json.dumps(self.values, sort_keys=True).encode())
+        for path in declared_files(self.name, self.items):
+            digest.update(str(path).encode())
+            with open(path, "rb") as handle:
+                digest.update(hashlib.file_digest(handle, "sha256").digest())
+        return digest.hexdigest()[:32]
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         """Writes the instance's metrics file and logs it. Deterministic numbers only: no timings."""
@@ -57,16 +71,19 @@ class Stage:
             writer.writerows({k: f"{v:.6g}" for k, v in point.items()} for point in points)
 
 
-def run_stage(main: Callable[[Stage], None], *item_names: str) -> None:
+def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = False) -> None:
     """Runs `main` as the stage that its script names; `item_names` become command-line options.
 
-    The whole params.yaml is checked; `main` sees what dvc.yaml declares for the stage. A UserError ends
-    the script with one line for each mistake and exit code 1.
+    The whole params.yaml is checked; `main` sees what dvc.yaml declares for the stage. A stage that trains starts
+    itself anew under the launcher that the environment names, if any. A UserError ends the script with one line for
+    each mistake and exit code 1.
     """
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
     items = _read_items(main.__doc__, item_names)
     label = f"{name}@{'-'.join(items.values())}" if items else name
     try:
+        if trains:
+            relaunch(f"stages.{name}", sys.argv[1:])
         _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():
@@ -79,13 +96,20 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
     declared = declared_params(name, items)
     params = load_params()
     refuse_unknown_items(items, params)
-    with stage_run(name, "-".join(items.values()), params=declared_values(params, declared), tags=items) as run:
-        stage = Stage(name, items, Declared(params, declared), run)
+    values = declared_values(params, declared)
+    tracked = stage_run(name, "-".join(items.values()), params=values, tags=items)
+    with tracked if is_main_process() else nullcontext(Run()) as run:
+        stage = Stage(name, items, Declared(params, declared), values, run)
         main(stage)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        timing = {"seconds": round(time.monotonic() - started, 1), "peak_memory_mb": round(peak)}
-        write_json(paths.timing(name, stage.instance), timing)
-        run.log_metrics({"timing": timing})
+        if is_main_process():
+            _record_timing(stage, time.monotonic() - started)
+
+
+def _record_timing(stage: Stage, seconds: float) -> None:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    timing = {"seconds": round(seconds, 1), "peak_memory_mb": round(peak)}
+    write_json(paths.timing(stage.name, stage.instance), timing)
+    stage.run.log_metrics({"timing": timing})
 
 
 def _read_items(description: str | None, item_names: tuple[str, ...]) -> dict[str, str]:
@@ -110,18 +134,28 @@ def refuse_unknown_items(items: dict[str, str], params: Params) -> None:
 
 
 def declared_params(name: str, items: dict[str, str]) -> list[str]:
-    """The params keys that dvc.yaml declares for a stage, with the matrix items filled in.
+    """The params keys that dvc.yaml declares for a stage, with the matrix items filled in."""
+    return _declared("params", name, items)
 
-    Read from dvc.yaml itself: asking DVC would cost a second at the start of each stage.
-    """
+
+def declared_files(name: str, items: dict[str, str]) -> list[Path]:
+    """The files that a stage depends on by dvc.yaml, those in folders too, in a fixed order."""
+    found = []
+    for dep in map(Path, _declared("deps", name, items)):
+        found += sorted(path for path in dep.rglob("*") if path.is_file()) if dep.is_dir() else [dep]
+    return found
+
+
+def _declared(section: str, name: str, items: dict[str, str]) -> list[str]:
+    """Read from dvc.yaml itself: asking DVC would cost a second at the start of each stage."""
     with open("dvc.yaml", encoding="utf-8") as handle:
         stage = YAML(typ="safe").load(handle)["stages"][name]
-    keys = []
-    for key in stage.get("params", []):
-        for item, value in items.items():
-            key = key.replace(f"${{item.{item}}}", value)
-        keys.append(key)
-    return keys
+    values = []
+    for value in stage.get(section, []):
+        for item, chosen in items.items():
+            value = value.replace(f"${{item.{item}}}", chosen)
+        values.append(value)
+    return values
 
 
 def declared_values(params: Params, declared: list[str]) -> dict[str, Any]:

@@ -1,35 +1,76 @@
-"""Lines of UTF-8 text files, one at a time, with errors that name file and line."""
+"""Lines of UTF-8 text files, one at a time or in chunks of many, with errors that name file and line."""
 
 import gzip
+import io
+import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tinybert.errors import UserError
 
 LINE_LIMIT_BYTES = 16 * 2**20
+# Work for one process at a time: long enough to outweigh handing it over, small enough to hold a few dozen.
+CHUNK_BYTES = 2**20
 BYTE_ORDER_MARK = "\ufeff"
 
 
-def read_lines(path: str | Path, *, key: str) -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: str | Path, *, key: str, on_read: Callable[[int], None] = lambda size_bytes: None
+) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end) of a UTF-8 file; `.gz` is unpacked on the way.
 
-    Only "\\n" and "\\r\\n" end a line. UserError, which begins with the params key `key`, when the file cannot be
-    read, is no sound gzip file, is not UTF-8, holds NUL bytes, or has a line above 16 MiB.
+    Only "\\n" and "\\r\\n" end a line. `on_read` is told how many bytes of the file were read since it was told last
+    (packed ones of a `.gz`). UserError, which begins with the params key `key`, when the file cannot be read, is no
+    sound gzip file, is not UTF-8, holds NUL bytes, or has a line above 16 MiB.
     """
     path = Path(path)
-    open_file = gzip.open if path.suffix.lower() == ".gz" else open
+    is_packed = path.suffix.lower() == ".gz"
     try:
-        with open_file(path, "rb") as handle:
-            number = 0
+        with open(path, "rb") as file, gzip.open(file) if is_packed else file as handle:
+            number = position = 0
             while raw := handle.readline(LINE_LIMIT_BYTES + 1):
                 number += 1
+                before, position = position, file.tell()
+                on_read(position - before)
                 yield number, _decode(raw, f"{key}: {path}, line {number}")
     except FileNotFoundError:
         raise UserError(f"{key}: {path} does not exist; correct the path") from None
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UserError(f"{key}: {path} cannot be read ({reason}); replace the file or take it off the list") from None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some whole lines of a JSON-lines file, as they stand there; `first_line` counts from 1."""
+
+    path: str
+    first_line: int
+    data: bytes
+
+    def objects(self) -> Iterator[tuple[bytes, dict]]:
+        """Yields (line with its end, the object on it); a line that holds none is a UserError."""
+        for number, line in enumerate(io.BytesIO(self.data), start=self.first_line):
+            try:
+                found = json.loads(line.decode("utf-8"))
+            except (ValueError, RecursionError):
+                found = None
+            if not isinstance(found, dict):
+                beginning = line[:40].decode("utf-8", errors="replace")
+                raise UserError(f"{self.path}, line {number}: {beginning!r} is no JSON object; one a line is expected")
+            yield line, found
+
+
+def read_chunks(path: str | Path, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """Yields a JSON-lines file in chunks of at least `chunk_bytes`, the last one smaller."""
+    number = 1
+    with open(path, "rb") as handle:
+        while data := handle.read(chunk_bytes):
+            data += handle.readline()
+            yield Chunk(str(path), number, data)
+            number += data.count(b"\n")
 
 
 def _decode(raw: bytes, where: str) -> str:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from tinybert.compress.latency import open_session, predict
 from tinybert.files import atomic_file
 from tinybert.models.activations import Batch
-from tinybert.models.bert import SequenceClassifier
+from tinybert.models.bert import BertConfig, SequenceClassifier
+from tinybert.models.bilstm import BiLstmClassifier
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 17  # the first with LayerNormalization as one operator
@@ -31,7 +32,7 @@ class LogitsFromTensors(nn.Module):
         return self.model(batch).logits
 
 
-def export_onnx(model: SequenceClassifier, path: str | Path) -> None:
+def export_onnx(model: SequenceClassifier | BiLstmClassifier, path: str | Path) -> None:
     """Writes the model, as it answers in evaluation mode, to one ONNX file.
 
     Inputs input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
@@ -88,12 +89,16 @@ def _compare(plain: LogitsFromTensors, path: Path) -> None:
             )
 
 
-def _padded_example(model: SequenceClassifier, *, batch_size: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The three inputs: fixed random tokens and segments, rows of 2 to `length` real tokens."""
-    config = model.config
-    length = min(length, config.max_position_embeddings)
+def _padded_example(
+    model: SequenceClassifier | BiLstmClassifier, *, batch_size: int, length: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The three inputs: fixed random tokens, rows of 2 to `length` real tokens in two segments."""
+    config, segments = model.config, 2
+    if isinstance(config, BertConfig):
+        length, segments = min(length, config.max_position_embeddings), config.type_vocab_size
     generator = torch.Generator().manual_seed(0)
     input_ids = torch.randint(config.vocab_size, (batch_size, length), generator=generator)
-    token_type_ids = torch.randint(config.type_vocab_size, (batch_size, length), generator=generator)
-    real = torch.linspace(2, length, batch_size).long()
-    return input_ids, (torch.arange(length) < real[:, None]).long(), token_type_ids
+    real = torch.linspace(2, length, batch_size).long()[:, None]
+    places = torch.arange(length)
+    second = (places >= real // 2) & (places < real) & (segments > 1)
+    return input_ids, (places < real).long(), second.long()

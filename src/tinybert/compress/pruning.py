@@ -68,14 +68,11 @@ class Pruner:
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
             weight.masked_fill_(pruned, 0.0)
 
-    def sparsity(self) -> float:
-        """Share of exact zeros over all Linear weights, read from the weights themselves."""
-        return _share_of_zeros(self.weights)
-
 
 def linear_sparsity(model: nn.Module) -> float:
     """Share of exact zeros over all Linear weights of `model`."""
-    return _share_of_zeros(_linear_weights(model))
+    weights = _linear_weights(model)
+    return _count_true([weight.detach() == 0 for weight in weights]) / _total(weights)
 
 
 def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
@@ -84,10 +81,6 @@ def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
     if not weights:
         raise UserError(f"{type(model).__name__} has no Linear layer; pruning needs at least one")
     return weights
-
-
-def _share_of_zeros(weights: list[Tensor]) -> float:
-    return _count_true([weight.detach() == 0 for weight in weights]) / _total(weights)
 
 
 def _smallest(weights: list[Tensor], pruned: list[Tensor], count: int) -> list[Tensor]:

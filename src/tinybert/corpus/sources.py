@@ -11,6 +11,7 @@ from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.files import atomic_file
 from tinybert.hub import hub_access
+from tinybert.progress import TextBar, text_progress_bar
 from tinybert.text_lines import read_lines
 
 # WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = Section = =
@@ -28,12 +29,13 @@ def documents(settings, *, seed: int) -> Iterator[dict]:
     Section headings are dropped: they are no sentences. `seed` matters to the embedded corpus alone. Memory holds
     one article. UserError when a file, the Hub or a record is at fault, or when there is no text at all.
     """
-    articles = SOURCES[settings.source](settings, seed)
-    units = articles if settings.unit == "article" else _paragraphs(articles)
-    count = 0
-    for count, document in enumerate(islice(units, settings.max_documents), start=1):  # noqa: B007
-        yield document
-    if not count:
+    with text_progress_bar(f"corpus: {settings.source}") as progress:
+        articles = SOURCES[settings.source](settings, seed, progress)
+        units = articles if settings.unit == "article" else _paragraphs(articles)
+        for document in islice(units, settings.max_documents):
+            progress.advance(0, documents=1)
+            yield document
+    if not progress.documents:
         raise UserError(f"corpus.source: {settings.source}: no text in it; give a corpus with at least two documents")
 
 
@@ -96,17 +98,19 @@ def _paragraphs(articles: Iterable[dict]) -> Iterator[dict]:
                 yield {"title": article["title"], "text": text}
 
 
-def _embedded(settings, seed: int) -> Iterator[dict]:
+def _embedded(settings, seed: int, progress: TextBar) -> Iterator[dict]:
     from tinybert.embedded.articles import articles
 
-    return articles(seed)
+    for article in articles(seed):
+        progress.update(len(article["text"].encode()))
+        yield article
 
 
-def _hub(settings, seed: int) -> Iterator[dict]:
-    return wikitext_articles(_hub_rows(settings.hub))
+def _hub(settings, seed: int, progress: TextBar) -> Iterator[dict]:
+    return wikitext_articles(_hub_rows(settings.hub, progress))
 
 
-def _hub_rows(hub) -> Iterator[str]:
+def _hub_rows(hub, progress: TextBar) -> Iterator[str]:
     fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to embedded"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
         from datasets import load_dataset
@@ -115,12 +119,15 @@ def _hub_rows(hub) -> Iterator[str]:
         for row in rows:
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
+            progress.update(len(row["text"].encode()))
             yield row["text"]
 
 
-def _local(settings, seed: int) -> Iterator[dict]:
-    for path in _matching_files(settings.local.files):
-        yield from READERS[_ending(path)](path)
+def _local(settings, seed: int, progress: TextBar) -> Iterator[dict]:
+    files = _matching_files(settings.local.files)
+    progress.total = sum(path.stat().st_size for path in files)
+    for path in files:
+        yield from READERS[_ending(path)](path, progress)
 
 
 def _matching_files(patterns: Iterable[str]) -> list[Path]:
@@ -145,12 +152,12 @@ def _ending(path: Path) -> str:
     return Path(name.removesuffix(".gz")).suffix
 
 
-def _wikitext_file(path: Path) -> Iterator[dict]:
-    return wikitext_articles(line for _, line in read_lines(path, key=LOCAL_FILES_KEY))
+def _wikitext_file(path: Path, progress: TextBar) -> Iterator[dict]:
+    return wikitext_articles(line for _, line in read_lines(path, key=LOCAL_FILES_KEY, on_read=progress.update))
 
 
-def _jsonl_file(path: Path) -> Iterator[dict]:
-    for number, line in read_lines(path, key=LOCAL_FILES_KEY):
+def _jsonl_file(path: Path, progress: TextBar) -> Iterator[dict]:
+    for number, line in read_lines(path, key=LOCAL_FILES_KEY, on_read=progress.update):
         if line.strip():
             document = _json_document(line, f"{LOCAL_FILES_KEY}: {path}, line {number}")
             if document["text"]:

@@ -49,9 +49,7 @@ def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, flo
 
 def frequency_accuracy(blocks: Blocks, batches: Sequence[Batch], masker: Masker) -> float:
     """The share of masked tokens predicted right by always guessing the most frequent piece of `blocks`."""
-    counts = np.zeros(masker.vocabulary_size, dtype=np.int64)
-    for index in range(len(blocks)):
-        counts += np.bincount(blocks[index], minlength=masker.vocabulary_size)
+    counts = np.bincount(blocks.tokens, minlength=masker.vocabulary_size)
     counts[list(masker.special_ids)] = 0
     labels = torch.cat([batch.labels for batch in batches])
     return (labels == int(counts.argmax())).float().mean().item()

@@ -1,7 +1,7 @@
 """The cloze quiz of the domain track: prompts with one [MASK], answers of one word piece."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,19 +62,23 @@ def _read_quiz_file(path: Path) -> list[dict]:
     return rows
 
 
-def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Batch]:
-    """The prompts as batches that predict their [MASK], labels being the answers."""
+def prompt_batch(prompts: Sequence[str], tokenizer: Tokenizer) -> Batch:
+    """Prompts with one [MASK] each, as a batch that predicts it, without labels."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    mask_id = tokenizer.token_to_id("[MASK]")
+    encodings = tokenizer.encode_batch(list(prompts))
+    input_ids, mask = pad([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings])
+    positions = (input_ids.flatten() == tokenizer.token_to_id("[MASK]")).nonzero().flatten()
+    return Batch(input_ids, mask, torch.zeros_like(input_ids), positions=positions)
+
+
+def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Batch]:
+    """The prompts as batches that predict their [MASK], labels being the answers."""
     batches = []
     for start in range(0, len(questions), EVALUATION_BATCH_SIZE):
         part = questions[start : start + EVALUATION_BATCH_SIZE]
-        encodings = tokenizer.encode_batch([question.prompt for question in part])
-        input_ids, mask = pad([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings])
-        positions = (input_ids.flatten() == mask_id).nonzero().flatten()
         labels = torch.tensor([question.answer_id for question in part])
-        batches.append(Batch(input_ids, mask, torch.zeros_like(input_ids), labels, positions))
+        batches.append(replace(prompt_batch([question.prompt for question in part], tokenizer), labels=labels))
     return batches
 
 

@@ -46,6 +46,10 @@ class Task:
         return self.labels is None
 
     @property
+    def is_pair(self) -> bool:
+        return len(self.columns) == 2
+
+    @property
     def headline(self) -> str:
         return self.metrics[0]
 

@@ -14,17 +14,19 @@ class Wanted:
 
     hidden: indices of hidden states, 0 = embedding output, m = output of layer m.
     scores: layers (1-based) whose unmasked pre-softmax attention scores are returned.
+    qkv: layers whose queries, keys and values are returned.
     logits: whether the head runs.
     """
 
     hidden: frozenset[int] = frozenset()
     scores: frozenset[int] = frozenset()
+    qkv: frozenset[int] = frozenset()
     logits: bool = True
 
     @property
     def top_layer(self) -> int:
         """The highest layer that is read when the head does not run."""
-        return max(self.hidden | self.scores, default=0)
+        return max(self.hidden | self.scores | self.qkv, default=0)
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,15 @@ class Activations:
 
     hidden: index -> (batch, length, width).
     scores: layer -> (batch, heads, query, key), q·kᵀ/√d before mask and softmax.
+    queries, keys, values: layer -> (batch, length, width), all heads side by side.
     logits: (batch, classes), or (predicted tokens, vocabulary) for a masked LM; None when not wanted.
     """
 
     hidden: dict[int, Tensor] = field(default_factory=dict)
     scores: dict[int, Tensor] = field(default_factory=dict)
+    queries: dict[int, Tensor] = field(default_factory=dict)
+    keys: dict[int, Tensor] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
 
 
@@ -62,6 +68,27 @@ class Batch:
         """The same batch on `device`."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return Batch(**{name: None if value is None else value.to(device) for name, value in values.items()})
+
+    def rows(self, chosen: Tensor) -> "Batch":
+        """The rows `chosen` (int64, ascending), padded to the longest of them."""
+        length = int(self.mask[chosen].sum(dim=1).max())
+        labels, positions = self.labels, self.positions
+        if positions is not None:
+            place = torch.full((len(self.input_ids),), -1)
+            place[chosen] = torch.arange(len(chosen))
+            row, column = place[positions // self.mask.shape[1]], positions % self.mask.shape[1]
+            labels, positions = labels[row >= 0], (row * length + column)[row >= 0]
+        elif labels is not None:
+            labels = labels[chosen]
+        tokens = (part[chosen, :length] for part in (self.input_ids, self.mask, self.token_type_ids))
+        return Batch(*tokens, labels, positions)
+
+    def counts(self) -> dict[str, int]:
+        """What losses are means over: rows, predictions (logits rows), real tokens, real (query, key) pairs."""
+        lengths = self.mask.sum(dim=1)
+        predictions = len(lengths) if self.positions is None else len(self.positions)
+        pairs = int(lengths.square().sum())
+        return {"rows": len(lengths), "predictions": predictions, "tokens": int(lengths.sum()), "pairs": pairs}
 
 
 def best_device() -> torch.device:

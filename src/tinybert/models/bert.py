@@ -7,7 +7,7 @@ costs seconds in each of some forty stage processes.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,20 @@ class BertConfig:
                 f"architecture: width {self.hidden_size} is no multiple of {self.num_attention_heads} heads; "
                 "change width or heads"
             )
+
+    @classmethod
+    def of(cls, architecture, *, vocab_size: int, max_position_embeddings: int) -> "BertConfig":
+        """From an `architecture` section of params."""
+        return cls(
+            vocab_size=vocab_size,
+            hidden_size=architecture.width,
+            num_hidden_layers=architecture.layers,
+            num_attention_heads=architecture.heads,
+            intermediate_size=architecture.feed_forward,
+            max_position_embeddings=max_position_embeddings,
+            hidden_dropout_prob=architecture.dropout,
+            attention_probs_dropout_prob=architecture.dropout,
+        )
 
     def refuse_longer(self, tokens: int, what: str) -> None:
         """UserError where rows of `tokens` tokens are longer than the model has positions; `what` names their key."""
@@ -77,7 +91,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention; hands out its unmasked scores when they are wanted."""
+    """Multi-head attention in steps, so that a model computes and hands out no more than is wanted."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -88,32 +102,27 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(width, width)
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, hidden: Tensor, mask: Tensor, want_scores: bool) -> tuple[Tensor, Tensor | None]:
-        """hidden (batch, length, width), mask (batch, 1, 1, key) -> context, scores or None."""
-        query, key, value = (self._split(part(hidden)) for part in (self.query, self.key, self.value))
-        dropout = self.dropout if self.training else 0.0
-        if not want_scores:
-            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-            return self._join(context), None
-        scores = self._scores(query, key)
-        weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
-        context = F.dropout(weights, dropout) @ value
-        return self._join(context), scores
-
-    def scores(self, hidden: Tensor) -> Tensor:
-        """The scores alone: (batch, heads, query, key), q·kᵀ/√d before mask and softmax."""
-        return self._scores(self._split(self.query(hidden)), self._split(self.key(hidden)))
-
-    @staticmethod
-    def _scores(query: Tensor, key: Tensor) -> Tensor:
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """Two of (batch, length, width) -> (batch, heads, query, key): q·kᵀ/√d before mask and softmax."""
+        query, key = self._split(query), self._split(key)
         return (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None) -> Tensor:
+        """The context (batch, length, width) of projected inputs, from `scores` where they are computed already.
+
+        mask: (batch, 1, 1, key) bool, True on real tokens.
+        """
+        dropout = self.dropout if self.training else 0.0
+        query, key, value = (self._split(part) for part in (query, key, value))
+        if scores is None:
+            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        else:
+            weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+            context = F.dropout(weights, dropout) @ value
+        return context.transpose(1, 2).flatten(2)
 
     def _split(self, hidden: Tensor) -> Tensor:
         return hidden.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (batch, heads, length, head width)
-
-    @staticmethod
-    def _join(context: Tensor) -> Tensor:
-        return context.transpose(1, 2).flatten(2)
 
 
 class ResidualOutput(nn.Module):
@@ -129,6 +138,23 @@ class ResidualOutput(nn.Module):
         return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
 
 
+@dataclass(frozen=True)
+class LayerWanted:
+    """What is wanted of one layer."""
+
+    output: bool
+    scores: bool
+    qkv: bool
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """What a layer hands out beside its output: scores (batch, heads, query, key); q, k, v (batch, length, width)."""
+
+    scores: Tensor | None
+    qkv: tuple[Tensor, Tensor, Tensor] | None = None
+
+
 class Layer(nn.Module):
     """One transformer layer."""
 
@@ -141,10 +167,19 @@ class Layer(nn.Module):
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.intermediate_size)})
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, mask: Tensor, want_scores: bool) -> tuple[Tensor, Tensor | None]:
-        context, scores = self.attention["self"](hidden, mask, want_scores)
-        attended = self.attention["output"](context, hidden)
-        return self.output(F.gelu(self.intermediate["dense"](attended)), attended), scores
+    def forward(self, hidden: Tensor, mask: Tensor, wanted: "LayerWanted") -> tuple[Tensor | None, "Exposed"]:
+        """The layer's output, unless nothing reads it, and what it exposes."""
+        attend = self.attention["self"]
+        query, key = attend.query(hidden), attend.key(hidden)
+        scores = attend.scores(query, key) if wanted.scores else None
+        if not (wanted.output or wanted.qkv):
+            return None, Exposed(scores)
+        value = attend.value(hidden)
+        exposed = Exposed(scores, (query, key, value) if wanted.qkv else None)
+        if not wanted.output:
+            return None, exposed
+        attended = self.attention["output"](attend(query, key, value, mask, scores), hidden)
+        return self.output(F.gelu(self.intermediate["dense"](attended)), attended), exposed
 
 
 class Bert(nn.Module):
@@ -158,22 +193,23 @@ class Bert(nn.Module):
 
     def forward(self, batch: Batch, want: Wanted) -> tuple[Activations, Tensor]:
         """Runs the layers that `want` needs; returns its activations (no logits) and the last hidden state run."""
-        hidden_states, scores = {}, {}
+        found = Activations()
         mask = batch.mask[:, None, None, :]  # (batch, 1, 1, key)
         hidden = self.embeddings(batch.input_ids, batch.token_type_ids)
         if 0 in want.hidden:
-            hidden_states[0] = hidden
+            found.hidden[0] = hidden
         layers = list(self.encoder["layer"])
-        for number, layer in enumerate(layers if want.logits else layers[: want.top_layer], start=1):
-            if not want.logits and number == want.top_layer and number not in want.hidden:
-                scores[number] = layer.attention["self"].scores(hidden)  # nothing reads this layer's output
-                break
-            hidden, layer_scores = layer(hidden, mask, number in want.scores)
+        last = len(layers) if want.logits else want.top_layer
+        for number, layer in enumerate(layers[:last], start=1):
+            is_read = want.logits or number < last or number in want.hidden
+            hidden, exposed = layer(hidden, mask, LayerWanted(is_read, number in want.scores, number in want.qkv))
             if number in want.scores:
-                scores[number] = layer_scores
+                found.scores[number] = exposed.scores
+            if number in want.qkv:
+                found.queries[number], found.keys[number], found.values[number] = exposed.qkv
             if number in want.hidden:
-                hidden_states[number] = hidden
-        return Activations(hidden=hidden_states, scores=scores), hidden
+                found.hidden[number] = hidden
+        return found, hidden
 
     def pooled(self, hidden: Tensor) -> Tensor:
         """(batch, length, width) -> (batch, width): the [CLS] state after the pooler."""
@@ -202,6 +238,8 @@ class BertModel(nn.Module, ABC):
     """A BERT with a head. `architecture` is the Hugging Face class that loads the same folder."""
 
     architecture: str
+    model_type = "bert"
+    encoder_prefix = "bert."  # of the names of all weights but the head's
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -226,9 +264,7 @@ class BertModel(nn.Module, ABC):
     def forward(self, batch: Batch, want: Wanted = Wanted()) -> Activations:  # noqa: B008 (frozen)
         """The wanted activations of a batch; logits as `head_logits` documents them."""
         activations, hidden = self.bert(batch, want)
-        if not want.logits:
-            return activations
-        return Activations(activations.hidden, activations.scores, self.head_logits(hidden, batch))
+        return replace(activations, logits=self.head_logits(hidden, batch)) if want.logits else activations
 
     @abstractmethod
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:

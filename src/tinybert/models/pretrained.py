@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tinybert.errors import UserError
 from tinybert.hub import hub_access
-from tinybert.models.bert import MaskedLM
-from tinybert.models.folder import bert_config, read_config, read_weights, refuse_other_shapes
+from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.models.folder import model_config, read_config, read_weights, refuse_other_shapes
 
 HEAD = "cls.predictions.transform.dense.weight"
 
@@ -27,7 +27,7 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
     folder holds no BERT encoder in safetensors.
     """
     folder = Path(folder)
-    model = MaskedLM(bert_config(read_config(folder), folder))
+    model = MaskedLM(model_config(BertConfig, read_config(folder), folder))
     path = folder / "model.safetensors"
     if not path.is_file():
         raise UserError(

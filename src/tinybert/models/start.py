@@ -1,82 +1,88 @@
 """How a student starts: at random, from teacher layers, or from a folder."""
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.layer_map import mapped_layers
+from tinybert.models.activations import Batch
 from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
+from tinybert.models.folder import REGRESSION_LABEL
 from tinybert.models.pretrained import load_pretrained
 
 
-def architecture_config(architecture, *, vocab_size: int, max_position_embeddings: int) -> BertConfig:
-    """The BertConfig of an `architecture` section of params."""
-    return BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=architecture.width,
-        num_hidden_layers=architecture.layers,
-        num_attention_heads=architecture.heads,
-        intermediate_size=architecture.feed_forward,
-        max_position_embeddings=max_position_embeddings,
-        hidden_dropout_prob=architecture.dropout,
-        attention_probs_dropout_prob=architecture.dropout,
-    )
+@dataclass(frozen=True)
+class Started:
+    """A student before its training, and, where it is cut out of the teacher, the projection W that leads back:
+    (teacher width, student width).
+    """
+
+    model: MaskedLM | BiLstmClassifier
+    projection: Tensor | None = None
 
 
-def start_student(architecture, start: str, *, teacher: MaskedLM, layer_map: str | tuple[int, ...]) -> MaskedLM:
-    """A masked-LM student with the teacher's vocabulary and positions.
+def start_student(recipe, teacher: MaskedLM, *, sample: Callable[[], Iterable[Batch]]) -> Started:
+    """A student with the teacher's vocabulary and positions, by the architecture and start of its recipe.
 
-    start: "random" (from the global generator), "teacher_layers" (everything of the teacher, with the
-    layers that `layer_map` names; Sanh et al. 2019, Sun et al. 2019), or the path of a model folder.
+    Random weights come from the global generator. From a teacher: the layers that start.teacher names, as they are
+    where the shapes agree (Sanh et al. 2019, Sun et al. 2019), else cut to the student's (models/subclone.py), by
+    what they do on `sample`. From a folder: any BERT encoder. A BiLSTM takes the teacher's word embeddings.
     UserError where shapes do not fit.
     """
-    config = architecture_config(
-        architecture,
+    if recipe.architecture.kind == "bilstm":
+        return Started(_bilstm(recipe, teacher))
+    config = BertConfig.of(
+        recipe.architecture,
         vocab_size=teacher.config.vocab_size,
         max_position_embeddings=teacher.config.max_position_embeddings,
     )
-    if start == "random":
-        return MaskedLM(config)
-    if start == "teacher_layers":
-        return _from_teacher_layers(config, teacher, layer_map)
-    return _from_folder(config, start)
+    if recipe.start.folder:
+        return Started(_from_folder(config, recipe.start.folder))
+    if not recipe.start.teacher:
+        return Started(MaskedLM(config))
+    from tinybert.models.subclone import subclone
+
+    mapped = mapped_layers(recipe.start.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
+    cut = subclone(teacher, config, [layer for (layer,) in mapped], batches=sample())
+    return Started(cut.student, cut.projection)
 
 
-def _from_teacher_layers(config: BertConfig, teacher: MaskedLM, layer_map: str | tuple[int, ...]) -> MaskedLM:
-    for name in ("hidden_size", "intermediate_size", "num_attention_heads"):
-        ours, theirs = getattr(config, name), getattr(teacher.config, name)
-        if ours != theirs:
-            raise UserError(
-                f"start: teacher_layers needs the teacher's shape: {name} is {ours}, the teacher's {theirs}; "
-                "change the architecture, or set start to random"
-            )
-    student = MaskedLM(config)
-    layers = mapped_layers(layer_map, config.num_hidden_layers, teacher.config.num_hidden_layers)
-    weights = teacher.state_dict()
-    chosen = {name: tensor for name, tensor in weights.items() if ".encoder.layer." not in name}
-    for number, layer in enumerate(layers):
-        source = f"bert.encoder.layer.{layer - 1}."
-        chosen |= {
-            f"bert.encoder.layer.{number}.{name.removeprefix(source)}": tensor
-            for name, tensor in weights.items()
-            if name.startswith(source)
-        }
-    with torch.no_grad():
-        student.load_state_dict(chosen)
+def _bilstm(recipe, teacher: MaskedLM) -> BiLstmClassifier:
+    """Its head is drawn anew for each task."""
+    shape = recipe.architecture
+    config = BiLstmConfig(
+        vocab_size=teacher.config.vocab_size,
+        embedding_size=shape.embedding,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        intermediate_size=shape.feed_forward,
+        dropout=shape.dropout,
+        pad_token_id=teacher.config.pad_token_id,
+    )
+    student = BiLstmClassifier(config, (REGRESSION_LABEL,), pair=False)
+    if recipe.start.teacher:
+        words = teacher.bert.embeddings.word_embeddings.weight
+        with torch.no_grad():
+            student.encoder.word_embeddings.weight.copy_(embeddings_from(words, shape.embedding))
     return student
 
 
 def _from_folder(config: BertConfig, start: str) -> MaskedLM:
     folder = paths.given(start)
     if not folder.is_dir():
-        raise UserError(f"start: {start!r} is no folder; random, teacher_layers or the path of one is allowed")
+        raise UserError(f"start.folder: {start!r} is no folder; correct the path, or set start to random")
     stored, _ = load_pretrained(folder)
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours, theirs = getattr(config, name), getattr(stored.config, name)
         if ours != theirs:
-            raise UserError(f"start: {start} has {name} {theirs}, {ours} is needed; change the architecture or start")
+            raise UserError(
+                f"start.folder: {start} has {name} {theirs}, {ours} is needed; change the architecture or start"
+            )
     student = MaskedLM(replace(config, max_position_embeddings=stored.config.max_position_embeddings))
     student.load_state_dict(stored.state_dict())
     return student

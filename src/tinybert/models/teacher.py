@@ -4,9 +4,8 @@ import torch
 
 from tinybert import paths
 from tinybert.errors import UserError
-from tinybert.models.bert import MaskedLM
+from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.models.pretrained import hub_folder, load_pretrained
-from tinybert.models.start import architecture_config
 
 POSITIONS = 512  # of an embedded teacher, as BERT has
 
@@ -20,7 +19,7 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     torch.manual_seed(seed)
     if teacher.source == "embedded":
         architecture = teacher.embedded.architecture
-        return MaskedLM(architecture_config(architecture, vocab_size=vocab_size, max_position_embeddings=POSITIONS))
+        return MaskedLM(BertConfig.of(architecture, vocab_size=vocab_size, max_position_embeddings=POSITIONS))
     if teacher.source == "hub":
         source = hub_folder(teacher.hub.model, teacher.hub.revision)
     else:

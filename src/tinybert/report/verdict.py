@@ -22,9 +22,11 @@ def domain_verdict(results: Results) -> str:
     perplexity = {name: results.value("evaluate_domain", name, "student", "domain", "perplexity") for name in students}
     answered = {name: results.value("evaluate_domain", name, "student", "quiz", "all", "top1") for name in students}
     lowest, most = min(students, key=perplexity.get), max(students, key=answered.get)
+    best = [name for name in students if answered[name] == answered[most]]
+    who = f"{most} answers most questions" if len(best) == 1 else f"{' and '.join(best)} answer equally many questions"
     return (
         f"Domain: {lowest} has the lowest perplexity on domain text ({_others(perplexity, lowest, 2)}); "
-        f"{most} answers most questions ({_others(answered, most, 3)})."
+        f"{who} ({_others(answered, most, 3)})."
     )
 
 
@@ -54,14 +56,22 @@ def task_verdict(results: Results) -> str:
 
 
 def compression_verdict(results: Results) -> str:
-    """For each task the smallest INT8 file that loses at most a point against its own FP32 form."""
+    """For each task the smallest INT8 file that loses at most a point against its own FP32 form.
+
+    Students that collapsed to one class have no score to lose and are left out.
+    """
     smallest = "; ".join(_smallest_int8(results, task) for task in results.params.glue.tasks)
     return f"INT8, the smallest file within 1 point of its own FP32: {smallest}."
 
 
 def _smallest_int8(results: Results, task: str) -> str:
     metric = TASKS[task].headline
-    forms = [(model, form, found) for owner, model, form, found in onnx_models(results) if owner == task]
+    dead = {name for owner, name, _, found in evaluations(results) if owner == task and found["collapsed"]}
+    forms = [
+        (model, form, found)
+        for owner, model, form, found in onnx_models(results)
+        if owner == task and model.split("_pruned")[0] not in dead
+    ]
     fp32 = {model: found["dev"][metric] for model, form, found in forms if form == "fp32"}
     sound = [
         (found["size_mb"]["raw"], model, form, found["dev"][metric])

@@ -1,5 +1,6 @@
 """The one training loop: pretraining, fine-tuning, and every kind of distillation and pruning."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -7,21 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import Tensor, nn
 
 from tinybert.errors import UserError
 from tinybert.models.activations import Activations, Batch
 from tinybert.models.bert import BertModel
-from tinybert.objective import Objective
-from tinybert.progress import progress_bar
+from tinybert.objective import UNITS, Objective
+from tinybert.seeds import torch_seed
+from tinybert.training.checkpoint import Checkpoint, restore_training_state, training_state
+from tinybert.training.parts import Part, parts
+from tinybert.training.recorder import Point, Recorder
 
 if TYPE_CHECKING:
     from tinybert.compress.pruning import Pruner
-
-CURVE_POINTS = 50  # logged in a run, whatever its length
-
-Point = dict[str, float]  # step, epoch, learning_rate, total, and the mean of each loss term since the last point
 
 
 class Batches(Protocol):
@@ -33,8 +33,11 @@ class Batches(Protocol):
     def __len__(self) -> int:
         """Steps an epoch."""
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of epoch `number` (from 0), in an order that only the seed and the number decide."""
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of epoch `number` (from 0), in an order that only the seed and the number decide.
+
+        `first`: the step of the epoch to begin with; the steps before cost nothing.
+        """
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,10 @@ class Distiller(nn.Module):
         super().__init__()
         self.student, self.objective = student, objective
 
-    def forward(self, batch: Batch, teacher: Activations | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """The total loss and its unweighted terms."""
-        terms = self.objective(self.student(batch, self.objective.student_wants), teacher, batch)
+    def forward(self, part: Part, teacher: Activations | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The total loss of a part of a batch and its unweighted terms, each times the part's share of the batch."""
+        terms = self.objective(self.student(part.batch, self.objective.student_wants), teacher, part.batch)
+        terms = {name: term * part.shares[UNITS[name]] for name, term in terms.items()}
         return self.objective.total(terms), terms
 
 
@@ -70,34 +74,35 @@ def train(
     teacher: BertModel | None = None,
     pruner_for: "Callable[[int], Pruner] | None" = None,
     on_point: Callable[[Point], None] = lambda point: None,
+    checkpoint: Checkpoint | None = None,
 ) -> list[Point]:
-    """Trains `student` and the objective's projections in place; returns the loss curve.
+    """Trains `student` and what the objective learns in place; returns the loss curve.
 
     `title` names the run on the progress bar. The teacher is always in evaluation mode and without gradient.
     `pruner_for` makes, from the number of steps, what prunes the student while it trains. `on_point` gets each
-    point of the curve at once. UserError when a loss is no longer finite.
+    point of the curve at once. With a `checkpoint` the run goes on where an interrupted one stopped, to the same
+    weights bit for bit. Under a launcher each process takes its part of every batch; losses stay means over the
+    whole batch. Without any loss there is nothing to train. UserError when a loss is no longer finite.
     """
+    if not objective.weights:
+        return []
     for model in filter(None, (student, teacher)):
         model.config.refuse_longer(batches.longest_row_tokens, batches.length_key)
-    torch.manual_seed(settings.seed)  # dropout
-    accelerator = Accelerator(mixed_precision=mixed_precision(settings.precision))
-    if accelerator.num_processes > 1:
-        raise UserError("several processes: not supported yet, each would train on everything; start one process")
+    accelerator = start_accelerator(settings.precision)
     ask = Teacher(teacher, objective, accelerator)
-    distiller = Distiller(student, objective).train()
-    optimizer = adamw(distiller, settings.optimizer.weight_decay)
-    distiller, optimizer = accelerator.prepare(distiller, optimizer)
+    module = Distiller(student, objective).train()
+    distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     steps = total_steps(batches, settings.training)
+    recorder = Recorder(steps, title, accelerator, on_point=on_point, observe=objective.observed)
+    first = _resume(checkpoint, module, optimizer, recorder)
     pruner = pruner_for(steps) if pruner_for else None
-    recorder = Recorder(steps, title, on_point)
-    for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches), steps)):
-        learning_rate = settings.training.learning_rate * lr_factor(step, steps, settings.optimizer.warmup_fraction)
+    for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches, first), steps - first), start=first):
+        torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
+        objective.begin_step(step)
+        factor = lr_factor(step, steps, settings.optimizer.warmup_fraction)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate
-        batch = batch.to(accelerator.device)
-        with accelerator.autocast():
-            total, terms = distiller(batch, ask(batch))
-        accelerator.backward(total)
+            group["lr"] = group["peak_lr"] * factor
+        terms = _gradients(batch, distiller, ask, accelerator, passes=settings.training.accumulation_steps)
         if pruner:
             pruner.before_step(step)
         accelerator.clip_grad_norm_(distiller.parameters(), settings.optimizer.max_gradient_norm)
@@ -105,58 +110,59 @@ def train(
         optimizer.zero_grad()
         if pruner:
             pruner.after_step()
-        recorder.add(epoch, learning_rate, {"total": total, **terms})
+        recorder.add(epoch, settings.training.learning_rate * factor, terms)
+        if checkpoint and checkpoint.is_due:
+            checkpoint.save(training_state(module, optimizer) | recorder.tensors(), recorder.facts())
     student.eval()
     return recorder.curve
+
+
+def _resume(checkpoint: Checkpoint | None, module: nn.Module, optimizer, recorder: "Recorder") -> int:
+    """The step to go on with: 0 without a saved state."""
+    saved = checkpoint.load() if checkpoint else None
+    if saved is None:
+        return 0
+    tensors, facts = saved
+    recorder.restore(tensors, facts)
+    restore_training_state(tensors, module, optimizer)
+    return recorder.step
+
+
+def _gradients(
+    batch: Batch, distiller: nn.Module, ask: "Teacher", accelerator: Accelerator, *, passes: int
+) -> dict[str, Tensor]:
+    """Leaves the gradients of the whole batch's loss; returns this process's share of the total and of the terms."""
+    sums: dict[str, Tensor] = {}
+    mine = parts(batch, processes=accelerator.num_processes, process=accelerator.process_index, passes=passes)
+    for number, part in enumerate(mine, start=1):
+        part = Part(part.batch.to(accelerator.device), part.shares)
+        # Processes exchange gradients in the last pass alone.
+        with contextlib.nullcontext() if number == len(mine) else accelerator.no_sync(distiller):
+            with accelerator.autocast():
+                total, terms = distiller(part, ask(part.batch))
+            # The mean that is taken over processes is to be a sum: each has its share of the batch already.
+            accelerator.backward(total * accelerator.num_processes)
+        for name, value in {"total": total, **terms}.items():
+            sums[name] = sums.get(name, 0.0) + value.detach().float()
+    return sums
 
 
 class Teacher:
     """The teacher's answers to a batch, as the objective wants them: evaluation mode, no gradient."""
 
     def __init__(self, model: BertModel | None, objective: Objective, accelerator: Accelerator) -> None:
-        self.wants = objective.teacher_wants
-        self.model = model.to(accelerator.device).eval() if self.wants else None
+        self.objective = objective
+        self.model = model.to(accelerator.device).eval() if objective.reads_teacher else None
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Activations | None:
-        return self.model(batch, self.wants) if self.wants else None
+        return self.model(batch, self.objective.teacher_wants) if self.model else None
 
 
-class Recorder:
-    """Averages the terms between curve points, shows them, and refuses what is not finite."""
-
-    def __init__(self, steps: int, title: str, on_point: Callable[[Point], None]) -> None:
-        self.curve: list[Point] = []
-        self.on_point, self.steps = on_point, steps
-        self.every = max(1, steps // CURVE_POINTS)
-        self.sums: dict[str, Tensor] = {}
-        self.count = self.step = 0
-        self.bar = progress_bar(total=steps, desc=title, unit="step")
-
-    def add(self, epoch: int, learning_rate: float, terms: dict[str, Tensor]) -> None:
-        """Takes the terms of one step; every so often they become a point of the curve."""
-        for name, value in terms.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value.detach().float()
-        self.count += 1
-        self.step += 1
-        self.bar.update()
-        if self.step % self.every == 0 or self.step == self.steps:
-            self._add_point({"step": self.step, "epoch": epoch, "learning_rate": learning_rate})
-        if self.step == self.steps:
-            self.bar.close()
-
-    def _add_point(self, point: Point) -> None:
-        means = {name: value.item() / self.count for name, value in self.sums.items()}
-        for name, value in reversed(means.items()):
-            if not math.isfinite(value):
-                raise UserError(
-                    f"step {self.step} of {self.steps}: the {name} loss is {value}; lower learning_rate or its λ, "
-                    "or set precision to float32"
-                )
-        self.curve.append(point | means)
-        self.on_point(point | means)
-        self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)
-        self.sums, self.count = {}, 0
+def start_accelerator(precision: str) -> Accelerator:
+    """Accelerate for this process, or this one of several; not all of a student's weights have a part in each loss."""
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
+    return Accelerator(mixed_precision=mixed_precision(precision), kwargs_handlers=[unused])
 
 
 def total_steps(batches: Batches, training) -> int:
@@ -164,10 +170,11 @@ def total_steps(batches: Batches, training) -> int:
     return min(training.epochs * len(batches), training.max_steps or math.inf)
 
 
-def all_epochs(batches: Batches) -> Iterator[tuple[int, Batch]]:
-    """(epoch, batch) without end."""
-    for epoch in itertools.count():
-        for batch in batches.epoch(epoch):
+def all_epochs(batches: Batches, first: int = 0) -> Iterator[tuple[int, Batch]]:
+    """(epoch, batch) without end, from step `first` of the run on."""
+    begin, skipped = divmod(first, len(batches))
+    for epoch in itertools.count(begin):
+        for batch in batches.epoch(epoch, skipped if epoch == begin else 0):
             yield epoch, batch
 
 
@@ -179,13 +186,21 @@ def lr_factor(step: int, steps: int, warmup_fraction: float) -> float:
     return (steps - step) / max(1, steps - warmup)
 
 
-def adamw(module: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
-    """Fused AdamW; biases and layer norms, which are vectors, are not decayed (BERT)."""
-    parameters = list(module.parameters())
+def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
+    """Fused AdamW; biases and layer norms, which are vectors, are not decayed (BERT).
+
+    A learnable layer map has its own peak learning rate. `peak_lr` of each group is what a schedule starts from.
+    """
+    of_map = list(module.objective.map.parameters()) if module.objective.map else []
+    others = [parameter for parameter in module.parameters() if all(parameter is not theta for theta in of_map)]
+    peak, decay = settings.training.learning_rate, settings.optimizer.weight_decay
     groups = [
-        {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
+        {"params": [parameter for parameter in others if parameter.ndim > 1], "weight_decay": decay, "peak_lr": peak},
+        {"params": [parameter for parameter in others if parameter.ndim <= 1], "weight_decay": 0.0, "peak_lr": peak},
     ]
+    if of_map:
+        map_peak = module.objective.imitation.map_learning_rate
+        groups.append({"params": of_map, "weight_decay": 0.0, "peak_lr": map_peak})
     return torch.optim.AdamW(groups, lr=0.0, fused=True)
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from tinybert.corpus.tokenizer import SPECIAL_TOKENS
 from tinybert.errors import UserError
 from tinybert.models.activations import Batch, pad
-
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from tinybert.models.activations import Batch
 from tinybert.models.bert import SequenceClassifier
 from tinybert.objective import Objective
 from tinybert.seeds import stream
-from tinybert.training.loop import Point, Settings, train
+from tinybert.training.loop import Settings, train
 from tinybert.training.order import shuffled_batches
+from tinybert.training.recorder import Point
 
 
 class ExampleBatches:
@@ -23,10 +24,11 @@ class ExampleBatches:
     def __len__(self) -> int:
         return -(-len(self.examples) // self.batch_size)
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of one epoch."""
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch, from its step `first` on."""
         order = stream(self.seed, "order", number)
-        for rows in shuffled_batches(self.examples.lengths, batch_size=self.batch_size, rng=order):
+        batches = shuffled_batches(self.examples.lengths, batch_size=self.batch_size, rng=order)
+        for rows in batches[first:]:
             yield self.examples.batch(rows)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from tinybert.corpus.blocks import Blocks
@@ -9,9 +10,13 @@ from tinybert.models.activations import Batch
 from tinybert.models.bert import MaskedLM
 from tinybert.objective import Objective
 from tinybert.seeds import stream
-from tinybert.training.loop import Point, Settings, train
+from tinybert.training.loop import Settings, train
 from tinybert.training.masking import Masker, text_batch
 from tinybert.training.order import shuffled_batches
+from tinybert.training.recorder import Point
+
+SAMPLE_BLOCKS = 256
+SAMPLE_BATCH_SIZE = 32
 
 
 class BlockBatches:
@@ -26,13 +31,20 @@ class BlockBatches:
     def __len__(self) -> int:
         return -(-len(self.blocks) // self.batch_size)
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of one epoch."""
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch, from its step `first` on."""
         order = stream(self.seed, "order", number)
         batches = shuffled_batches(self.blocks.lengths, batch_size=self.batch_size, rng=order)
-        for step, rows in enumerate(batches):
+        for step, rows in enumerate(batches[first:], start=first):
             masks = stream(self.seed, "masks", number, step)
             yield text_batch([self.blocks[row] for row in rows], self.masker, masks)
+
+
+def sample_batches(blocks: Blocks) -> Iterator[Batch]:
+    """Plain text of some blocks, spread evenly over all: what a start of a student measures the teacher on."""
+    rows = [blocks[index] for index in np.linspace(0, len(blocks) - 1, num=min(SAMPLE_BLOCKS, len(blocks)), dtype=int)]
+    for start in range(0, len(rows), SAMPLE_BATCH_SIZE):
+        yield text_batch(rows[start : start + SAMPLE_BATCH_SIZE], None, stream(0, "sample"))
 
 
 def train_on_text(

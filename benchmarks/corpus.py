@@ -1,0 +1,138 @@
+"""Peak memory and speed of filtering and tokenizing, on a small and on a large text.
+
+`python -m benchmarks.corpus`: 100 MB and 1 GB of the embedded articles (repeated, with numbered titles) in a
+temporary folder, which needs three times the larger size; each step works on the whole text in a fresh process, with
+the published dictionary and blocks of 128 tokens. Its peak memory is the sum, over that process and its workers, of
+the most that each has held resident (VmHWM): an upper bound, for pages that they share count more than once, and
+their peaks need not fall together. The last line is the ratio of the peaks, large to small.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, cycle
+from pathlib import Path
+from types import SimpleNamespace
+
+from tinybert.corpus.filter import filter_file
+from tinybert.corpus.packing import write_blocks
+from tinybert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from tinybert.embedded.articles import articles
+from tinybert.files import write_jsonl
+
+TEXT = "text.jsonl"
+MB = 10**6
+LIMIT_MIB = 2048
+DISTINCT_BYTES = 20 * MB
+VOCABULARY_SIZE = 4000
+SAMPLE_INTERVAL_S = 0.2
+SETTINGS = SimpleNamespace(
+    subjects={
+        "history": ("history", "empire", "war", "ancient", "king", "queen"),
+        "geography": ("geography", "river", "mountain", "capital", "population"),
+    },
+    matching="whole_word",
+    ignore_case=True,
+    min_hits=1,
+    min_hits_per_1000_words=0.0,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures both steps on both texts; ends with 1 where a peak is above 2 GiB."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--small-mb", type=int, default=100, help="size of the small text (default: %(default)s)")
+    parser.add_argument("--large-mb", type=int, default=1000, help="size of the large text (default: %(default)s)")
+    sizes_mb = parser.parse_args(arguments)
+    print(f"{len(os.sched_getaffinity(0))} usable CPUs; peak memory is the sum of the processes' own peaks", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        texts = (article["text"] for article in articles(seed=0))
+        save_tokenizer(train_tokenizer(texts, vocabulary_size=VOCABULARY_SIZE), folder)
+        peaks = [measure_text(folder, size_mb) for size_mb in (sizes_mb.small_mb, sizes_mb.large_mb)]
+    if max(peaks) > LIMIT_MIB:
+        sys.exit(f"peak memory: {max(peaks):.0f} MiB; at most {LIMIT_MIB} MiB are allowed")
+    print(f"ratio {peaks[1] / peaks[0]:.3f}")
+
+
+def measure_text(folder: Path, size_mb: int) -> float:
+    """Prints what each step takes on so much text; returns the higher peak in MiB."""
+    write_jsonl(folder / TEXT, generated_text(size_mb * MB))
+    measurements = []
+    for name, step in STEPS.items():
+        seconds, peak_mib = measure(step, folder)
+        rate = size_mb / seconds
+        print(f"{name:<10}{size_mb:>6} MB{seconds:>8.1f} s{rate:>8.1f} MB/s{peak_mib:>8.0f} MiB", flush=True)
+        measurements.append(peak_mib)
+    return max(measurements)
+
+
+def generated_text(size_bytes: int) -> Iterator[dict[str, str]]:
+    """Articles with texts of this size together; the first 20 MB of them are repeated under numbered titles."""
+    endless = (article for seed in count() for article in articles(seed))
+    distinct = list(up_to(min(size_bytes, DISTINCT_BYTES), endless))
+    repeated = ({"title": f"{it['title']} {number}", "text": it["text"]} for number, it in enumerate(cycle(distinct)))
+    return up_to(size_bytes, repeated)
+
+
+def up_to(size_bytes: int, found: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
+    """Yields articles until their texts reach this size."""
+    for article in found:
+        yield article
+        size_bytes -= len(article["text"].encode())
+        if size_bytes <= 0:
+            return
+
+
+def filter_text(folder: Path) -> None:
+    """The step `filter`, with the published dictionary."""
+    filter_file(folder / TEXT, folder / "kept.jsonl", SETTINGS)
+
+
+def tokenize_text(folder: Path) -> None:
+    """The step `tokenize`, of the whole text."""
+    write_blocks(folder / TEXT, load_tokenizer(folder), folder / "blocks", block_tokens=128, packing="pack")
+
+
+STEPS = {"filter": filter_text, "tokenize": tokenize_text}
+
+
+def measure(step: Callable[[Path], None], folder: Path) -> tuple[float, float]:
+    """Seconds and peak memory (MiB) of step(folder) in a process of its own."""
+    process = multiprocessing.get_context("spawn").Process(target=step, args=(folder,))
+    started = time.monotonic()
+    process.start()
+    peaks_mib: dict[int, float] = {}
+    while process.is_alive():
+        peaks_mib |= family_peaks_mib(process.pid)
+        process.join(SAMPLE_INTERVAL_S)
+    if process.exitcode:
+        sys.exit(f"{step.__name__}: ended with {process.exitcode}; see above")
+    return time.monotonic() - started, sum(peaks_mib.values())
+
+
+def family_peaks_mib(root: int) -> dict[int, float]:
+    """Process id -> the most memory it has held resident so far (MiB), of process `root` and all its descendants."""
+    statuses = {int(folder.name): read_status(folder) for folder in Path("/proc").glob("[0-9]*")}
+    family = [root]
+    for member in family:
+        family += [pid for pid, status in statuses.items() if status.get("PPid") == str(member)]
+    fields = {pid: statuses.get(pid, {}).get("VmHWM") for pid in family}
+    return {pid: int(peak.removesuffix(" kB")) / 1024 for pid, peak in fields.items() if peak}
+
+
+def read_status(folder: Path) -> dict[str, str]:
+    """The fields of a process's status; none when it is gone."""
+    try:
+        lines = (folder / "status").read_text().splitlines()
+    except OSError:
+        return {}
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Speed and memory of general distillation against a plain reference, steps alternating in one run.
+
+`python -m benchmarks.general_distill`: BERT-base teaches TinyBERT4 on batches of 32 x 128 random tokens; embedding,
+hidden and attention losses. Ours is the training loop as the stages call it, the reference benchmarks/reference.py
+in fp32. The last line is the ratio of tokens per second.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from benchmarks import reference
+from benchmarks.reference import Shape
+from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware, matrix_rate
+from tinybert.errors import UserError
+from tinybert.models.activations import Batch, best_device
+from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.objective import Imitation, Objective
+from tinybert.training.loop import Settings, mixed_precision, train
+from tinybert.training.masking import Masker, text_batch
+
+MASKED_SHARE = 0.15
+DROPOUT = 0.1
+TEMPERATURE = 2.0
+LAYER_LOSSES = ("embedding", "hidden", "attention")
+VOCABULARY_LOSSES = ("hard", "prediction")
+ENDLESS_STEPS = 10**6
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both do: the models, the rows of a batch, and whether the vocabulary losses are on."""
+
+    teacher: Shape
+    student: Shape
+    vocabulary: int
+    batch_rows: int
+    length_tokens: int
+    vocabulary_losses: bool = False
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses that are on, each with λ = 1."""
+        return LAYER_LOSSES + (VOCABULARY_LOSSES if self.vocabulary_losses else ())
+
+    @property
+    def tokens(self) -> int:
+        """Of one step."""
+        return self.batch_rows * self.length_tokens
+
+    def batches(self) -> Iterator[Batch]:
+        """Unpadded rows of random tokens, without end; newly masked where a vocabulary loss is on."""
+        rng = np.random.default_rng(0)
+        masker = Masker(MASKED_SHARE, 0.8, 0.1, (0,), 1, self.vocabulary) if self.vocabulary_losses else None
+        while True:
+            rows = rng.integers(1, self.vocabulary, (self.batch_rows, self.length_tokens))
+            yield text_batch(list(rows), masker, rng)
+
+    def step_flops(self) -> float:
+        """Of the matrix products that a step needs: teacher forward, student forward and backward."""
+        projections = (self.student.layers + 1) * 2 * self.student.width * self.teacher.width * self.tokens
+        trained = self._forward_flops(self.student) + projections
+        return self._forward_flops(self.teacher) + 3 * trained  # backward: by inputs and by weights
+
+    def _forward_flops(self, shape: Shape) -> float:
+        weights = 4 * shape.width**2 + 2 * shape.width * shape.feed_forward
+        attention = 2 * self.length_tokens * shape.width  # q·kᵀ, and weights·v
+        flops = 2 * shape.layers * (weights + attention) * self.tokens
+        if self.vocabulary_losses:
+            flops += 2 * MASKED_SHARE * self.tokens * shape.width * (shape.width + self.vocabulary)
+        return flops
+
+
+SIZES = {
+    "published": Work(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), 30522, batch_rows=32, length_tokens=128),
+    "small": Work(Shape(4, 24, 48, 3), Shape(2, 12, 24, 3), 50, batch_rows=4, length_tokens=16),
+}
+
+
+class StartedBatches:
+    """The work's batches for the loop, each at its start."""
+
+    length_key = "length_tokens"
+
+    def __init__(self, work: Work, gun: StartGun) -> None:
+        self.work, self.gun = work, gun
+        self.longest_row_tokens = work.length_tokens
+
+    def __len__(self) -> int:
+        return ENDLESS_STEPS
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """Batches as long as steps are ordered."""
+        for _, batch in zip(self.gun, self.work.batches(), strict=False):
+            yield batch
+
+
+def run_ours(work: Work, precision: str, gun: StartGun) -> None:
+    """Trains with the project's loop, a step at each start."""
+    teacher, student = (MaskedLM(_config(shape, work.vocabulary)) for shape in (work.teacher, work.student))
+    imitation = Imitation(dict.fromkeys(work.losses, 1.0), temperature=TEMPERATURE)
+    objective = Objective(imitation, student.config, teacher.config)
+    training = SimpleNamespace(epochs=1, max_steps=None, learning_rate=reference.LEARNING_RATE, accumulation_steps=1)
+    optimizer = SimpleNamespace(
+        weight_decay=reference.WEIGHT_DECAY,
+        max_gradient_norm=reference.MAX_GRADIENT_NORM,
+        warmup_fraction=0.0,
+    )
+    settings = Settings(training, optimizer, 0, precision)
+    train(student, objective, StartedBatches(work, gun), settings, title="ours", teacher=teacher)
+
+
+def _config(shape: Shape, vocabulary: int) -> BertConfig:
+    return BertConfig(
+        vocabulary,
+        shape.width,
+        shape.layers,
+        shape.heads,
+        shape.feed_forward,
+        hidden_dropout_prob=DROPOUT,
+        attention_probs_dropout_prob=DROPOUT,
+    )
+
+
+def run_reference(work: Work, gun: StartGun) -> None:
+    """Trains with the plain reference, a step at each start."""
+    torch.manual_seed(0)
+    teacher, student = (
+        reference.Bert(shape, work.vocabulary, dropout=DROPOUT) for shape in (work.teacher, work.student)
+    )
+    distillation = reference.GeneralDistillation(
+        teacher, student, vocabulary_losses=work.vocabulary_losses, temperature=TEMPERATURE
+    ).to(best_device())
+    for _, batch in zip(gun, work.batches(), strict=False):
+        on_device = batch.to(best_device())
+        distillation.step(on_device.input_ids, on_device.mask, position_labels(on_device))
+
+
+def position_labels(batch: Batch) -> torch.Tensor:
+    """(batch, length) int64: the label of every position, reference.IGNORED where none is predicted."""
+    labels = torch.full_like(batch.input_ids, reference.IGNORED)
+    if batch.positions is not None:
+        labels.view(-1)[batch.positions] = batch.labels
+    return labels
+
+
+def best_precision() -> str:
+    """bfloat16 where the hardware has it."""
+    try:
+        mixed_precision("bfloat16")
+    except UserError:
+        return "float32"
+    return "bfloat16"
+
+
+def report(name: str, work: Work, seconds: list[float], system: Contestant) -> str:
+    """One line on a contestant."""
+    middle = median(seconds)
+    return (
+        f"{name:10}{middle:8.3f} s a step ({min(seconds):.3f} to {max(seconds):.3f})"
+        f"{work.tokens / middle:9.0f} tokens/s   peak memory {system.peak_mib:.0f} MiB"
+    )
+
+
+def compare(work: Work, precision: str, *, warmup_steps: int, pairs: int) -> float:
+    """Times both in turn, prints what they take; returns the median ratio of tokens per second in a pair."""
+    print(f"{work.teacher} teaches {work.student}")
+    print(f"{work.batch_rows} x {work.length_tokens} tokens a step; losses: {', '.join(work.losses)}")
+    print(f"{hardware()}; reference in float32, ours in {precision}", flush=True)
+    with contestant(run_reference, work) as plain, contestant(run_ours, work, precision) as ours:
+        seconds = alternate(plain, ours, warmup_steps=warmup_steps, pairs=pairs)
+    reference_seconds, our_seconds = map(list, zip(*seconds, strict=True))
+    print(report("reference", work, reference_seconds, plain))
+    print(report("ours", work, our_seconds, ours))
+    rate = work.step_flops() / median(our_seconds)
+    peak = matrix_rate(getattr(torch, precision))
+    print(
+        f"ours: {rate / 1e9:.0f} GFLOP/s of matrix products, {rate / peak:.0%} of one large {precision} product's rate"
+    )
+    return median(theirs / mine for theirs, mine in seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
+    parser.add_argument("--pairs", type=int, default=7, help="timed pairs of steps")
+    parser.add_argument("--warmup", type=int, default=2, help="steps of each before")
+    parser.add_argument("--vocabulary", action="store_true", help="masked LM and prediction losses too")
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default=best_precision(), help="ours")
+    options = parser.parse_args()
+    os.environ["TQDM_DISABLE"] = "1"  # the loop's progress bar, in the process that inherits this
+    sizes = SIZES[options.sizes]
+    work = Work(**{**vars(sizes), "vocabulary_losses": options.vocabulary})
+    ratio = compare(work, options.precision, warmup_steps=options.warmup, pairs=options.pairs)
+    print(f"ratio {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The BiLSTM student of Tang et al. (2019), "Distilling task-specific knowledge from BERT into simple neural networks".
+
+It reads BERT's rows of word pieces and answers as a SequenceClassifier does. Each direction is an LSTM of its own
+over padded rows, the backward one over rows reversed within their real length: exactly what a bidirectional
+LSTM over packed sequences computes (a test compares them), in operations that every exporter knows.
+"""
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tinybert.errors import UserError
+from tinybert.models.activations import Activations, Batch, Wanted
+
+
+@dataclass(frozen=True)
+class BiLstmConfig:
+    """The architecture, under its config.json names.
+
+    embedding_size: width of the word-piece embeddings. hidden_size: width of one direction's state.
+    num_hidden_layers: LSTM layers, one in the paper. intermediate_size: width of the ReLU layer before the logits.
+    initializer_range: standard deviation of random word embeddings.
+    """
+
+    vocab_size: int
+    embedding_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    dropout: float = 0.1
+    initializer_range: float = 0.1
+    pad_token_id: int = 0
+
+    def refuse_longer(self, tokens: int, what: str) -> None:
+        """Nothing: an LSTM has no positions, rows may have any length."""
+
+    def as_dict(self) -> dict:
+        """The fields under their config.json names."""
+        return asdict(self)
+
+
+class Layer(nn.Module):
+    """Two LSTMs, one in each direction."""
+
+    def __init__(self, width_in: int, hidden_size: int) -> None:
+        super().__init__()
+        self.forward_lstm = nn.LSTM(width_in, hidden_size, batch_first=True)
+        self.backward_lstm = nn.LSTM(width_in, hidden_size, batch_first=True)
+
+    def forward(self, states: Tensor, mirror: Tensor) -> Tensor:
+        """states (rows, length, width), mirror (rows, length) -> (rows, length, 2·hidden), forward half first."""
+        ahead, _ = self.forward_lstm(states)
+        back, _ = self.backward_lstm(_take(states, mirror))
+        return torch.cat([ahead, _take(back, mirror)], -1)
+
+
+class Encoder(nn.Module):
+    """Word embeddings and LSTM layers: a sentence becomes one vector."""
+
+    def __init__(self, config: BiLstmConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
+        widths_in = [config.embedding_size] + [2 * config.hidden_size] * (config.num_hidden_layers - 1)
+        self.layer = nn.ModuleList(Layer(width_in, config.hidden_size) for width_in in widths_in)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        """input_ids (rows, length), lengths (rows,) -> (rows, 2·hidden): the final states of both directions.
+
+        Zeros for a row of length 0, the states before the first token.
+        """
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        last = lengths[:, None] - 1
+        # Its own inverse; padding stays behind the real tokens in both directions, where it changes no state of theirs.
+        mirror = torch.where(positions <= last, last - positions, positions)
+        states = self.word_embeddings(input_ids)
+        for layer in self.layer:
+            states = layer(self.dropout(states), mirror)
+        ahead, back = states.chunk(2, -1)
+        final = torch.cat([_take(ahead, last.clamp(min=0))[:, 0], back[:, 0]], -1)
+        return final.masked_fill(lengths[:, None] < 1, 0.0)
+
+
+class BiLstmClassifier(nn.Module):
+    """BiLSTM classifier; logits (batch, classes), one "class" for a regression.
+
+    pair: whether rows hold two sentences. Both then pass through the one encoder, and the head reads
+    [a, b, a⊙b, |a−b|] of their vectors; else it reads the sentence's vector (Tang et al. 2019, sec. 3.1).
+    """
+
+    architecture = "BiLstmForSequenceClassification"
+    model_type = "bilstm"
+    encoder_prefix = "encoder."  # of the names of all weights but the head's
+
+    def __init__(self, config: BiLstmConfig, labels: tuple[str, ...], *, pair: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.labels = labels
+        self.pair = pair
+        self.encoder = Encoder(config)
+        features = 2 * config.hidden_size * (4 if pair else 1)
+        self.classifier = nn.ModuleDict(
+            {
+                "dense": nn.Linear(features, config.intermediate_size),
+                "output": nn.Linear(config.intermediate_size, len(labels)),
+            }
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draws all weights from the global generator: normal embeddings, PyTorch's uniform start for the rest."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.LSTM)):
+                module.reset_parameters()
+        words = self.encoder.word_embeddings.weight
+        nn.init.normal_(words, std=self.config.initializer_range)
+        with torch.no_grad():
+            words[self.config.pad_token_id].zero_()
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of weights."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def forward(self, batch: Batch, want: Wanted = Wanted()) -> Activations:  # noqa: B008 (frozen)
+        """The logits of a batch whose rows are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], b [SEP] being segment 1.
+
+        ValueError when hidden states or scores are wanted: there are none that a BERT's could be compared with.
+        """
+        if want.hidden or want.scores or want.qkv:
+            raise ValueError(
+                "a BiLSTM has no hidden states or attention scores of a BERT; only its logits can be wanted"
+            )
+        if not want.logits:
+            return Activations()
+        features = self._features(self.encoder(*self._sentences(batch)))
+        hidden = torch.relu(self.classifier["dense"](features))
+        return Activations(logits=self.classifier["output"](self.dropout(hidden)))
+
+    def _sentences(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Token ids (sentences, longest) and lengths (sentences,): all first sentences, then for pairs all second ones.
+
+        Without [CLS], which only the first has: equal sentences get equal vectors.
+        """
+        first_end = (batch.mask & (batch.token_type_ids == 0)).sum(1)
+        starts, ends = torch.ones_like(first_end), first_end
+        rows = batch.input_ids
+        if self.pair:
+            starts, ends = torch.cat([starts, first_end]), torch.cat([ends, batch.mask.sum(1)])
+            rows = torch.cat([rows, rows])
+        lengths = ends - starts
+        columns = starts[:, None] + torch.arange(lengths.max().clamp(min=1), device=rows.device)
+        return rows.gather(1, columns.clamp(max=rows.shape[1] - 1)), lengths  # behind its end a row holds anything
+
+    def _features(self, vectors: Tensor) -> Tensor:
+        """(sentences, 2·hidden) -> (batch, 2·hidden), or (batch, 8·hidden) for pairs."""
+        if not self.pair:
+            return vectors
+        first, second = vectors.chunk(2)
+        return torch.cat([first, second, first * second, (first - second).abs()], -1)
+
+
+def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
+    """The teacher's word embeddings in `size` dimensions: (vocabulary, width) -> (vocabulary, size) float32.
+
+    A copy where `size` is the width; else their coordinates along the leading right singular vectors of the matrix, not
+    centred and not rescaled, so that inner products are kept as well as `size` dimensions can (Eckart and Young 1936).
+    Each vector's sign makes its largest entry in magnitude positive. UserError where `size` is above the width.
+    """
+    width = teacher_embeddings.shape[1]
+    if size > width:
+        raise UserError(
+            f"architecture.embedding: {size} is above the width {width} of the teacher's embeddings; "
+            f"choose {width} or less, or set start to random"
+        )
+    embeddings = teacher_embeddings.detach().double()
+    if size == width:
+        return embeddings.float()
+    # Right singular vectors are the eigenvectors of EᵀE: a matrix of the width, not of the vocabulary.
+    _, vectors = torch.linalg.eigh(embeddings.T @ embeddings)
+    leading = vectors.flip(1)[:, :size]  # eigh sorts upwards
+    largest = leading.gather(0, leading.abs().argmax(0, keepdim=True))
+    return (embeddings @ (leading * largest.sign())).float()
+
+
+def _take(states: Tensor, columns: Tensor) -> Tensor:
+    """states (rows, length, width), columns (rows, taken) -> (rows, taken, width)."""
+    return states.gather(1, columns[..., None].expand(-1, -1, states.shape[-1]))
