@@ -37,7 +37,7 @@ class Recorder:
         self.every = max(1, steps // CURVE_POINTS)
         self.sums: dict[str, Tensor] = {}
         self.count = self.step = 0
-        self.bar = progress_bar(total=steps, desc=title, unit="step", disable=not accelerator.is_main_process or None)
+        self.bar = progress_bar(total=steps, desc=title, unit="step", disable=not accelerator.is_main_process)
 
     def add(self, epoch: int, learning_rate: float, terms: dict[str, Tensor]) -> None:
         """Takes this process's share of the terms of one step; every so often they become a point of the curve."""
