@@ -26,8 +26,9 @@ repro: setup
 	@cat reports/summary.txt
 	@echo "Report: $(CURDIR)/reports/index.html"
 
+# Most of it is the start of processes, so two workers, of one thread each.
 test: setup-dev
-	python -m pytest
+	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 
 lint: setup-dev
 	ruff check . && ruff format --check .
