@@ -21,10 +21,11 @@ NARROW = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=
 BILSTM = SimpleNamespace(kind="bilstm", layers=1, embedding=8, width=6, feed_forward=5, dropout=0.1)
 
 
-def start(architecture, teacher=None, **origin):
+def start(architecture, **origin):
+    """From the same teacher each time; `origin`: the keys of the start section."""
     recipe = SimpleNamespace(architecture=architecture, start=Start(**origin))
     sample = [batch((9, 8, 7), 9, seed=seed) for seed in range(8)]
-    return start_student(recipe, teacher or masked_lm(TEACHER), sample=lambda: sample)
+    return start_student(recipe, masked_lm(TEACHER), sample=lambda: sample)
 
 
 def test_random_start_has_the_recipes_shape_and_the_teachers_vocabulary():
@@ -36,7 +37,7 @@ def test_random_start_has_the_recipes_shape_and_the_teachers_vocabulary():
 
 def test_start_from_teacher_layers_of_the_same_shape_copies_them():
     teacher = masked_lm(TEACHER)
-    student = start(SAME_WIDTH, teacher, teacher=(1, 3)).model
+    student = start(SAME_WIDTH, teacher=(1, 3)).model
     for ours, theirs in ((0, 0), (1, 2)):
         copied, original = student.bert.encoder["layer"][ours], teacher.bert.encoder["layer"][theirs]
         for (name, a), b in zip(copied.state_dict().items(), original.state_dict().values(), strict=True):
@@ -55,7 +56,7 @@ def test_start_from_a_wider_teacher_brings_the_way_back():
 
 def test_a_bilstm_starts_from_the_teachers_word_embeddings():
     teacher = masked_lm(TEACHER)
-    student = start(BILSTM, teacher, teacher="bottom").model
+    student = start(BILSTM, teacher="bottom").model
     words = teacher.bert.embeddings.word_embeddings.weight.detach()
     _, _, components = torch.linalg.svd(words.double(), full_matrices=False)
     found = student.encoder.word_embeddings.weight.detach().double()

@@ -14,6 +14,7 @@ from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.folder import REGRESSION_LABEL
 from tinybert.models.pretrained import load_pretrained
+from tinybert.models.subclone import subclone
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,6 @@ def start_student(recipe, teacher: MaskedLM, *, sample: Callable[[], Iterable[Ba
         return Started(_from_folder(config, recipe.start.folder))
     if not recipe.start.teacher:
         return Started(MaskedLM(config))
-    from tinybert.models.subclone import subclone
-
     mapped = mapped_layers(recipe.start.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
     cut = subclone(teacher, config, [layer for (layer,) in mapped], batches=sample())
     return Started(cut.student, cut.projection)
