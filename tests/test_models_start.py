@@ -37,7 +37,7 @@ def test_random_start_has_the_recipes_shape_and_the_teachers_vocabulary():
 
 def test_start_from_teacher_layers_of_the_same_shape_copies_them():
     teacher = masked_lm(TEACHER)
-    student = start(SAME_WIDTH, teacher=(1, 3)).model
+    student = start(SAME_WIDTH, teacher=[1, 3]).model
     for ours, theirs in ((0, 0), (1, 2)):
         copied, original = student.bert.encoder["layer"][ours], teacher.bert.encoder["layer"][theirs]
         for (name, a), b in zip(copied.state_dict().items(), original.state_dict().values(), strict=True):
