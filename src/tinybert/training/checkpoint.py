@@ -19,7 +19,7 @@ from tinybert.launch import is_main_process
 if TYPE_CHECKING:
     from tinybert.stage import Stage
 
-SECONDS_BETWEEN = 300.0  # unless TINYBERT_CHECKPOINT_SECONDS says otherwise
+SECONDS_BETWEEN = 120.0  # unless TINYBERT_CHECKPOINT_SECONDS says otherwise
 
 
 class Checkpoint:
