@@ -83,3 +83,5 @@ if __name__ == "__main__":
     if is_main_process():
         save_file(trained.state_dict(), given.folder / "weights.safetensors")
         (given.folder / "curve.json").write_text(json.dumps(points))
+        group = torch.distributed.is_initialized()
+        (given.folder / "processes.json").write_text(str(torch.distributed.get_world_size() if group else 1))

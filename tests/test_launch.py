@@ -5,14 +5,15 @@ import os
 import pytest
 
 from tinybert.errors import UserError
-from tinybert.launch import VARIABLE, is_main_process, relaunch
+from tinybert.launch import LAUNCHED, VARIABLE, is_main_process, relaunch
 
 
 @pytest.fixture
 def executed(monkeypatch):
     calls = []
     monkeypatch.setattr(os, "execvp", lambda *call: calls.append(call))
-    monkeypatch.delenv("RANK", raising=False)
+    for name in ("RANK", LAUNCHED):
+        monkeypatch.delenv(name, raising=False)
     return calls
 
 
@@ -29,10 +30,17 @@ def test_the_launcher_gets_the_stage_as_a_module(executed, monkeypatch):
 
 
 def test_a_launched_process_launches_no_more(executed, monkeypatch):
+    """Though its launcher leaves no rank, as Accelerate's does for one process."""
     monkeypatch.setenv(VARIABLE, "env")
-    monkeypatch.setenv("RANK", "1")
     relaunch("stages.general_distill", [])
-    assert executed == []
+    relaunch("stages.general_distill", [])
+    assert len(executed) == 1
+    monkeypatch.delenv(LAUNCHED)
+
+
+def test_the_first_of_several_processes_writes(executed, monkeypatch):
+    assert is_main_process()
+    monkeypatch.setenv("RANK", "1")
     assert not is_main_process()
     monkeypatch.setenv("RANK", "0")
     assert is_main_process()

@@ -119,12 +119,14 @@ def test_relations_in_numpy_between_models_of_other_widths():
             expected += (rows["teacher"] * np.log(rows["teacher"] / rows["student"])).sum()
     mask = torch.arange(4) < torch.tensor(lengths)[:, None]
     tensors = {role: tuple(map(torch.tensor, pair)) for role, pair in parts.items()}
-    found = losses.relation(tensors["student"], tensors["teacher"], mask, heads=2)
+    scores = [losses.relation_scores(*tensors[role], heads=2) for role in ("student", "teacher")]
+    found = losses.attention_kl(*scores, mask)
     assert found.item() == pytest.approx(expected / (2 * sum(lengths)), rel=1e-12)
 
 
 def relation(student, teacher, mask):
-    return losses.relation((student, student), (teacher, teacher), mask, heads=2)
+    scores = (losses.relation_scores(part, part, heads=2) for part in (student, teacher))
+    return losses.attention_kl(*scores, mask)
 
 
 def test_twice_the_padding_changes_no_loss():

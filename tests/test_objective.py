@@ -10,8 +10,9 @@ from ruamel.yaml import YAML
 from tests.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tests.dependencies import ROOT
 from tinybert.errors import UserError
+from tinybert.fitness import RELATION_LOSSES
 from tinybert.models.activations import Wanted
-from tinybert.objective import RELATION_LOSSES, UNITS, Imitation, Objective
+from tinybert.objective import UNITS, Imitation, Objective
 from tinybert.params import check_params
 
 ALL = {"hard": 1.0, "prediction": 2.0, "attention": 0.5, "hidden": 3.0, "embedding": 0.25}
@@ -212,3 +213,31 @@ def test_projections_start_from_a_given_matrix():
     matrix = torch.randn(24, 12)
     objective.start_projections(matrix)
     assert all(torch.equal(part.weight, matrix) for part in objective.projections.values())
+
+
+def test_what_a_stage_does_not_use_is_kept_for_the_next(tmp_path):
+    matrix = torch.randn(24, 12)
+    started = Objective(Imitation({}), STUDENT)
+    started.start_projections(matrix)
+    started.save(tmp_path)
+    between = Objective(Imitation({"prediction": 1.0}), STUDENT, TEACHER)
+    between.load(tmp_path)
+    between.save(tmp_path)
+    last = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    last.load(tmp_path)
+    assert all(torch.equal(part.weight, matrix) for part in last.projections.values())
+
+
+def test_relations_do_not_change_when_a_teacher_layer_is_turned():
+    """Under a map over blocks too: relations of each layer are mixed, not queries of layers with other axes."""
+    turn = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
+    imitation = Imitation({"query_key_relation": 1.0}, layer_map="mean", relation_heads=3)
+    student, teacher, example = masked_lm().double(), masked_lm(TEACHER, seed=1).double(), batch()
+    before = run(Objective(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
+    attention = teacher.bert.encoder["layer"][2].attention["self"]
+    with torch.no_grad():
+        for part in (attention.query, attention.key):
+            part.weight.copy_((turn @ part.weight.view(3, 8, 24)).reshape(24, 24))
+            part.bias.copy_((part.bias.view(3, 8) @ turn.T).flatten())
+    after = run(Objective(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
+    assert after.item() == pytest.approx(before.item(), rel=1e-9)

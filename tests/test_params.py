@@ -107,6 +107,12 @@ def changed(path: str, value):
             {"losses": {"hidden": 1.0}},
             "prediction.losses.hidden: a BiLSTM has no layers to compare",
         ),
+        (
+            "students.bilstm.general",
+            {"losses": {"hard": 1.0}},
+            "general: a BiLSTM has no masked-LM head to learn on text",
+        ),
+        ("students.bilstm.start", {"folder": "x"}, "start.folder: a BiLSTM starts at random or"),
         ("students.lazy.domain", {"losses": {"value_relation": 1.0}}, "relation_heads is missing"),
         (
             "students.lazy.domain",

@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.small_distillation import distil
+from tinybert.errors import UserError
 from tinybert.training.checkpoint import Checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,3 +110,21 @@ def test_a_second_run_at_the_same_time_goes_without(tmp_path, always_due):
 def test_a_damaged_file_is_no_checkpoint(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(b"half")
     assert Checkpoint(tmp_path, lambda: "a").load() is None
+
+
+def test_a_foreign_safetensors_file_is_no_checkpoint(tmp_path):
+    save_file({"weight": torch.zeros(2)}, tmp_path / "a.safetensors")
+    assert Checkpoint(tmp_path, lambda: "a").load() is None
+
+
+def test_a_place_that_cannot_be_written_stops_no_training(tmp_path, always_due, capsys):
+    (tmp_path / "file").write_text("")
+    student, curve = distil(steps=3, dropout=0.0, checkpoint=Checkpoint(tmp_path / "file" / "in it", lambda: "a"))
+    assert len(curve) == 3
+    assert capsys.readouterr().err.count("checkpoint: goes on without") == 1
+
+
+def test_an_interval_that_is_no_number_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "5min")
+    with pytest.raises(UserError, match="TINYBERT_CHECKPOINT_SECONDS: '5min' is no number of seconds"):
+        Checkpoint(tmp_path, lambda: "a")

@@ -10,8 +10,8 @@ from tinybert.layer_map import mapped_layers
 
 STAGES = ("general", "domain", "intermediate", "prediction")
 LOGIT_LOSSES = ("hard", "prediction", "logits")
-SAME_HEADS = ("attention", "attention_kl")
-RELATIONS = ("query_key_relation", "value_relation")
+SCORE_LOSSES = ("attention", "attention_kl")  # compare head by head
+RELATION_LOSSES = ("query_key_relation", "value_relation")
 
 
 def refuse_repeats(key: str, names: tuple) -> None:
@@ -27,10 +27,14 @@ def refuse_strangers(key: str, names: Iterable[str], known: Iterable[str], where
             raise ValueError(f"{key} lists {name}, which is not among {where}: {', '.join(known)}")
 
 
-def refuse_layer_losses(stage: str, losses: Mapping[str, float], architecture) -> None:
+def refuse_unfit_losses(stage: str, losses: Mapping[str, float], architecture) -> None:
     """Inner layers can be compared between models that have them, and [CLS] below the top only where there is one."""
     for name, weight in losses.items():
-        if not weight or name in LOGIT_LOSSES:
+        if not weight:
+            continue
+        if architecture.kind == "bilstm" and stage in ("general", "domain"):
+            raise ValueError(f"{stage}: a BiLSTM has no masked-LM head to learn on text; set {stage} to null")
+        if name in LOGIT_LOSSES:
             continue
         if architecture.kind == "bilstm":
             raise ValueError(
@@ -47,7 +51,7 @@ def refuse_misfits(students: Mapping, teacher) -> None:
     students: name -> recipe. teacher: the architecture section of the embedded teacher.
     """
     for name, student in students.items():
-        if student.start.teacher:
+        if student.start.teacher and student.architecture.kind == "bert":
             _refuse_map(f"students.{name}.start.teacher", student.start.teacher, student, teacher.layers)
         for stage in STAGES:
             if recipe := getattr(student, stage):
@@ -59,14 +63,14 @@ def _refuse_unfit_losses(key: str, stage: str, losses: set[str], student, teache
     if losses - {*LOGIT_LOSSES, "embedding"}:
         named = student.layer_map if isinstance(student.layer_map, (str, tuple)) else "learnable"
         _refuse_map(f"{key}.layer_map", named, student, teacher.layers)
-    for name in sorted(losses & set(SAME_HEADS)):
+    for name in sorted(losses & set(SCORE_LOSSES)):
         if student.architecture.heads != teacher.heads:
             raise ValueError(
                 f"{key}.{stage}.losses.{name}: the student has {student.architecture.heads} heads, the teacher "
                 f"{teacher.heads}; set architecture.heads to {teacher.heads}, or use query_key_relation and "
                 "value_relation instead"
             )
-    for name in sorted(losses & set(RELATIONS)):
+    for name in sorted(losses & set(RELATION_LOSSES)):
         heads = getattr(student, stage).relation_heads
         if student.architecture.width % heads or teacher.width % heads:
             raise ValueError(

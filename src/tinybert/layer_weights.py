@@ -54,7 +54,9 @@ class LayerWeights(nn.Module):
         read = self.read(student_layer)
         if len(read) == 1:
             return teacher[read[0]]
-        return sum(weight * teacher[layer] for weight, layer in zip(self.row(student_layer), read, strict=True))
+        # Half precision is widened: a weight times it would stay as narrow.
+        wide = (teacher[layer].to(torch.promote_types(teacher[layer].dtype, torch.float32)) for layer in read)
+        return sum(weight * part for weight, part in zip(self.row(student_layer), wide, strict=True))
 
     def learnt(self) -> dict[str, float]:
         """The weights of a learnable map by name, map_<student layer>_<teacher layer>; empty for other kinds."""

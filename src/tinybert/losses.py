@@ -57,7 +57,7 @@ def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -
     """KL(softmax(A^T) ‖ softmax(A^S)) over real keys, mean over heads and real queries.
 
     Both scores: (batch, heads, query, key), unmasked, pre-softmax. Source: the attention transfer of MiniLM
-    (Wang et al. 2020, eq. 7), here at every mapped layer.
+    (Wang et al. 2020, eq. 7), here at every mapped layer, and of its relations (`relation_scores`).
     """
     real_pairs = _real_pairs(mask)
     student, teacher = (
@@ -68,16 +68,16 @@ def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -
     return divergence.sum() / (mask.sum() * student_scores.shape[1])
 
 
-def relation(student: tuple[Tensor, Tensor], teacher: tuple[Tensor, Tensor], mask: Tensor, *, heads: int) -> Tensor:
-    """KL between how tokens relate in teacher and student, mean over relation heads and real tokens.
+def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
+    """How tokens relate: (batch, heads, query, key), scaled dot products in each relation head.
 
-    student, teacher: two of the queries, keys or values of a layer, each (batch, length, width): (q, k) for
-    the query-key relation, (v, v) for the value relation. Each is cut into `heads` relation heads, whatever
-    the attention heads of its model are, and compared by the softmax of q·kᵀ/√d. Source: MiniLM eq. 8 and 9,
-    with the relation heads of MiniLMv2 (Wang et al. 2021, sec. 3.1).
+    left, right: two of the queries, keys or values of a layer, each (batch, length, width): q and k for the
+    query-key relation, v and v for the value relation. The width is cut into `heads` relation heads, whatever the
+    attention heads of the model are, so that teacher and student compare, by `attention_kl`. Source: MiniLM eq. 8 and
+    9, with the relation heads of MiniLMv2 (Wang et al. 2021, sec. 3.1).
     """
-    scores = [_relation_scores(*pair, heads=heads) for pair in (student, teacher)]
-    return attention_kl(*scores, mask)
+    left, right = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (left, right))
+    return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
 
 
 def hidden(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tensor:
@@ -106,12 +106,6 @@ def cls(student_states: Tensor, teacher_states: Tensor) -> Tensor:
     """
     student, teacher = (F.normalize(_wide(states), dim=-1) for states in (student_states, teacher_states))
     return _mean(_squares(student, teacher).sum(), len(student))
-
-
-def _relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
-    """(batch, length, width) twice -> (batch, heads, query, key): scaled dot products in each relation head."""
-    left, right = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (left, right))
-    return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
 
 
 def _real_pairs(mask: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tinybert import losses
 from tinybert.errors import UserError
+from tinybert.fitness import LOGIT_LOSSES, RELATION_LOSSES, SCORE_LOSSES
 from tinybert.layer_map import mapped_layers
 from tinybert.layer_weights import LayerWeights
 from tinybert.models.activations import Activations, Batch, Wanted
@@ -30,10 +31,7 @@ UNITS = {
     "query_key_relation": "tokens",
     "value_relation": "tokens",
 }
-LOGIT_LOSSES = frozenset({"hard", "prediction", "logits"})
-SCORE_LOSSES = ("attention", "attention_kl")
-RELATION_LOSSES = ("query_key_relation", "value_relation")
-MAPPED_LOSSES = UNITS.keys() - LOGIT_LOSSES - {"embedding"}
+MAPPED_LOSSES = UNITS.keys() - set(LOGIT_LOSSES) - {"embedding"}
 
 
 @dataclass(frozen=True)
@@ -85,13 +83,14 @@ class Objective(nn.Module):
         self.imitation, self.weights = imitation, imitation.weights
         self.layers = student.num_hidden_layers
         self.reads_teacher = bool(self.weights.keys() - {"hard"})
-        self.map: LayerWeights | None = None
+        self.map = LayerWeights([], "mean")
+        self.projections = nn.ModuleDict()
+        self.unused: dict[str, Tensor] = {}  # what an earlier stage learnt, kept for a later one
         if self.reads_teacher:
             _refuse_unfit(imitation, student, teacher)
             self.map = _layer_weights(imitation, self.layers, teacher.num_hidden_layers)
-        self.projections = nn.ModuleDict()
-        if self.reads_teacher and self.weights.keys() - LOGIT_LOSSES and student.hidden_size != teacher.hidden_size:
-            self._add_projections(student.hidden_size, teacher.hidden_size)
+            if self._hidden_layers() and student.hidden_size != teacher.hidden_size:
+                self._add_projections(student.hidden_size, teacher.hidden_size)
 
     def _add_projections(self, student_width: int, teacher_width: int) -> None:
         layers = self._hidden_layers()
@@ -159,12 +158,11 @@ class Objective(nn.Module):
 
     def begin_step(self, step: int) -> None:
         """To be called before each training step: a random map draws its layers."""
-        if self.map:
-            self.map.redraw(step)
+        self.map.redraw(step)
 
     def observed(self) -> dict[str, float]:
         """What is worth a line in the loss curve beside the losses: the weights of a learnable map."""
-        return self.map.learnt() if self.map else {}
+        return self.map.learnt()
 
     def forward(self, student: Activations, teacher: Activations | None, batch: Batch) -> dict[str, Tensor]:
         """The unweighted loss terms by name, each a scalar."""
@@ -208,10 +206,13 @@ class Objective(nn.Module):
 
     def _relation(self, left: str, right: str, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
         """Of the top student layer and the teacher layer it is mapped to (MiniLM)."""
-        top = self.layers
-        ours = tuple(getattr(student, part)[top] for part in (left, right))
-        theirs = tuple(self.map.target(top, getattr(teacher, part)) for part in (left, right))
-        return losses.relation(ours, theirs, mask, heads=self.imitation.relation_heads)
+        top, heads = self.layers, self.imitation.relation_heads
+        ours, theirs = (
+            {layer: losses.relation_scores(getattr(model, left)[layer], getattr(model, right)[layer], heads=heads)
+             for layer in layers}
+            for model, layers in ((student, [top]), (teacher, self.map.read(top)))
+        )  # fmt: skip
+        return losses.attention_kl(ours[top], self.map.target(top, theirs), mask)
 
     def _projected(self, student: Activations, layer: int, *, first: bool = False) -> Tensor:
         """Hidden states in the teacher's width, there already where the widths agree; `first`: of [CLS] alone."""
@@ -219,24 +220,29 @@ class Objective(nn.Module):
         name = self._projection_name(layer)
         return self.projections[name](states) if name in self.projections else states
 
-    @torch.no_grad()
     def start_projections(self, weight: Tensor) -> None:
-        """Starts every projection from `weight` (teacher width, student width)."""
-        for projection in self.projections.values():
-            projection.weight.copy_(weight)
+        """Starts every projection, of later stages too, from `weight` (teacher width, student width)."""
+        names = {self._projection_name(layer) for layer in range(self.layers + 1)}
+        self._take({f"projections.{name}.weight": weight for name in names})
 
     def save(self, folder: str | Path) -> None:
-        """Writes projections and map weights, if there are any, beside the student's weights in `folder`."""
-        if tensors := self.state_dict():
-            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, Path(folder) / LEARNT)
+        """Writes projections and map weights beside the student's weights in `folder`, where there are any."""
+        if tensors := self.unused | self.state_dict():
+            tensors = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+                       for name, tensor in tensors.items()}  # fmt: skip
+            save_file(tensors, Path(folder) / LEARNT)
 
     def load(self, folder: str | Path) -> None:
         """Goes on with what an earlier stage left in `folder`; what that one did not need starts anew."""
         path = Path(folder) / LEARNT
         if path.is_file():
-            ours, stored = self.state_dict(), load_file(path)
-            kept = {name for name in ours.keys() & stored.keys() if ours[name].shape == stored[name].shape}
-            self.load_state_dict(ours | {name: stored[name] for name in kept})
+            self._take(load_file(path))
+
+    def _take(self, tensors: dict[str, Tensor]) -> None:
+        ours = self.state_dict()
+        fitting = {name for name in ours.keys() & tensors.keys() if ours[name].shape == tensors[name].shape}
+        self.load_state_dict(ours | {name: tensors[name] for name in fitting})
+        self.unused |= {name: tensor for name, tensor in tensors.items() if name not in ours}
 
 
 def _layer_weights(imitation: Imitation, student_layers: int, teacher_layers: int) -> LayerWeights:

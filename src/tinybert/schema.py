@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from tinybert.fitness import STAGES, refuse_layer_losses, refuse_misfits, refuse_repeats, refuse_strangers
+from tinybert.fitness import STAGES, refuse_misfits, refuse_repeats, refuse_strangers, refuse_unfit_losses
 from tinybert.layer_map import NAMED_MAPS, ONE_LAYER_MAPS
 
 Positive = Annotated[int, Field(ge=1)]
@@ -288,9 +288,11 @@ class Student(Section):
                     f"{key} lists {len(layers)} teacher layers; "
                     f"one for each of the {self.architecture.layers} student layers is needed"
                 )
+        if self.architecture.kind == "bilstm" and self.start.folder:
+            raise ValueError("start.folder: a BiLSTM starts at random or, {teacher: bottom}, from word embeddings")
         for stage in STAGES:
             if recipe := getattr(self, stage):
-                refuse_layer_losses(stage, recipe.weighted_losses, self.architecture)
+                refuse_unfit_losses(stage, recipe.weighted_losses, self.architecture)
         return self
 
 

@@ -9,7 +9,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,14 +43,23 @@ class Stage:
         """The items joined, as DVC joins them: cola-tinybert4; empty for a stage without a matrix."""
         return "-".join(self.items.values())
 
-    def fingerprint(self) -> str:
-        """Of all that decides the instance's result: its params, its code, its inputs, which are read for it."""
-        digest = hashlib.sha256(json.dumps(self.values, sort_keys=True).encode())
-        for path in declared_files(self.name, self.items):
-            digest.update(str(path).encode())
-            with open(path, "rb") as handle:
-                digest.update(hashlib.file_digest(handle, "sha256").digest())
-        return digest.hexdigest()[:32]
+    def fingerprint(self) -> Callable[[], str]:
+        """A function that gives one of the instance's declared params, code and inputs.
+
+        Params and code are read now, for they may be edited while the stage runs; the inputs, which may be large,
+        when it is called.
+        """
+        files = declared_files(self.name, self.items)
+        code = [path for path in files if path.suffix == ".py"]
+        start = hashlib.sha256(json.dumps(self.values, sort_keys=True).encode())
+        _digest_files(start, code)
+
+        def whole() -> str:
+            digest = start.copy()
+            _digest_files(digest, [path for path in files if path not in code])
+            return digest.hexdigest()[:32]
+
+        return whole
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         """Writes the instance's metrics file and logs it. Deterministic numbers only: no timings."""
@@ -97,8 +105,7 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
     params = load_params()
     refuse_unknown_items(items, params)
     values = declared_values(params, declared)
-    tracked = stage_run(name, "-".join(items.values()), params=values, tags=items)
-    with tracked if is_main_process() else nullcontext(Run()) as run:
+    with stage_run(name, "-".join(items.values()), params=values, tags=items) as run:
         stage = Stage(name, items, Declared(params, declared), values, run)
         main(stage)
         if is_main_process():
@@ -131,6 +138,13 @@ def refuse_unknown_items(items: dict[str, str], params: Params) -> None:
     for item, value in items.items():
         if value not in known[item]:
             raise UserError(f"--{item} {value}: not in params.yaml; choose one of {', '.join(known[item])}")
+
+
+def _digest_files(digest, files: list[Path]) -> None:
+    for path in files:
+        digest.update(str(path).encode())
+        with open(path, "rb") as handle:
+            digest.update(hashlib.file_digest(handle, "sha256").digest())
 
 
 def declared_params(name: str, items: dict[str, str]) -> list[str]:

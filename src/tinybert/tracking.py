@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tinybert.launch import is_main_process
+
 EXPERIMENT = "tinybert"
 PARENT_KEY_TAG = "tinybert.parent_key"
 LEGAL_NAME_LENGTH = 250  # MLflow's limits
@@ -85,7 +87,7 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[s
     params: nested settings, logged as `outer.inner`. tags: such as task and student; None is left out.
     Of several processes launched together only the first is tracked.
     """
-    run = Run(_open_session(stage, instance, params, tags) if os.environ.get("RANK", "0") == "0" else None)
+    run = Run(_open_session(stage, instance, params, tags) if is_main_process() else None)
     status = "FINISHED"
     try:
         with _termination_unwinds():

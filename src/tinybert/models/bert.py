@@ -167,7 +167,7 @@ class Layer(nn.Module):
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.intermediate_size)})
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, mask: Tensor, wanted: "LayerWanted") -> tuple[Tensor | None, "Exposed"]:
+    def forward(self, hidden: Tensor, mask: Tensor, wanted: LayerWanted) -> tuple[Tensor | None, Exposed]:
         """The layer's output, unless nothing reads it, and what it exposes."""
         attend = self.attention["self"]
         query, key = attend.query(hidden), attend.key(hidden)

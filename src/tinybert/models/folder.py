@@ -46,7 +46,7 @@ def load_model(folder: str | Path) -> BertModel | BiLstmClassifier:
     else:
         raise UserError(
             f"{folder}/config.json: architecture {kind!r} cannot be used here; "
-            f"{MaskedLM.architecture} and {SequenceClassifier.architecture} can"
+            f"{MaskedLM.architecture}, {SequenceClassifier.architecture} and {BiLstmClassifier.architecture} can"
         )
     load_weights(model, folder)
     return model.eval()

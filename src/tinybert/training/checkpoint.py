@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +15,22 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tinybert import paths
+from tinybert.errors import UserError
 from tinybert.launch import is_main_process
 
 if TYPE_CHECKING:
     from tinybert.stage import Stage
 
-SECONDS_BETWEEN = 120.0  # unless TINYBERT_CHECKPOINT_SECONDS says otherwise
+VARIABLE = "TINYBERT_CHECKPOINT_SECONDS"
+SECONDS_BETWEEN = 120.0  # unless the variable says otherwise
+
+
+def _seconds_between() -> float:
+    given = os.environ.get(VARIABLE, str(SECONDS_BETWEEN))
+    try:
+        return float(given)
+    except ValueError:
+        raise UserError(f"{VARIABLE}: {given!r} is no number of seconds; give one, such as 60") from None
 
 
 class Checkpoint:
@@ -31,7 +42,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path, fingerprint: Callable[[], str], *, is_writer: bool = True) -> None:
         self.folder, self.fingerprint, self.is_writer = folder, fingerprint, is_writer
-        self.seconds_between = float(os.environ.get("TINYBERT_CHECKPOINT_SECONDS", SECONDS_BETWEEN))
+        self.seconds_between = _seconds_between()
         self.last = time.monotonic()
         self._path: Path | None = None
         self._lock: IO | None = None
@@ -41,7 +52,7 @@ class Checkpoint:
     def of(cls, stage: "Stage") -> "Checkpoint":
         """That of a stage instance."""
         folder = paths.checkpoints(stage.name, stage.items)
-        return cls(folder, stage.fingerprint, is_writer=is_main_process())
+        return cls(folder, stage.fingerprint(), is_writer=is_main_process())
 
     @property
     def path(self) -> Path:
@@ -62,17 +73,21 @@ class Checkpoint:
             with safe_open(self.path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
                 return tensors, json.loads(file.metadata()["facts"])
-        except SafetensorError:
+        except (SafetensorError, TypeError, KeyError, ValueError):  # damaged, or none of ours
             return None
 
     def save(self, tensors: dict[str, Tensor], facts: dict) -> None:
-        """Replaces the saved state as a whole."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self._is_ours():
-            temporary = self.path.with_suffix(".partial")
-            whole = {name: part.contiguous() for name, part in tensors.items()}
-            save_file(whole, temporary, metadata={"facts": json.dumps(facts)})
-            os.replace(temporary, self.path)
+        """Replaces the saved state as a whole; where disk or rights do not allow it, training goes on without."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self._is_ours():
+                temporary = self.path.with_suffix(".partial")
+                whole = {name: part.contiguous() for name, part in tensors.items()}
+                save_file(whole, temporary, metadata={"facts": json.dumps(facts)})
+                os.replace(temporary, self.path)
+        except (OSError, SafetensorError) as error:
+            print(f"checkpoint: goes on without, {self.folder}: {error}", file=sys.stderr)
+            self.is_writer = False
         self.last = time.monotonic()
 
     def remove(self) -> None:

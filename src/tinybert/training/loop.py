@@ -84,7 +84,9 @@ def train(
     weights bit for bit. Under a launcher each process takes its part of every batch; losses stay means over the
     whole batch. Without any loss there is nothing to train. UserError when a loss is no longer finite.
     """
-    if not objective.weights:
+    steps = total_steps(batches, settings.training)
+    if not objective.weights or not steps:
+        student.eval()
         return []
     for model in filter(None, (student, teacher)):
         model.config.refuse_longer(batches.longest_row_tokens, batches.length_key)
@@ -92,9 +94,8 @@ def train(
     ask = Teacher(teacher, objective, accelerator)
     module = Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
-    steps = total_steps(batches, settings.training)
     recorder = Recorder(steps, title, accelerator, on_point=on_point, observe=objective.observed)
-    first = _resume(checkpoint, module, optimizer, recorder)
+    first = _resume(checkpoint, module, optimizer, recorder, accelerator)
     pruner = pruner_for(steps) if pruner_for else None
     for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches, first), steps - first), start=first):
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
@@ -113,14 +114,18 @@ def train(
         recorder.add(epoch, settings.training.learning_rate * factor, terms)
         if checkpoint and checkpoint.is_due:
             checkpoint.save(training_state(module, optimizer) | recorder.tensors(), recorder.facts())
+    recorder.bar.close()
     student.eval()
     return recorder.curve
 
 
-def _resume(checkpoint: Checkpoint | None, module: nn.Module, optimizer, recorder: "Recorder") -> int:
-    """The step to go on with: 0 without a saved state."""
+def _resume(
+    checkpoint: Checkpoint | None, module: nn.Module, optimizer, recorder: Recorder, accelerator: Accelerator
+) -> int:
+    """The step to go on with: 0 without a saved state, or where processes do not see the same one."""
     saved = checkpoint.load() if checkpoint else None
-    if saved is None:
+    step = torch.tensor([saved[1]["step"] if saved else 0], device=accelerator.device)
+    if len(set(accelerator.gather(step).tolist())) > 1 or not saved:
         return 0
     tensors, facts = saved
     recorder.restore(tensors, facts)
@@ -191,7 +196,7 @@ def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
 
     A learnable layer map has its own peak learning rate. `peak_lr` of each group is what a schedule starts from.
     """
-    of_map = list(module.objective.map.parameters()) if module.objective.map else []
+    of_map = list(module.objective.map.parameters())
     others = [parameter for parameter in module.parameters() if all(parameter is not theta for theta in of_map)]
     peak, decay = settings.training.learning_rate, settings.optimizer.weight_decay
     groups = [

@@ -27,8 +27,9 @@ def parts(batch: Batch, *, processes: int, process: int, passes: int) -> list[Pa
     whole = batch.counts()
     if processes == passes == 1:
         return [Part(batch, dict.fromkeys(whole, 1.0))]
-    dealt = [torch.arange(first, whole["rows"], processes * passes) for first in range(processes * passes)]
-    return [_part(batch, dealt[process + number * processes], whole) for number in range(passes)]
+    rows = torch.arange(whole["rows"])
+    mine = range(process, processes * passes, processes)
+    return [_part(batch, rows[first :: processes * passes], whole) for first in mine]
 
 
 def _part(batch: Batch, rows: torch.Tensor, whole: dict[str, int]) -> Part:

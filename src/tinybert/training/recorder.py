@@ -41,19 +41,17 @@ class Recorder:
 
     def add(self, epoch: int, learning_rate: float, terms: dict[str, Tensor]) -> None:
         """Takes this process's share of the terms of one step; every so often they become a point of the curve."""
-        for name, value in terms.items():
+        values = self.accelerator.reduce(torch.stack(list(terms.values())), "sum")
+        for name, value in zip(terms, values, strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.count += 1
         self.step += 1
         self.bar.update()
         if self.step % self.every == 0 or self.step == self.steps:
             self._add_point({"step": self.step, "epoch": epoch, "learning_rate": learning_rate})
-        if self.step == self.steps:
-            self.bar.close()
 
     def _add_point(self, point: Point) -> None:
-        sums = self.accelerator.reduce(torch.stack(list(self.sums.values())), "sum").tolist()
-        means = {name: value / self.count for name, value in zip(self.sums, sums, strict=True)}
+        means = {name: value.item() / self.count for name, value in self.sums.items()}
         for name, value in reversed(means.items()):
             if not math.isfinite(value):
                 raise UserError(
