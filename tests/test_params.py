@@ -110,7 +110,7 @@ def changed(path: str, value):
         (
             "students.bilstm.general",
             {"losses": {"hard": 1.0}},
-            "general: a BiLSTM has no masked-LM head to learn on text",
+            "general: a BiLSTM has no masked-LM head",
         ),
         ("students.bilstm.start", {"folder": "x"}, "start.folder: a BiLSTM starts at random or"),
         ("students.lazy.domain", {"losses": {"value_relation": 1.0}}, "relation_heads is missing"),

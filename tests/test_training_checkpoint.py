@@ -119,7 +119,7 @@ def test_a_foreign_safetensors_file_is_no_checkpoint(tmp_path):
 
 def test_a_place_that_cannot_be_written_stops_no_training(tmp_path, always_due, capsys):
     (tmp_path / "file").write_text("")
-    student, curve = distil(steps=3, dropout=0.0, checkpoint=Checkpoint(tmp_path / "file" / "in it", lambda: "a"))
+    _, curve = distil(steps=3, dropout=0.0, checkpoint=Checkpoint(tmp_path / "file" / "in it", lambda: "a"))
     assert len(curve) == 3
     assert capsys.readouterr().err.count("checkpoint: goes on without") == 1
 
