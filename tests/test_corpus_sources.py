@@ -55,6 +55,19 @@ def read(*files, **more) -> list[dict]:
     return list(documents(settings(*files, **more), seed=0))
 
 
+def test_a_queued_run_finds_files_where_the_user_has_them(tmp_path, monkeypatch):
+    """It works in a copy of the project elsewhere; DVC_ROOT names the project."""
+    project, copy = tmp_path / "project", tmp_path / "copy"
+    (project / "local").mkdir(parents=True)
+    copy.mkdir()
+    write(project / "local/a.txt", "A line.\n")
+    monkeypatch.chdir(copy)
+    with pytest.raises(UserError, match="matches no file"):
+        read("local/*.txt")
+    monkeypatch.setenv("DVC_ROOT", str(project))
+    assert [document["text"] for document in read("local/*.txt")] == ["A line."]
+
+
 def test_wikitext_titles_open_articles_and_section_headings_are_dropped(tmp_path):
     file = write(tmp_path / "a.tokens", WIKITEXT)
     assert read(file) == [
