@@ -2,7 +2,7 @@
 # make test    environment and tests          make lint   style
 # make bench   speed and memory, ours against a plain reference
 # make ui      MLflow's page on this machine  make profile NAME=minilm   another scale's params.yaml
-# make ask Q="The capital of France is [MASK]."   what teacher and domain students answer
+# make ask Q="The capital city of France is [MASK]."   what teacher and domain students answer
 PYTHON ?= python3
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
