@@ -14,7 +14,7 @@ from tinybert.models.folder import save_model
 from tinybert.models.pretrained import load_pretrained
 from tinybert.models.start import start_student
 from tinybert.models.teacher import start_teacher
-from tinybert.schema import Start
+from tinybert.recipe import Start
 
 SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
 NARROW = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)

@@ -5,100 +5,15 @@ said where users read it: in params.yaml itself.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
-from tinybert.fitness import STAGES, refuse_misfits, refuse_repeats, refuse_strangers, refuse_unfit_losses
-from tinybert.layer_map import NAMED_MAPS, ONE_LAYER_MAPS
+from tinybert.fitness import refuse_misfits, refuse_repeats, refuse_strangers
+from tinybert.recipe import Architecture, Student
+from tinybert.schema_fields import AboveZero, Count, Name, NonNegative, Positive, Real, Section, Share, Text, tuple_of
 
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Real = Annotated[float, Field(allow_inf_nan=False)]
-NonNegative = Annotated[Real, Field(ge=0)]
-AboveZero = Annotated[Real, Field(gt=0)]
-Share = Annotated[Real, Field(ge=0, le=1)]
-Text = Annotated[str, Field(min_length=1)]
-# A name becomes part of stage names and paths.
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
-LossName = Literal[
-    "hard", "prediction", "logits", "attention", "attention_kl", "hidden", "embedding", "cosine", "cls",
-    "query_key_relation", "value_relation",
-]  # fmt: skip
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _tuple_of(item: Any, **limits: Any) -> Any:
-    return Annotated[tuple[item, ...], BeforeValidator(_as_tuple), Field(**limits)]
-
-
-class Section(BaseModel):
-    """A part of the tree: frozen, no unknown keys, no silent conversions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-def _map_choice(named: Iterable[str]) -> Any:
-    """A validator of layer choices: a name, or a list of teacher layers; checked before the union of types would be,
-    which tells each mistake twice."""
-
-    def choice(value: Any) -> Any:
-        if isinstance(value, str) and value in named:
-            return value
-        if isinstance(value, list) and value and all(type(layer) is int and layer >= 1 for layer in value):
-            return tuple(value)
-        hint = " ({learnable: {learning_rate: 1.0e-3, start: equal}})" if value == "learnable" else ""
-        raise ValueError(f"must be {', '.join(named)} or a list: a teacher layer, from 1, for each student layer{hint}")
-
-    return choice
-
-
-class LearnableMap(Section):
-    """How the weights v(m) = softmax(θ) of a learnable layer map start and move."""
-
-    learning_rate: Annotated[Real, Field(gt=0)]
-    start: Literal["equal", "last"]
-
-
-class Learnable(Section):
-    learnable: LearnableMap
-
-
-def _map_form(value: Any) -> str:
-    return "[learnable]" if isinstance(value, (dict, Learnable)) else "[named]"
-
-
-FIXED_MAPS = tuple(name for name in NAMED_MAPS if name != "learnable")
-LayerMap = Annotated[
-    Annotated[str | tuple[int, ...], BeforeValidator(_map_choice(FIXED_MAPS)), Tag("[named]")]
-    | Annotated[Learnable, Tag("[learnable]")],
-    Discriminator(_map_form),
-]
-
-
-class Start(Section):
-    """Where a student starts: teacher layers, a model folder, or, where neither is given, random weights."""
-
-    teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(_map_choice(ONE_LAYER_MAPS))] = None
-    folder: Text | None = None
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> "Start":
-        if self.teacher and self.folder:
-            raise ValueError("teacher and folder are both given; a student starts from one of them")
-        return self
-
-
-def _start(value: Any) -> Any:
-    if value == "random":
-        return Start()
-    if isinstance(value, str) or value == {}:
-        raise ValueError("must be random, {teacher: uniform | top | bottom | [layers]} or {folder: path}")
-    return value
 
 
 class Training(Section):
@@ -132,44 +47,6 @@ class Masking(Section):
             total = self.mask_share + self.random_share
             raise ValueError(f"mask_share + random_share is {total}; at most 1 is allowed")
         return self
-
-
-class Architecture(Section):
-    """The shape of a BERT."""
-
-    kind: Literal["bert"] = "bert"
-    layers: Positive
-    width: Positive
-    heads: Positive
-    feed_forward: Positive
-    dropout: Annotated[Real, Field(ge=0, lt=1)]
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "Architecture":
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is no multiple of {self.heads} heads; change width or heads")
-        return self
-
-
-class BiLstmArchitecture(Section):
-    """The shape of a BiLSTM classifier; `width` is that of an LSTM direction."""
-
-    kind: Literal["bilstm"]
-    layers: Positive
-    embedding: Positive
-    width: Positive
-    feed_forward: Positive
-    dropout: Annotated[Real, Field(ge=0, lt=1)]
-
-
-def _kind(value: Any) -> str:
-    named = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return "[bilstm]" if named == "bilstm" else "[bert]"
-
-
-StudentArchitecture = Annotated[
-    Annotated[Architecture, Tag("[bert]")] | Annotated[BiLstmArchitecture, Tag("[bilstm]")], Discriminator(_kind)
-]
 
 
 class HubModel(Section):
@@ -210,7 +87,7 @@ class HubCorpus(Section):
 
 
 class LocalFiles(Section):
-    files: _tuple_of(Text, min_length=1)
+    files: tuple_of(Text, min_length=1)
 
 
 class Corpus(Section):
@@ -227,7 +104,7 @@ class Corpus(Section):
 class Filter(Section):
     """Which documents belong to the domain."""
 
-    subjects: Annotated[dict[Name, _tuple_of(Text, min_length=1)], Field(min_length=1)]
+    subjects: Annotated[dict[Name, tuple_of(Text, min_length=1)], Field(min_length=1)]
     matching: Literal["whole_word", "substring"]
     ignore_case: bool
     min_hits: Positive
@@ -241,65 +118,10 @@ class Tokenize(Section):
     packing: Literal["pack", "paragraphs", "truncate"]
 
 
-class StageLosses(Section):
-    """What one distillation stage asks of a student: λ for each loss, and what the losses read."""
-
-    losses: Annotated[dict[LossName, NonNegative], Field(min_length=1)]
-    temperature: AboveZero | None = None
-    alpha: Share = 0.5
-    relation_heads: Positive | None = None
-
-    @model_validator(mode="after")
-    def _some_loss_and_its_settings(self) -> "StageLosses":
-        if not any(self.losses.values()):
-            raise ValueError("every λ of losses is 0; at least one must be above 0")
-        if not any(self.weighted_losses.values()):
-            raise ValueError(f"alpha {self.alpha} leaves no loss on; move it, or add another loss")
-        if self.losses.get("prediction") and self.temperature is None:
-            raise ValueError("temperature is missing; the prediction loss needs one, such as 2.0")
-        if (self.losses.get("query_key_relation") or self.losses.get("value_relation")) and not self.relation_heads:
-            raise ValueError("relation_heads is missing; the relation losses need a number that divides both widths")
-        return self
-
-    @property
-    def weighted_losses(self) -> dict[str, float]:
-        """λ after the trade-off 2α·hidden + 2(1 − α)·attention; the neutral α is 0.5."""
-        factors = {"hidden": 2 * self.alpha, "attention": 2 - 2 * self.alpha, "attention_kl": 2 - 2 * self.alpha}
-        return {name: weight * factors.get(name, 1.0) for name, weight in self.losses.items()}
-
-
-class Student(Section):
-    """A recipe: architecture, start, map, and what each stage imitates."""
-
-    architecture: StudentArchitecture
-    start: Annotated[Start, BeforeValidator(_start)]
-    layer_map: LayerMap
-    projection: Literal["shared", "per_layer"]
-    general: StageLosses | None
-    domain: StageLosses | None = None
-    intermediate: StageLosses | None = None
-    prediction: StageLosses | None = None
-
-    @model_validator(mode="after")
-    def _lists_fit_layers(self) -> "Student":
-        for key, layers in (("layer_map", self.layer_map), ("start.teacher", self.start.teacher)):
-            if isinstance(layers, tuple) and len(layers) != self.architecture.layers:
-                raise ValueError(
-                    f"{key} lists {len(layers)} teacher layers; "
-                    f"one for each of the {self.architecture.layers} student layers is needed"
-                )
-        if self.architecture.kind == "bilstm" and self.start.folder:
-            raise ValueError("start.folder: a BiLSTM starts at random or, {teacher: bottom}, from word embeddings")
-        for stage in STAGES:
-            if recipe := getattr(self, stage):
-                refuse_unfit_losses(stage, recipe.weighted_losses, self.architecture)
-        return self
-
-
 class Track(Section):
     """The students of a track and how they are trained."""
 
-    students: _tuple_of(Name, min_length=1)
+    students: tuple_of(Name, min_length=1)
     training: Training
 
 
@@ -349,8 +171,8 @@ class EmbeddedGlue(Section):
 class Glue(Section):
     """The task track."""
 
-    tasks: _tuple_of(TaskName, min_length=1)
-    students: _tuple_of(Name, min_length=1)
+    tasks: tuple_of(TaskName, min_length=1)
+    students: tuple_of(Name, min_length=1)
     source: Literal["embedded", "hub", "local"]
     hub: HubGlue
     local: LocalFolder
@@ -393,7 +215,7 @@ class Augmentation(Section):
 class Pruning(Section):
     """Pruning of task students."""
 
-    sparsities_percent: _tuple_of(Annotated[int, Field(ge=1, le=99)], min_length=1)
+    sparsities_percent: tuple_of(Annotated[int, Field(ge=1, le=99)], min_length=1)
     schedule: Literal["cubic", "linear"]
     ramp_share: Annotated[Real, Field(gt=0, le=1)]
 
@@ -406,7 +228,7 @@ class Calibration(Section):
 
 
 class Latency(Section):
-    batch_sizes: _tuple_of(Positive, min_length=1)
+    batch_sizes: tuple_of(Positive, min_length=1)
     length_tokens: Annotated[int, Field(ge=3, le=512)]
     warmup_runs: Count
     runs: Positive
@@ -416,7 +238,7 @@ class Latency(Section):
 class Quantization(Section):
     """INT8 models and their measurement."""
 
-    models: _tuple_of(Name, min_length=1)
+    models: tuple_of(Name, min_length=1)
     calibration: Calibration
     latency: Latency
 

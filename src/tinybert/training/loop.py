@@ -78,21 +78,18 @@ def train(
 ) -> list[Point]:
     """Trains `student` and what the objective learns in place; returns the loss curve.
 
-    `title` names the run on the progress bar. The teacher is always in evaluation mode and without gradient.
-    `pruner_for` makes, from the number of steps, what prunes the student while it trains. `on_point` gets each
-    point of the curve at once. With a `checkpoint` the run goes on where an interrupted one stopped, to the same
-    weights bit for bit. Under a launcher each process takes its part of every batch; losses stay means over the
-    whole batch. Without any loss there is nothing to train. UserError when a loss is no longer finite.
+    `title` names the run on the progress bar. The teacher is in evaluation mode and without gradient. `pruner_for`
+    makes, from the number of steps, what prunes the student meanwhile. `on_point` gets each point of the curve at
+    once. With a `checkpoint` an interrupted run goes on, to the same weights bit for bit. Under a launcher each process
+    takes its part of every batch. Without any loss nothing is trained. UserError when a loss is no longer finite.
     """
     steps = total_steps(batches, settings.training)
     if not objective.weights or not steps:
         student.eval()
         return []
-    for model in filter(None, (student, teacher)):
-        model.config.refuse_longer(batches.longest_row_tokens, batches.length_key)
+    _refuse_long_rows(batches, student, teacher)
     accelerator = start_accelerator(settings.precision)
-    ask = Teacher(teacher, objective, accelerator)
-    module = Distiller(student, objective).train()
+    ask, module = Teacher(teacher, objective, accelerator), Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     recorder = Recorder(steps, title, accelerator, on_point=on_point, observe=objective.observed)
     first = _resume(checkpoint, module, optimizer, recorder, accelerator)
@@ -101,8 +98,7 @@ def train(
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
         objective.begin_step(step)
         factor = lr_factor(step, steps, settings.optimizer.warmup_fraction)
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * factor
+        _set_learning_rates(optimizer, factor)
         terms = _gradients(batch, distiller, ask, accelerator, passes=settings.training.accumulation_steps)
         if pruner:
             pruner.before_step(step)
@@ -117,6 +113,16 @@ def train(
     recorder.bar.close()
     student.eval()
     return recorder.curve
+
+
+def _refuse_long_rows(batches: Batches, *models: BertModel | None) -> None:
+    for model in filter(None, models):
+        model.config.refuse_longer(batches.longest_row_tokens, batches.length_key)
+
+
+def _set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * factor
 
 
 def _resume(

@@ -78,4 +78,4 @@ class Recorder:
         self.step, self.count, self.curve = facts["step"], facts["count"], facts["curve"]
         for point in self.curve:
             self.on_point(point)
-        self.bar.update(self.step)
+        self.bar.initial = self.bar.n = self.step  # or its rate would count steps of an earlier run
