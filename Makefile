@@ -1,6 +1,6 @@
 # make repro   everything: environment, pipeline on params.yaml, summary and report
 # make test    environment and tests          make lint   style
-# make bench   speed and memory, ours against a plain reference
+# make bench   speed and memory, ours against a plain reference   (BENCH="--data local/glue --vocabulary .../vocab.txt")
 # make ui      MLflow's page on this machine  make profile NAME=minilm   another scale's params.yaml
 # make ask Q="The capital city of France is [MASK]."   what teacher and domain students answer
 PYTHON ?= python3
@@ -40,8 +40,7 @@ ask: setup
 	@PYTHONPATH=src python -m tinybert.evaluation.ask "$$Q"
 
 bench: setup
-	PYTHONPATH=src python -m benchmarks.general_distill
-	PYTHONPATH=src python -m benchmarks.corpus
+	PYTHONPATH=src python -m benchmarks $(BENCH)
 
 profile:
 	@test -f profiles/$(NAME).yaml || { echo "NAME=$(NAME): choose one of: $(basename $(notdir $(wildcard profiles/*.yaml)))"; exit 1; }

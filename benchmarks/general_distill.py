@@ -10,23 +10,20 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 
-from benchmarks import reference
+from benchmarks import ours, reference
 from benchmarks.reference import Shape
 from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware, matrix_rate
-from tinybert.errors import UserError
 from tinybert.models.activations import Batch, best_device
-from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.models.bert import MaskedLM
 from tinybert.objective import Imitation, Objective
-from tinybert.training.loop import Settings, mixed_precision, train
+from tinybert.training.loop import Settings, train
 from tinybert.training.masking import Masker, text_batch
 
 MASKED_SHARE = 0.15
-DROPOUT = 0.1
 TEMPERATURE = 2.0
 LAYER_LOSSES = ("embedding", "hidden", "attention")
 VOCABULARY_LOSSES = ("hard", "prediction")
@@ -103,36 +100,18 @@ class StartedBatches:
 
 def run_ours(work: Work, precision: str, gun: StartGun) -> None:
     """Trains with the project's loop, a step at each start."""
-    teacher, student = (MaskedLM(_config(shape, work.vocabulary)) for shape in (work.teacher, work.student))
+    teacher, student = (MaskedLM(ours.bert_config(shape, work.vocabulary)) for shape in (work.teacher, work.student))
     imitation = Imitation(dict.fromkeys(work.losses, 1.0), temperature=TEMPERATURE)
     objective = Objective(imitation, student.config, teacher.config)
-    training = SimpleNamespace(epochs=1, max_steps=None, learning_rate=reference.LEARNING_RATE, accumulation_steps=1)
-    optimizer = SimpleNamespace(
-        weight_decay=reference.WEIGHT_DECAY,
-        max_gradient_norm=reference.MAX_GRADIENT_NORM,
-        warmup_fraction=0.0,
-    )
-    settings = Settings(training, optimizer, 0, precision)
+    settings = Settings(ours.training(epochs=1), ours.OPTIMIZER, 0, precision)
     train(student, objective, StartedBatches(work, gun), settings, title="ours", teacher=teacher)
-
-
-def _config(shape: Shape, vocabulary: int) -> BertConfig:
-    return BertConfig(
-        vocabulary,
-        shape.width,
-        shape.layers,
-        shape.heads,
-        shape.feed_forward,
-        hidden_dropout_prob=DROPOUT,
-        attention_probs_dropout_prob=DROPOUT,
-    )
 
 
 def run_reference(work: Work, gun: StartGun) -> None:
     """Trains with the plain reference, a step at each start."""
     torch.manual_seed(0)
     teacher, student = (
-        reference.Bert(shape, work.vocabulary, dropout=DROPOUT) for shape in (work.teacher, work.student)
+        reference.MaskedLM(shape, work.vocabulary, dropout=ours.DROPOUT) for shape in (work.teacher, work.student)
     )
     distillation = reference.GeneralDistillation(
         teacher, student, vocabulary_losses=work.vocabulary_losses, temperature=TEMPERATURE
@@ -150,15 +129,6 @@ def position_labels(batch: Batch) -> torch.Tensor:
     return labels
 
 
-def best_precision() -> str:
-    """bfloat16 where the hardware has it."""
-    try:
-        mixed_precision("bfloat16")
-    except UserError:
-        return "float32"
-    return "bfloat16"
-
-
 def report(name: str, work: Work, seconds: list[float], system: Contestant) -> str:
     """One line on a contestant."""
     middle = median(seconds)
@@ -173,17 +143,17 @@ def compare(work: Work, precision: str, *, warmup_steps: int, pairs: int) -> flo
     print(f"{work.teacher} teaches {work.student}")
     print(f"{work.batch_rows} x {work.length_tokens} tokens a step; losses: {', '.join(work.losses)}")
     print(f"{hardware()}; reference in float32, ours in {precision}", flush=True)
-    with contestant(run_reference, work) as plain, contestant(run_ours, work, precision) as ours:
-        seconds = alternate(plain, ours, warmup_steps=warmup_steps, pairs=pairs)
+    with contestant(run_reference, work) as plain, contestant(run_ours, work, precision) as mine:
+        seconds = alternate(plain, mine, warmup_steps=warmup_steps, pairs=pairs)
     reference_seconds, our_seconds = map(list, zip(*seconds, strict=True))
     print(report("reference", work, reference_seconds, plain))
-    print(report("ours", work, our_seconds, ours))
+    print(report("ours", work, our_seconds, mine))
     rate = work.step_flops() / median(our_seconds)
     peak = matrix_rate(getattr(torch, precision))
     print(
         f"ours: {rate / 1e9:.0f} GFLOP/s of matrix products, {rate / peak:.0%} of one large {precision} product's rate"
     )
-    return median(theirs / mine for theirs, mine in seconds)
+    return median(theirs / our for theirs, our in seconds)
 
 
 def main() -> None:
@@ -192,7 +162,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7, help="timed pairs of steps")
     parser.add_argument("--warmup", type=int, default=2, help="steps of each before")
     parser.add_argument("--vocabulary", action="store_true", help="masked LM and prediction losses too")
-    parser.add_argument("--precision", choices=("bfloat16", "float32"), default=best_precision(), help="ours")
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default=ours.best_precision(), help="ours")
     options = parser.parse_args()
     os.environ["TQDM_DISABLE"] = "1"  # the loop's progress bar, in the process that inherits this
     sizes = SIZES[options.sizes]

@@ -1,8 +1,8 @@
-"""General distillation as a reader of the paper would write it (TinyBERT, Jiao et al. 2020), to be measured against.
+"""Distillation as a reader of the paper would write it (TinyBERT, Jiao et al. 2020), to be measured against.
 
-Plain PyTorch in fp32: both models hand out the hidden states and the attention scores of every layer, and
-vocabulary logits at every position where a vocabulary loss is on. It imports nothing of tinybert, so that a test
-can compare the two.
+Plain PyTorch in fp32: the teacher is asked at every step, and both models hand out the hidden states and the attention
+scores of every layer, the logits too: of the vocabulary at every position where a vocabulary loss is on, of the classes
+always. It imports nothing of tinybert, so that a test can compare the two.
 """
 
 import math
@@ -54,9 +54,9 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(width, eps=LAYER_NORM_EPS)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device)
-        return self.dropout(self.norm(self.word(ids) + self.position(positions) + self.segment(torch.zeros_like(ids))))
+        return self.dropout(self.norm(self.word(ids) + self.position(positions) + self.segment(segments)))
 
 
 class Attention(nn.Module):
@@ -111,41 +111,71 @@ class VocabularyHead(nn.Module):
         return F.linear(self.norm(F.gelu(self.transform(hidden))), word_embeddings, self.bias)
 
 
-class Bert(nn.Module):
-    """BERT with a masked-LM head."""
+class ClassificationHead(nn.Module):
+    """Pooler of the first token, and the class logits."""
 
-    def __init__(self, shape: Shape, vocabulary: int, *, dropout: float) -> None:
+    def __init__(self, width: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(width, width)
+        self.classifier = nn.Linear(width, classes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.classifier(self.dropout(torch.tanh(self.pooler(hidden[:, 0]))))
+
+
+class Bert(nn.Module):
+    """BERT with a head on top, whose weights are drawn with the others."""
+
+    def __init__(self, shape: Shape, vocabulary: int, head: nn.Module, *, dropout: float) -> None:
         super().__init__()
         self.embeddings = Embeddings(shape.width, vocabulary, dropout)
         self.attentions = nn.ModuleList(Attention(shape, dropout) for _ in range(shape.layers))
         self.feed_forwards = nn.ModuleList(FeedForward(shape, dropout) for _ in range(shape.layers))
-        self.head = VocabularyHead(shape.width, vocabulary)
+        self.head = head
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=INITIAL_SPREAD)
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Outputs:
-        """ids (batch, length) int64, mask (batch, length) bool, True on real tokens."""
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Outputs:
+        """ids and segments (batch, length) int64, mask (batch, length) bool, True on real tokens."""
         additive = torch.zeros(mask.shape, device=ids.device).masked_fill(~mask, -10000.0)[:, None, None, :]
-        states, all_scores = [self.embeddings(ids)], []
+        states, all_scores = [self.embeddings(ids, segments)], []
         for attention, feed_forward in zip(self.attentions, self.feed_forwards, strict=True):
             attended, scores = attention(states[-1], additive)
             states.append(feed_forward(attended))
             all_scores.append(scores)
         return Outputs(states, all_scores)
 
+
+class MaskedLM(Bert):
+    """BERT with a masked-LM head."""
+
+    def __init__(self, shape: Shape, vocabulary: int, *, dropout: float) -> None:
+        super().__init__(shape, vocabulary, VocabularyHead(shape.width, vocabulary), dropout=dropout)
+
     def logits(self, outputs: Outputs) -> Tensor:
         """Vocabulary logits of every position: (batch, length, vocabulary)."""
         return self.head(outputs.states[-1], self.embeddings.word.weight)
 
 
-class GeneralDistillation(nn.Module):
-    """Teacher, student, the learned W_e and W_h, and the step that trains the latter three."""
+class Classifier(Bert):
+    """BERT with a classification head."""
 
-    def __init__(self, teacher: Bert, student: Bert, *, vocabulary_losses: bool, temperature: float) -> None:
+    def __init__(self, shape: Shape, vocabulary: int, classes: int, *, dropout: float) -> None:
+        super().__init__(shape, vocabulary, ClassificationHead(shape.width, classes, dropout), dropout=dropout)
+
+    def logits(self, outputs: Outputs) -> Tensor:
+        """Class logits: (batch, classes)."""
+        return self.head(outputs.states[-1])
+
+
+class Distillation(nn.Module):
+    """Teacher, student, the learned W_e and W_h, and the optimizer of the latter three."""
+
+    def __init__(self, teacher: Bert, student: Bert) -> None:
         super().__init__()
         self.teacher, self.student = teacher.eval(), student
-        self.vocabulary_losses, self.temperature = vocabulary_losses, temperature
         widths = [model.embeddings.word.embedding_dim for model in (student, teacher)]
         self.embedding_projection = nn.Linear(*widths, bias=False)
         self.hidden_projection = nn.Linear(*widths, bias=False)
@@ -153,26 +183,47 @@ class GeneralDistillation(nn.Module):
         self.trained = [parameter for module in trained for parameter in module.parameters()]
         self.optimizer = torch.optim.AdamW(self.trained, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
 
+    def mapped(self, teacher: Outputs) -> Outputs:
+        """What the student's layers imitate, by the map g(m) = m·N/M."""
+        step = len(teacher.scores) // len(self.student.attentions)
+        return Outputs(teacher.states[::step], teacher.scores[step - 1 :: step])
+
+    def layer_losses(self, student: Outputs, teacher: Outputs) -> dict[str, Tensor]:
+        """Eq. 7 to 9, means over all that is there; teacher: the mapped layers alone."""
+        hidden = zip(student.states[1:], teacher.states[1:], strict=True)
+        scores = zip(student.scores, teacher.scores, strict=True)
+        return {
+            "embedding": F.mse_loss(self.embedding_projection(student.states[0]), teacher.states[0]),
+            "hidden": sum(F.mse_loss(self.hidden_projection(ours), theirs) for ours, theirs in hidden),
+            "attention": sum(F.mse_loss(ours, theirs) for ours, theirs in scores),
+        }
+
+    def minimise(self, losses: dict[str, Tensor]) -> None:
+        """One optimizer step on the sum of the losses."""
+        sum(losses.values()).backward()
+        nn.utils.clip_grad_norm_(self.trained, MAX_GRADIENT_NORM)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class GeneralDistillation(Distillation):
+    """On unpadded text, before any task."""
+
+    def __init__(self, teacher: MaskedLM, student: MaskedLM, *, vocabulary_losses: bool, temperature: float) -> None:
+        super().__init__(teacher, student)
+        self.vocabulary_losses, self.temperature = vocabulary_losses, temperature
+
     def losses(self, ids: Tensor, mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The terms of an unpadded batch; labels (batch, length) int64, IGNORED where nothing is predicted."""
+        segments = torch.zeros_like(ids)
         with torch.no_grad():
-            teacher = self.teacher(ids, mask)
+            teacher = self.teacher(ids, mask, segments)
             teacher_logits = self.teacher.logits(teacher) if self.vocabulary_losses else None
-        student = self.student(ids, mask)
-        terms = self._layer_losses(student, teacher)
+        student = self.student(ids, mask, segments)
+        terms = self.layer_losses(student, self.mapped(teacher))
         if self.vocabulary_losses:
             terms |= self._vocabulary_losses(self.student.logits(student), teacher_logits, labels)
         return terms
-
-    def _layer_losses(self, student: Outputs, teacher: Outputs) -> dict[str, Tensor]:
-        """Eq. 7 to 9, with the map g(m) = m·N/M."""
-        step = len(teacher.scores) // len(student.scores)
-        pairs = [(layer, step * layer) for layer in range(1, len(student.scores) + 1)]
-        return {
-            "embedding": F.mse_loss(self.embedding_projection(student.states[0]), teacher.states[0]),
-            "hidden": sum(F.mse_loss(self.hidden_projection(student.states[m]), teacher.states[g]) for m, g in pairs),
-            "attention": sum(F.mse_loss(student.scores[m - 1], teacher.scores[g - 1]) for m, g in pairs),
-        }
 
     def _vocabulary_losses(self, student: Tensor, teacher: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Masked LM, and T²·KL to the teacher's distribution at the masked tokens."""
@@ -187,7 +238,36 @@ class GeneralDistillation(nn.Module):
     def step(self, ids: Tensor, mask: Tensor, labels: Tensor) -> None:
         """One optimizer step."""
         self.student.train()
-        self.optimizer.zero_grad()
-        sum(self.losses(ids, mask, labels).values()).backward()
-        nn.utils.clip_grad_norm_(self.trained, MAX_GRADIENT_NORM)
-        self.optimizer.step()
+        self.minimise(self.losses(ids, mask, labels))
+
+
+class TaskDistillation(Distillation):
+    """On the examples of a task, all padded to one length; `layers`: the intermediate phase, else the prediction."""
+
+    def __init__(self, teacher: Classifier, student: Classifier, *, layers: bool) -> None:
+        super().__init__(teacher, student)
+        self.layers = layers
+
+    def losses(self, ids: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:
+        """The terms of a batch: of the layers, padding included, or the soft cross-entropy of eq. 10 with t = 1."""
+        with torch.no_grad():
+            teacher = self.teacher(ids, mask, segments)
+            teacher_logits = self.teacher.logits(teacher)
+        student = self.student(ids, mask, segments)
+        student_logits = self.student.logits(student)
+        if self.layers:
+            return self.layer_losses(
+                without_padded_keys(student, mask), without_padded_keys(self.mapped(teacher), mask)
+            )
+        return {"prediction": F.cross_entropy(student_logits, teacher_logits.softmax(dim=-1))}
+
+    def step(self, ids: Tensor, mask: Tensor, segments: Tensor) -> None:
+        """One optimizer step."""
+        self.student.train()
+        self.minimise(self.losses(ids, mask, segments))
+
+
+def without_padded_keys(outputs: Outputs, mask: Tensor) -> Outputs:
+    """The same with scores of 0 where the key is padding."""
+    padded = ~mask[:, None, None, :]
+    return Outputs(outputs.states, [scores.masked_fill(padded, 0.0) for scores in outputs.scores])

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 import torch
 
 MIB = 2**20
+NO_BF16 = "no bf16 in hardware"
 
 
 class StartGun:
@@ -37,9 +38,12 @@ class Contestant:
     peak_mib: float = 0.0
 
     def step(self) -> float:
-        """Seconds that one step took."""
-        self.connection.send(True)
-        seconds, self.peak_mib = self.connection.recv()
+        """Seconds that one step took; ends the benchmark where the process has ended."""
+        try:
+            self.connection.send(True)
+            seconds, self.peak_mib = self.connection.recv()
+        except (EOFError, OSError):
+            sys.exit("a contestant's process ended before its step; see above")
         return seconds
 
 
@@ -86,9 +90,10 @@ def peak_memory_mib() -> float:
 def hardware() -> str:
     """One line: what computes, what of bf16 it has in hardware, threads, version."""
     if torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+        has_bf16 = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else NO_BF16
+        return f"{torch.cuda.get_device_name()} ({has_bf16}), torch {torch.__version__}"
     has = torch.cpu.get_capabilities()
-    features = [name for name in ("amx_bf16", "avx512_bf16") if has.get(name)] or ["no bf16 in hardware"]
+    features = [name for name in ("amx_bf16", "avx512_bf16") if has.get(name)] or [NO_BF16]
     return f"{has['cpu_name']} ({', '.join(features)}), {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 

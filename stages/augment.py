@@ -1,46 +1,69 @@
-"""A task's training rows with variations of each (Jiao et al. 2020, algorithm 1)."""
+"""A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
 
 from tinybert import paths
 from tinybert.files import read_jsonl, write_jsonl
+from tinybert.glue.fraction import fraction_of
 from tinybert.glue.tasks import TASKS
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies the rows alone."""
-    task = TASKS[stage.items["task"]]
-    rows = list(read_jsonl(paths.glue(task.name) / "train.jsonl"))
-    copies = stage.params.glue[task.name].augmented_copies
-    augmented = varied(rows, task, copies, stage.params) if copies else rows
+    params, task = stage.params, TASKS[stage.items["task"]]
+    whole = list(read_jsonl(paths.glue(task.name) / "train.jsonl"))
+    rows = fraction_of(whole, params.glue[task.name].train_fraction, seed=params.seed)
+    strategy = STRATEGIES[params.augmentation.strategy]
+    augmented = strategy(rows, task, params) if params.glue[task.name].augmented_copies else rows
     write_jsonl(paths.augmented(task.name), augmented)
     stage.write_metrics({"original": len(rows), "augmented": len(augmented)})
 
 
-def varied(rows: list[dict], task, copies: int, params) -> list[dict]:
-    """The rows with `copies` draws of each sentence, by the teacher's masked LM and word vectors."""
-    from tinybert.augment.strategies import Settings, augment
+def substituted(rows: list[dict], task, params) -> list[dict]:
+    """The rows with words substituted by the teacher's masked LM and by word vectors."""
+    from tinybert.augment.substitution import Settings, substitute
     from tinybert.augment.word_vectors import word_vectors
     from tinybert.corpus.tokenizer import load_tokenizer
     from tinybert.models.activations import best_device
     from tinybert.models.folder import load_model
 
-    augmentation = params.augmentation
-    return augment(
+    substitution = params.augmentation.substitution
+    return substitute(
         rows,
         task,
         settings=Settings(
-            copies=copies,
-            probability=augmentation.probability,
-            top_k=augmentation.candidates,
-            second_segment=augmentation.second_segment,
+            copies=params.glue[task.name].augmented_copies,
+            probability=substitution.probability,
+            top_k=substitution.candidates,
+            second_segment=substitution.second_segment,
+            keep_word=substitution.keep_word,
+            keep_partner=substitution.keep_partner,
             max_length_tokens=params.glue[task.name].max_length_tokens,
+            precision=params.precision,
         ),
         masked_lm=load_model(paths.TEACHER).to(best_device()),
         tokenizer=load_tokenizer(paths.TOKENIZER),
-        vectors=word_vectors(augmentation.word_vectors, paths.corpus("general", "train"), seed=params.seed),
+        vectors=word_vectors(substitution.word_vectors, paths.corpus("general", "train"), seed=params.seed),
         seed=params.seed,
     )
 
+
+def sampled(rows: list[dict], task, params) -> list[dict]:
+    """The rows with words masked, replaced by others of their part of speech, and cut to n-grams."""
+    from tinybert.augment.sampling import Settings, sample
+
+    sampling = params.augmentation.sampling
+    settings = Settings(
+        copies=params.glue[task.name].augmented_copies,
+        mask_probability=sampling.mask_probability,
+        replacement_probability=sampling.replacement_probability,
+        ngram_probability=sampling.ngram_probability,
+        longest_ngram=sampling.longest_ngram,
+        tagger=sampling.pos_tagger,
+    )
+    return sample(rows, task, settings=settings, seed=params.seed)
+
+
+STRATEGIES = {"substitution": substituted, "sampling": sampled}
 
 if __name__ == "__main__":
     run_stage(main, "task")

@@ -1,4 +1,4 @@
-"""The task teacher: the masked-LM teacher fine-tuned on the task's gold labels."""
+"""The task teacher: the masked-LM teacher fine-tuned on the task's gold labels, or one that others fine-tuned."""
 
 import torch
 
@@ -7,17 +7,17 @@ from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.glue import evaluate
 from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
-from tinybert.launch import is_main_process
+from tinybert.models.bert import SequenceClassifier
 from tinybert.models.folder import load_classifier
+from tinybert.models.teacher import finetuned_teacher
 from tinybert.objective import Imitation, Objective
 from tinybert.stage import Stage, run_stage
-from tinybert.training.checkpoint import Checkpoint
-from tinybert.training.result import save_trained, training_metrics
+from tinybert.training.result import Trained, train_and_save
 from tinybert.training.task import train_on_task
 
 
 def main(stage: Stage) -> None:
-    """Fine-tunes for the given number of epochs; no model is selected, the last step counts."""
+    """Fine-tunes, or takes the model that glue.<task>.finetuned_teacher names; measures it on the dev split."""
     params, task = stage.params, TASKS[stage.items["task"]]
     settings = params.glue[task.name]
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
@@ -25,27 +25,35 @@ def main(stage: Stage) -> None:
         read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=settings.max_length_tokens)
         for split in ("train", task.dev_splits[0])
     )
-    torch.manual_seed(params.seed)
-    teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
-    objective = Objective(Imitation({"hard": 1.0}), teacher.config)
 
-    checkpoint = Checkpoint.of(stage)
-    curve = train_on_task(
-        teacher,
-        objective,
-        train,
-        training=settings.teacher,
-        params=params,
-        title=f"{task.name} teacher",
-        on_point=stage.on_point,
-        checkpoint=checkpoint,
+    def fine_tune(**hooks) -> Trained:
+        """For the given number of epochs; no model is selected, the last step counts."""
+        torch.manual_seed(params.seed)
+        teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
+        objective = gold_labels(teacher)
+        title, training = f"{task.name} teacher", settings.teacher
+        curve = train_on_task(
+            teacher, objective, train, training=training, params=params, seed=params.seed, title=title, **hooks
+        )
+        return Trained(teacher, objective, curve)
+
+    def take(**hooks) -> Trained:
+        teacher = finetuned_teacher(settings.finetuned_teacher, task, vocab_size=tokenizer.get_vocab_size())
+        for rows in (train, dev):
+            teacher.config.refuse_longer(int(rows.lengths.max()), f"glue.{task.name}.max_length_tokens")
+        return Trained(teacher, gold_labels(teacher), [])
+
+    train_and_save(
+        stage,
+        paths.task_model(task.name, "teacher"),
+        take if settings.finetuned_teacher else fine_tune,
+        measure=lambda teacher: {"dev": evaluate(teacher, dev, task)},
     )
-    if not is_main_process():
-        return
-    save_trained(teacher, objective, paths.task_model(task.name, "teacher"))
-    stage.write_curve(curve)
-    stage.write_metrics(training_metrics(teacher, curve) | {"dev": evaluate(teacher, dev, task)})
-    checkpoint.remove()
+
+
+def gold_labels(teacher: SequenceClassifier) -> Objective:
+    """The objective of fine-tuning, which learns nothing beside the teacher."""
+    return Objective(Imitation({"hard": 1.0}), teacher.config)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from ruamel.yaml import YAML
 from tests.dependencies import ROOT
 
 SHORT = {"epochs": 1, "max_steps": 4, "batch_size": 8, "learning_rate": 1e-3}
-TASK = {"max_length_tokens": 32, "augmented_copies": 1} | dict.fromkeys(
-    ("teacher", "intermediate", "prediction", "pruning"), SHORT
-)
+WHOLE_EPOCHS = SHORT | {"epochs": 2, "batch_size": 32}  # of so few rows; the teacher's answers are kept then
+TASK = {"max_length_tokens": 32, "augmented_copies": 1, "train_fraction": 0.9, "finetuned_teacher": None}
+TASK |= {"teacher": SHORT, "intermediate": WHOLE_EPOCHS, "prediction": WHOLE_EPOCHS, "pruning": SHORT}
 
 
 def tiny_params() -> dict:
@@ -26,15 +26,17 @@ def tiny_params() -> dict:
     tree["corpus"]["max_documents"] = 100
     for name, student in tree["students"].items():
         student["architecture"] = student["architecture"] | {"embedding": 16} if name == "bilstm" else small
+    tree["students"]["bilstm"]["prediction"]["training"] = WHOLE_EPOCHS
     tree["general"] = {"students": ["little_professor", "tinybert4", "bilstm"], "training": SHORT}
     tree["domain"] = {"students": ["little_professor"], "training": SHORT}
     tree["glue"] |= {
         "tasks": ["cola"],
+        "further_seeds": [43],
         "students": ["tinybert4", "bilstm"],
         "embedded": {"train_examples": 40, "dev_examples": 20},
         "cola": TASK,
     }
-    tree["augmentation"]["word_vectors"]["dimensions"] = 4
+    tree["augmentation"]["substitution"]["word_vectors"]["dimensions"] = 4
     tree["quantization"]["models"] = ["tinybert4"]
     tree["quantization"]["calibration"]["examples"] = 16
     tree["quantization"]["latency"] |= {"length_tokens": 16, "runs": 2, "warmup_runs": 1}

@@ -10,7 +10,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from tinybert.augment.candidates import _best_pieces, replacement_candidates
+from tinybert.augment.candidates import replacement_candidates
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.augment.words import read_sentences
 from tinybert.corpus.tokenizer import train_tokenizer
@@ -43,7 +43,10 @@ def model(tokenizer):
 
 
 def settings(**changes):
-    return SimpleNamespace(**{"top_k": 4, "batch_size": 3, "second_segment": True} | changes)
+    defaults = {
+        "top_k": 4, "batch_tokens": 40, "second_segment": True, "keep_word": False, "precision": "float32",
+    }  # fmt: skip
+    return SimpleNamespace(**defaults | changes)
 
 
 def candidates(texts, model, tokenizer, vectors=None, max_pieces=POSITIONS - 2, **changes):
@@ -71,9 +74,9 @@ def one_query(sentence, word, model, tokenizer, k, second_segment):
 
 
 @pytest.mark.parametrize("second_segment", [True, False])
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_batches_equal_one_query_at_a_time(second_segment, batch_size, model, tokenizer):
-    sentences, found = candidates(TEXTS, model, tokenizer, second_segment=second_segment, batch_size=batch_size)
+@pytest.mark.parametrize("batch_tokens", [1, 40, 10_000])
+def test_batches_equal_one_query_at_a_time(second_segment, batch_tokens, model, tokenizer):
+    sentences, found = candidates(TEXTS, model, tokenizer, second_segment=second_segment, batch_tokens=batch_tokens)
     compared = 0
     for sentence, choices in zip(sentences, found, strict=True):
         for word, chosen in zip(sentence.words, choices, strict=True):
@@ -95,21 +98,17 @@ def test_candidates_are_whole_other_words(model, tokenizer):
             assert len(chosen) == len(set(chosen)) > 10
 
 
-def test_the_second_segment_ends_where_the_positions_do(tokenizer):
-    torch.manual_seed(0)
-    model = MaskedLM(BertConfig(tokenizer.get_vocab_size(), 16, 1, 2, 32, max_position_embeddings=12))
-    lengths = []
-    model.bert.register_forward_hook(lambda module, inputs, outputs: lengths.append(inputs[0].input_ids.shape[1]))
-    for text in ("seven horses", TEXTS[0], TEXTS[4]):
-        candidates([text], model, tokenizer, max_pieces=10, batch_size=1)
-    assert lengths[0] == 2 * 2 + 3
-    assert lengths[2] == 2 * 4 + 3
-    assert lengths[-1] == 12
-
-
 def test_a_model_in_training_mode_answers_without_dropout(model, tokenizer):
     expected = candidates(TEXTS, model, tokenizer)[1]
     assert candidates(TEXTS, model.train(), tokenizer)[1] == expected
+
+
+def test_as_published_the_word_itself_may_stay(model, tokenizer):
+    sentences, found = candidates(TEXTS, model, tokenizer, top_k=1000, keep_word=True)
+    _, others = candidates(TEXTS, model, tokenizer, top_k=1000)
+    for sentence, choices, without in zip(sentences, found, others, strict=True):
+        for word, chosen, rest in zip(sentence.words, choices, without, strict=True):
+            assert sorted(chosen) == sorted([*rest, word.spelling])
 
 
 def test_words_of_several_pieces_come_from_the_vectors(model, tokenizer):
@@ -127,12 +126,3 @@ def test_a_tokenizer_that_keeps_capitals_gets_them_back(model):
     cased.normalizer, cased.pre_tokenizer = BertNormalizer(lowercase=False), BertPreTokenizer()
     vectors = WordVectors(["dingo", "pony"], np.array([[1.0, 0.1], [1.0, 0.2]]))
     assert candidates(["Dingo dingo"], model, cased, vectors)[1] == [[["Pony"], ["pony"]]]
-
-
-def test_two_close_logits_may_change_places_without_changing_the_candidates():
-    allowed = torch.tensor([True, True, True, True, False])
-    best = [
-        _best_pieces(torch.tensor([[9.0, 1.0, *close, 8.0]]), torch.tensor([0]), allowed, 2).tolist()
-        for close in ([3.0, 3.000001], [3.000001, 3.0])
-    ]
-    assert best == [[[2, 3]], [[2, 3]]]

@@ -144,5 +144,5 @@ def test_file_errors_name_file_and_line(tmp_path, text, message):
 
 
 def test_an_absent_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"augmentation\.word_vectors\.file: .*none\.txt does not exist"):
+    with pytest.raises(UserError, match=r"augmentation\.substitution\.word_vectors\.file: .*none\.txt does not exist"):
         from_file(tmp_path / "none.txt")

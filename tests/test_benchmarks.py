@@ -24,10 +24,18 @@ RENAMED = {
     r"^bert\.encoder\.layer\.(\d+)\.attention\.(?:self|output)\.": r"attentions.\1.",
     r"^bert\.encoder\.layer\.(\d+)\.(?:intermediate|output)\.": r"feed_forwards.\1.",
     r"^cls\.predictions\.(?:transform\.)?": "head.",
+    r"^bert\.pooler\.": "head.",
+    r"^classifier\.": "head.classifier.",
     r"LayerNorm": "norm",
     r"^bert\.embeddings\.": "embeddings.",
 }
-DENSE = {"attention.output": "output", "intermediate": "inner", "transform": "transform", "output": "output"}
+DENSE = {
+    "attention.output": "output",
+    "intermediate": "inner",
+    "transform": "transform",
+    "pooler": "pooler",
+    "output": "output",
+}
 
 
 def reference_name(name: str) -> str:
@@ -38,16 +46,23 @@ def reference_name(name: str) -> str:
     return name.replace("dense", dense) if dense else name
 
 
-def copy_of(model) -> reference.Bert:
-    """The reference's model with the weights of ours."""
-    config = model.config
-    shape = reference.Shape(
+def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Our weights under the reference's names."""
+    return {reference_name(name): value for name, value in weights.items()}
+
+
+def shape_of(config) -> reference.Shape:
+    return reference.Shape(
         config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.num_attention_heads
     )
-    copy = reference.Bert(shape, config.vocab_size, dropout=0.0)
+
+
+def copy_of(model) -> reference.MaskedLM:
+    """The reference's model with the weights of ours."""
+    config = model.config
+    copy = reference.MaskedLM(shape_of(config), config.vocab_size, dropout=0.0)
     copy.embeddings.position = torch.nn.Embedding(config.max_position_embeddings, config.hidden_size)
-    weights = {reference_name(name): value for name, value in model.state_dict().items() if "pooler" not in name}
-    copy.load_state_dict(weights)
+    copy.load_state_dict(renamed({name: value for name, value in model.state_dict().items() if "pooler" not in name}))
     return copy
 
 
@@ -76,7 +91,7 @@ def test_reference_computes_the_same_losses_from_the_same_weights():
 
 def test_reference_trains_the_student_and_the_projections_not_the_teacher():
     work = SIZES["small"]
-    models = [reference.Bert(shape, work.vocabulary, dropout=0.1) for shape in (work.teacher, work.student)]
+    models = [reference.MaskedLM(shape, work.vocabulary, dropout=0.1) for shape in (work.teacher, work.student)]
     plain = reference.GeneralDistillation(*models, vocabulary_losses=False, temperature=1.0)
     before = {name: value.clone() for name, value in plain.state_dict().items()}
     example = next(work.batches())
@@ -95,7 +110,7 @@ def test_flops_of_a_step_are_those_of_its_matrix_products():
     work = Work(
         reference.Shape(2, 16, 32, 2), reference.Shape(2, 8, 24, 2), vocabulary=50, batch_rows=3, length_tokens=10
     )
-    models = [reference.Bert(shape, work.vocabulary, dropout=0.0) for shape in (work.teacher, work.student)]
+    models = [reference.MaskedLM(shape, work.vocabulary, dropout=0.0) for shape in (work.teacher, work.student)]
     plain = reference.GeneralDistillation(*models, vocabulary_losses=False, temperature=1.0)
     example = next(work.batches())
     with FlopCounterMode(display=False) as counter:

@@ -43,6 +43,8 @@ def test_every_stage_leaves_its_metrics_and_only_plain_numbers(project):
         "prune/cola-bilstm-20.json",
         "prune/cola-tinybert4-20.json",
         "quantize/cola-tinybert4.json",
+        "repeat_task_distill/cola-bilstm-43.json",
+        "repeat_task_distill/cola-tinybert4-43.json",
         "task_distill_intermediate/cola-bilstm.json",
         "task_distill_intermediate/cola-tinybert4.json",
         "task_distill_prediction/cola-bilstm.json",
@@ -71,7 +73,7 @@ def test_mlflow_has_a_run_for_each_stage_under_one_parent(project):
         unfinished = database.execute("select count(*) from runs where status != 'FINISHED'").fetchone()[0]
         curve = database.execute("select count(*) from metrics where key = 'curve/total'").fetchone()[0]
     stages = [value for _, key, value in tags if key == "stage"]
-    assert len(stages) == 24
+    assert len(stages) == 26
     assert "report" in stages
     assert len({value for _, key, value in tags if key == "mlflow.parentRunId"}) == 1
     assert unfinished == 0
@@ -85,6 +87,11 @@ def test_the_student_folder_serves_itself(project):
     }
     served = {path.name for path in (project / "models/onnx/cola/tinybert4").iterdir()}
     assert {"fp32.onnx", "dynamic.onnx", "qdq.onnx", "qoperator.onnx", "tokenizer.json", "config.json"} <= served
+
+
+def test_the_teachers_answers_are_kept_for_both_phases(project):
+    kept = sorted(path.name.split("-")[0] for path in (project / ".teacher_answers").glob("*.safetensors"))
+    assert kept == ["layers", "logits"]  # of both students: they imitate the same layers
 
 
 def test_models_answer_questions(project):

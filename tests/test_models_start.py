@@ -1,20 +1,25 @@
 """How students and teachers start."""
 
+import json
+import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tests.builders import STUDENT, TEACHER, batch, classifier, masked_lm
+from tinybert import hub
 from tinybert.errors import UserError
+from tinybert.glue.tasks import TASKS
 from tinybert.models.bert import MaskedLM
 from tinybert.models.folder import save_model
 from tinybert.models.pretrained import load_pretrained
 from tinybert.models.start import start_student
-from tinybert.models.teacher import start_teacher
-from tinybert.recipe import Start
+from tinybert.models.teacher import finetuned_teacher, start_teacher
+from tinybert.recipe import HubModel, ModelSource, Start
 
 SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
 NARROW = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)
@@ -91,6 +96,65 @@ def test_a_start_folder_may_hold_any_encoder(tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def add_weights(folder: Path, **tensors: torch.Tensor) -> None:
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}, path)
+
+
+def test_a_released_students_projection_is_taken_where_it_fits(tmp_path):
+    save_model(classifier(STUDENT), tmp_path)
+    assert start(NARROW, folder=str(tmp_path)).projection is None
+    weight = torch.arange(24.0 * 12).reshape(24, 12)  # (teacher width, student width)
+    add_weights(tmp_path, fit_dense__weight=weight, fit_dense__bias=torch.zeros(24))
+    assert torch.equal(start(NARROW, folder=str(tmp_path)).projection, weight)
+    add_weights(tmp_path, fit_dense__weight=weight[:18])
+    assert start(NARROW, folder=str(tmp_path)).projection is None
+
+
+@pytest.fixture
+def fake_hub(monkeypatch, tmp_path):
+    """A `huggingface_hub` that has one model in `tmp_path` and records what is asked of it."""
+    module = ModuleType("huggingface_hub")
+    module.asked = []
+
+    def snapshot_download(model, **options):
+        module.asked.append((model, options))
+        if model != "someone/bert":
+            raise OSError("404 Client Error.\nRepository Not Found")
+        return str(tmp_path)
+
+    module.snapshot_download = snapshot_download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    monkeypatch.setattr(hub, "_is_reachable", lambda: True)
+    return module
+
+
+ON_HUB = HubModel(model="someone/bert", revision="abc123")
+PATTERNS = ["config.json", "model.safetensors"]
+
+
+def test_start_from_the_hub(fake_hub, tmp_path):
+    save_model(masked_lm(seed=5), tmp_path)
+    student = start(NARROW, hub=ON_HUB).model
+    assert all(torch.equal(a, b) for a, b in zip(student.parameters(), masked_lm(seed=5).parameters(), strict=True))
+    assert fake_hub.asked == [("someone/bert", {"revision": "abc123", "allow_patterns": PATTERNS})]
+
+
+def test_hub_starts_that_do_not_fit_are_refused(fake_hub, tmp_path):
+    with pytest.raises(UserError) as caught:
+        start(NARROW, hub=HubModel(model="someone/else", revision="abc123"))
+    assert str(caught.value) == (
+        "start.hub.model: someone/else (abc123) cannot be loaded from the Hub (404 Client Error); "
+        "check start.hub.model and start.hub.revision, or name a folder by start.folder"
+    )
+    save_model(masked_lm(replace(STUDENT, intermediate_size=36)), tmp_path)
+    with pytest.raises(UserError, match=r"start\.hub: someone/bert has intermediate_size 36, 24 is needed"):
+        start(NARROW, hub=ON_HUB)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="only safetensors are read, no pickles: load the model once with transformers"):
+        start(NARROW, hub=ON_HUB)
+
+
 def test_a_foreign_encoder_loads_under_old_names_without_its_head(tmp_path):
     save_model(masked_lm(TEACHER), tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
@@ -145,3 +209,103 @@ def test_local_teachers_that_do_not_fit_are_refused(tmp_path):
     save_file(encoder, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="has no masked-LM head; give it at least 1 epoch"):
         start_teacher(local, vocab_size=50, seed=0)
+
+
+def test_a_teacher_comes_from_the_hub(fake_hub, tmp_path):
+    save_model(masked_lm(TEACHER, seed=3), tmp_path)
+    teacher = start_teacher(teacher_settings(source="hub", hub=ON_HUB), vocab_size=50, seed=0)
+    assert all(
+        torch.equal(*pair) for pair in zip(teacher.parameters(), masked_lm(TEACHER, 3).parameters(), strict=True)
+    )
+    with pytest.raises(UserError, match=r"^teacher\.hub\.model: a/b \(x\) cannot .* set teacher\.source to local"):
+        start_teacher(teacher_settings(source="hub", hub=HubModel(model="a/b", revision="x")), vocab_size=50, seed=0)
+
+
+def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
+    return finetuned_teacher(ModelSource(folder=str(folder)), TASKS[task], vocab_size=vocab_size)
+
+
+def save_classifier(folder: Path, *labels: str, **changes) -> torch.Tensor:
+    """A checkpoint as others leave it, with `changes` of its config.json; its classifier's weight."""
+    model = classifier(TEACHER, labels=labels, seed=7)
+    with torch.no_grad():
+        model.classifier.bias.copy_(torch.arange(len(labels)))
+    save_model(model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in (config | changes).items() if v is not None}))
+    return model.classifier.weight.detach()
+
+
+def test_a_finetuned_teachers_classes_are_put_into_the_tasks_order(tmp_path):
+    weight = save_classifier(tmp_path, "CONTRADICTION", "Entailment", "neutral")
+    teacher = finetuned(tmp_path, "mnli")  # entailment, neutral, contradiction
+    assert teacher.labels == ("entailment", "neutral", "contradiction")
+    assert torch.equal(teacher.classifier.weight, weight[[1, 2, 0]])
+    assert teacher.classifier.bias.tolist() == [1, 2, 0]
+    assert not teacher.training
+    stored = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(tensor, stored[f"bert.{name}"]) for name, tensor in teacher.bert.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("task", "stored", "names"),
+    [
+        ("cola", ("LABEL_0", "LABEL_1"), ("unacceptable", "acceptable")),
+        ("qnli", ("entailment", "not-entailment"), ("entailment", "not_entailment")),
+        ("stsb", ("LABEL_0",), ("score",)),
+    ],
+)
+def test_a_finetuned_teacher_keeps_its_order_where_the_names_say_nothing_else(tmp_path, task, stored, names):
+    weight = save_classifier(tmp_path, *stored)
+    teacher = finetuned(tmp_path, task)
+    assert teacher.labels == names
+    assert torch.equal(teacher.classifier.weight, weight)
+
+
+def test_a_finetuned_teacher_without_class_names_has_two(tmp_path):
+    weight = save_classifier(tmp_path, "a", "b", id2label=None)
+    assert torch.equal(finetuned(tmp_path, "cola").classifier.weight, weight)
+
+
+def test_a_finetuned_teacher_comes_from_the_hub(fake_hub, tmp_path):
+    weight = save_classifier(tmp_path, "LABEL_0", "LABEL_1")
+    teacher = finetuned_teacher(ModelSource(hub=ON_HUB), TASKS["cola"], vocab_size=50)
+    assert torch.equal(teacher.classifier.weight, weight)
+    assert fake_hub.asked == [("someone/bert", {"revision": "abc123", "allow_patterns": PATTERNS})]
+    with pytest.raises(UserError, match=r"glue\.cola\.finetuned_teacher\.hub\.model: a/b \(x\) cannot be loaded"):
+        finetuned_teacher(ModelSource(hub=HubModel(model="a/b", revision="x")), TASKS["cola"], vocab_size=50)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "changes", "line"),
+    [
+        ("mnli", ("no", "yes"), {}, "glue.mnli.finetuned_teacher: it has 2 outputs, mnli needs 3; choose a model that"),
+        ("stsb", ("no", "yes"), {}, "glue.stsb.finetuned_teacher: it has 2 outputs, stsb needs 1; choose a model that"),
+        ("cola", ("acceptable", "other"), {}, "its classes are acceptable, other, the task's unacceptable, acceptable"),
+        ("cola", ("no", "yes"), {"architectures": ["BertModel"]}, "architecture 'BertModel' is no fine-tuned BERT"),
+        ("cola", ("no", "yes"), {"model_type": "roberta"}, "model_type is 'roberta'; only 'bert' can be used here"),
+        ("cola", ("no", "yes"), {"id2label": {"1": "no", "2": "yes"}}, "id2label must name the classes 0, 1 and so on"),
+        ("cola", ("no", "yes"), {"id2label": {"0": "no"}}, "classifier.weight has shape (2, 24), by config.json it is"),
+    ],
+)
+def test_finetuned_teachers_that_do_not_fit_are_refused(tmp_path, task, labels, changes, line):
+    save_classifier(tmp_path, *labels, **changes)
+    with pytest.raises(UserError) as caught:
+        finetuned(tmp_path, task)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_finetuned_teachers_of_other_files_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"glue\.cola\.finetuned_teacher\.folder: '.*nowhere' is no folder; correct"):
+        finetuned(tmp_path / "nowhere", "cola")
+    save_classifier(tmp_path, "no", "yes")
+    with pytest.raises(UserError, match="its vocabulary has 50 pieces, the tokenizer 60; choose a model"):
+        finetuned(tmp_path, "cola", vocab_size=60)
+    short = {k: v for k, v in load_file(tmp_path / "model.safetensors").items() if "classifier" not in k}
+    save_file(short, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"lacks classifier\.bias and 1 more weights"):
+        finetuned(tmp_path, "cola")
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="only safetensors are read, no pickles: load the model once with transformers"):
+        finetuned(tmp_path, "cola")

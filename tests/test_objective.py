@@ -147,6 +147,19 @@ def test_a_learnable_map_takes_its_settings_from_the_recipe():
     assert (found.layer_map, found.map_start, found.map_learning_rate) == ("learnable", "last", 0.01)
 
 
+def test_a_stage_may_have_a_layer_map_of_its_own():
+    changed = default_tree()
+    student = changed["students"]["tinybert4"]
+    student["layer_map"] = {"learnable": {"learning_rate": 0.01, "start": "last"}}
+    student["general"]["layer_map"] = [2, 3]
+    student["intermediate"]["layer_map"] = {"learnable": {"learning_rate": 0.2, "start": "equal"}}
+    params = check_params(changed)
+    general, intermediate = (Imitation.of(params, "tinybert4", stage) for stage in ("general", "intermediate"))
+    assert (general.layer_map, general.map_learning_rate) == ((2, 3), None)
+    assert (intermediate.layer_map, intermediate.map_start) == ("learnable", "equal")
+    assert intermediate.map_learning_rate == 0.2
+
+
 @pytest.mark.parametrize(
     ("student", "losses", "layer_map", "named"),
     [

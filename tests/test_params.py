@@ -8,10 +8,13 @@ from ruamel.yaml import YAML
 
 from tinybert.errors import UserError
 from tinybert.params import Declared, check_params, load_params
+from tinybert.recipe import training_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
 DEFAULT = YAML(typ="safe").load(ROOT / "params.yaml")
+HUB = {"model": "someone/bert", "revision": "abc123"}
+TRAINING = {"epochs": 7, "max_steps": None, "batch_size": 4, "learning_rate": 0.1}
 WITHOUT_PHASE_1 = {key: value for key, value in DEFAULT["students"]["tinybert4"].items() if key != "intermediate"}
 
 
@@ -98,10 +101,46 @@ def changed(path: str, value):
             {"learnable": {"learning_rate": 0.1, "start": "x"}},
             "lazy.layer_map.learnable.start: 'x'",
         ),
-        ("students.lazy.start", "local/x", "'local/x' must be random, {teacher: uniform | top | bottom | [layers]} or"),
+        ("students.lazy.start", "local/x", "'local/x' must be random, {teacher: uniform | top | bottom | [layers]}, "),
         ("students.lazy.start", {"teacher": [1, 9]}, "students.lazy.start.teacher: 9 is beyond the teacher's layers"),
         ("students.lazy.start", {"teacher": [1]}, "start.teacher lists 1 teacher layers; one for each of the 2"),
         ("students.lazy.start", {"teacher": [1, 2], "folder": "x"}, "teacher and folder are both given"),
+        (
+            "students.lazy.start",
+            {"folder": "x", "hub": HUB},
+            "students.lazy.start: folder and hub are both given; a student starts from one of them",
+        ),
+        ("students.lazy.start", {"hub": {"model": "x/y"}}, "students.lazy.start.hub.revision: missing; add it"),
+        ("students.bilstm.start", {"hub": HUB}, "start.hub: a BiLSTM starts at random or"),
+        ("students.attentive.domain.layer_map", [1, 2, 3], "domain.layer_map lists 3 teacher layers; one for each of"),
+        (
+            "students.attentive.domain.layer_map",
+            [1, 9],
+            "students.attentive.domain.layer_map: 9 is beyond the teacher's layers",
+        ),
+        (
+            "students.attentive.domain.layer_map",
+            "upper",
+            "students.attentive.domain.layer_map: 'upper' must be uniform, top, bottom, mean, random or a list",
+        ),
+        (
+            "students.lazy.general.layer_map",
+            "top",
+            "students.lazy.general: layer_map is read by no loss of this stage; remove it, or add",
+        ),
+        ("students.lazy.general.training", {"epochs": 1}, "students.lazy.general.training.max_steps: missing; add it"),
+        ("students.lazy.general.training", 3, "students.lazy.general.training: 3 must be a mapping of keys to values"),
+        ("students.lazy.general.training", TRAINING | {"epoch": 1}, "general.training.epoch: unknown key"),
+        ("glue.cola.train_fraction", 0, "glue.cola.train_fraction: 0 should be greater than 0"),
+        ("glue.cola.train_fraction", 1.5, "glue.cola.train_fraction: 1.5 should be less than or equal to 1"),
+        (
+            "glue.cola.finetuned_teacher",
+            {"folder": "x", "hub": HUB},
+            "glue.cola.finetuned_teacher: must be {folder: path} or {hub: {model: name, revision: commit}}",
+        ),
+        ("glue.cola.finetuned_teacher", {}, "glue.cola.finetuned_teacher: must be {folder: path} or {hub"),
+        ("glue.cola.finetuned_teacher", "x", "glue.cola.finetuned_teacher: 'x' must be a mapping of keys to values"),
+        ("glue.cola.finetuned_teacher", {"hub": {}}, "glue.cola.finetuned_teacher.hub.model: missing; add it"),
         (
             "students.bilstm.prediction",
             {"losses": {"hidden": 1.0}},
@@ -142,6 +181,61 @@ def test_each_mistake_has_one_line_with_its_key(path, value, line):
         check_params(changed(path, value))
     assert line in str(error.value)
     assert [text for text in str(error.value).splitlines() if not text.startswith("params.yaml: ")] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("students.attentive.domain.layer_map", "top"),
+        ("students.attentive.domain.layer_map", [2, 4]),
+        ("students.attentive.domain.layer_map", {"learnable": {"learning_rate": 0.1, "start": "last"}}),
+        ("students.attentive.domain.layer_map", None),
+        ("students.attentive.domain.training", TRAINING | {"accumulation_steps": 2}),
+        ("students.lazy.start", {"hub": HUB}),
+        ("glue.cola.train_fraction", 0.5),
+        ("glue.cola.train_fraction", 1),
+        ("glue.cola.finetuned_teacher", {"folder": "local/cola"}),
+        ("glue.cola.finetuned_teacher", {"hub": HUB}),
+    ],
+)
+def test_optional_forms_are_accepted(path, value):
+    check_params(changed(path, value))
+
+
+def test_optional_keys_may_be_left_out():
+    tree = copy.deepcopy(DEFAULT)
+    for key in ("train_fraction", "finetuned_teacher"):
+        del tree["glue"]["cola"][key]
+    cola = check_params(tree).glue.cola
+    assert (cola.train_fraction, cola.finetuned_teacher) == (1.0, None)
+
+
+def test_a_map_of_every_stage_frees_the_students_own_of_the_teachers_depth():
+    tree = changed("students.attentive.layer_map", [1, 9])
+    for stage in ("general", "domain"):
+        tree["students"]["attentive"][stage]["layer_map"] = "top"
+    check_params(tree)
+
+
+def test_training_is_the_recipes_own_else_the_tracks_or_the_tasks():
+    tree = changed("students.attentive.domain.training", TRAINING)
+    tree["students"]["tinybert4"]["prediction"]["training"] = TRAINING
+    params = check_params(tree)
+    assert training_of(params, "attentive", "domain").epochs == 7
+    assert training_of(params, "lazy", "domain") == params.domain.training
+    assert training_of(params, "pkd_skip", "general") == params.general.training  # a stage that it skips
+    assert training_of(params, "tinybert4", "prediction", task="mrpc").batch_size == 4
+    assert training_of(params, "tinybert4", "intermediate", task="mrpc") == params.glue.mrpc.intermediate
+
+
+def test_training_is_found_in_what_a_stage_declares():
+    params = load_params(ROOT / "params.yaml")
+    keys = ["students.lazy.domain", "domain.training", "students.tinybert4.intermediate", "glue.cola.intermediate"]
+    view = Declared(params, keys)
+    assert training_of(view, "lazy", "domain") == params.domain.training
+    assert training_of(view, "tinybert4", "intermediate", task="cola") == params.glue.cola.intermediate
+    with pytest.raises(UserError, match=r"the stage reads glue\.mrpc, which its params do not declare"):
+        training_of(view, "tinybert4", "intermediate", task="mrpc")
 
 
 def test_a_missing_key_is_named():

@@ -334,3 +334,20 @@ def test_untrained_students_that_differ_are_told_apart(tree, params):
         ["untrained lazy", "345,678", "4,012.50"],
         ["untrained attentive", "345,678", "3,999.50"],
     ]
+
+
+def test_seeds_are_shown_with_mean_and_spread(params, tree):
+    seeded = params.model_copy(update={"glue": params.glue.model_copy(update={"further_seeds": (43, 44)})})
+    for task in ("mrpc", "mnli"):
+        for seed, accuracy in {43: 0.70, 44: 0.75}.items():
+            run = {"student": {"accuracy": accuracy}, "collapsed": seed == 43}
+            write_json(tree / f"metrics/repeat_task_distill/{task}-tinybert4-{seed}.json", run)
+    build_report(seeded, tree)
+    # .7321, .70, .75: mean .7274, sample deviation sqrt((.0047² + .0274² + .0226²) / 2) = .0253
+    row = "| mrpc | tinybert4 | accuracy | 0.732 0.700 0.750 | 0.727 ± 0.025 | 1 collapsed |"
+    assert row in (tree / "reports/summary.md").read_text()
+    assert "0.727 ± 0.025" in (tree / "reports/index.html").read_text()
+
+
+def test_a_single_seed_has_no_table_of_seeds(made):
+    assert "over seeds" not in (made[0] / "reports/summary.md").read_text()

@@ -12,6 +12,7 @@ STAGES = ("general", "domain", "intermediate", "prediction")
 LOGIT_LOSSES = ("hard", "prediction", "logits")
 SCORE_LOSSES = ("attention", "attention_kl")  # compare head by head
 RELATION_LOSSES = ("query_key_relation", "value_relation")
+UNMAPPED_LOSSES = (*LOGIT_LOSSES, "embedding")  # read no layer that a layer map gives
 
 
 def refuse_repeats(key: str, names: tuple) -> None:
@@ -60,9 +61,11 @@ def refuse_misfits(students: Mapping, teacher) -> None:
 
 
 def _refuse_unfit_losses(key: str, stage: str, losses: set[str], student, teacher) -> None:
-    if losses - {*LOGIT_LOSSES, "embedding"}:
-        named = student.layer_map if isinstance(student.layer_map, (str, tuple)) else "learnable"
-        _refuse_map(f"{key}.layer_map", named, student, teacher.layers)
+    if losses - set(UNMAPPED_LOSSES):
+        own = getattr(student, stage).layer_map
+        layers = own or student.layer_map
+        named = layers if isinstance(layers, (str, tuple)) else "learnable"
+        _refuse_map(f"{key}.{stage}.layer_map" if own else f"{key}.layer_map", named, student, teacher.layers)
     for name in sorted(losses & set(SCORE_LOSSES)):
         if student.architecture.heads != teacher.heads:
             raise ValueError(

@@ -29,11 +29,20 @@ class LayerWeights(nn.Module):
             self.theta.extend(nn.Parameter(torch.tensor(STARTS[start](len(block)))) for block in layers)
         self.redraw(0)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the weights are the same in all steps."""
+        return self.kind not in ("random", "learnable")
+
     def redraw(self, step: int) -> None:
         """A random map chooses its layers for a training step; the seed and the step alone decide."""
         if self.kind == "random":
             rng = stream(self.seed, "layer map", step)
             self.drawn = [[block[rng.integers(len(block))]] for block in self.layers]
+
+    def block(self, student_layer: int) -> list[int]:
+        """The teacher layers that `student_layer` (1-based) may read."""
+        return self.layers[student_layer - 1]
 
     def read(self, student_layer: int) -> list[int]:
         """The teacher layers that `student_layer` (1-based) reads in this step."""

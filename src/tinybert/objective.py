@@ -1,5 +1,6 @@
 """The λ-weighted sum of losses that a student minimises, built from params."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tinybert.errors import UserError
 from tinybert.fitness import LOGIT_LOSSES, RELATION_LOSSES, SCORE_LOSSES
 from tinybert.layer_map import mapped_layers
 from tinybert.layer_weights import LayerWeights
-from tinybert.models.activations import Activations, Batch, Wanted
+from tinybert.models.activations import Activations, Batch, Targets, Wanted
 from tinybert.models.bert import BertConfig
 
 LEARNT = "objective.safetensors"
@@ -55,12 +56,14 @@ class Imitation:
     def of(cls, params, name: str, stage: str) -> "Imitation":
         """From the recipe of student `name` for one of its stages; nothing to imitate where it skips that stage."""
         student = params.students[name]
-        recipe, learnable = getattr(student, stage), getattr(student.layer_map, "learnable", None)
+        recipe = getattr(student, stage)
         if recipe is None:
             return cls({})
+        layer_map = recipe.layer_map or student.layer_map
+        learnable = getattr(layer_map, "learnable", None)
         return cls(
             weights={name: weight for name, weight in recipe.weighted_losses.items() if weight > 0},
-            layer_map="learnable" if learnable else student.layer_map,
+            layer_map="learnable" if learnable else layer_map,
             map_start=learnable.start if learnable else "equal",
             map_learning_rate=learnable.learning_rate if learnable else None,
             projection=student.projection,
@@ -141,20 +144,30 @@ class Objective(nn.Module):
     @property
     def teacher_wants(self) -> Wanted | None:
         """What the teacher must expose at this step; None where no loss reads a teacher."""
-        if not self.reads_teacher:
-            return None
-        ours = self.student_wants
-        return Wanted(
-            hidden=self._mapped(ours.hidden),
-            scores=self._mapped(ours.scores),
-            qkv=self._mapped(ours.qkv),
-            logits=self._on("prediction", "logits"),
-        )
+        return self._teacher_wants(self.map.read) if self.reads_teacher else None
 
-    def _mapped(self, student_layers: frozenset[int]) -> frozenset[int]:
-        """The teacher layers that the map gives to student layers; the embedding output is always its own."""
-        mapped = {teacher for layer in student_layers if layer for teacher in self.map.read(layer)}
-        return frozenset(mapped | ({0} & student_layers))
+    @property
+    def teacher_may_want(self) -> Wanted:
+        """What the teacher must expose for all steps: a random map may read any layer of its blocks."""
+        return self._teacher_wants(self.map.block)
+
+    def _teacher_wants(self, layers_of: Callable[[int], list[int]]) -> Wanted:
+        def mapped(student_layers: frozenset[int]) -> frozenset[int]:
+            """The embedding output is always mapped to itself."""
+            read = {teacher for layer in student_layers if layer for teacher in layers_of(layer)}
+            return frozenset(read | ({0} & student_layers))
+
+        ours = self.student_wants
+        logits = self._on("prediction", "logits")
+        return Wanted(mapped(ours.hidden), mapped(ours.scores), mapped(ours.qkv), logits)
+
+    def targets(self, teacher: Activations) -> Targets:
+        """What the student imitates: hidden states and scores of the teacher, weighed by the layer map."""
+        layers = self.student_wants
+        hidden = {layer: self.map.target(layer, teacher.hidden) for layer in layers.hidden if layer}
+        hidden |= {0: teacher.hidden[0]} if 0 in layers.hidden else {}
+        scores = {layer: self.map.target(layer, teacher.scores) for layer in layers.scores}
+        return Targets(hidden, scores, teacher.queries, teacher.keys, teacher.values, teacher.logits)
 
     def begin_step(self, step: int) -> None:
         """To be called before each training step: a random map draws its layers."""
@@ -165,21 +178,26 @@ class Objective(nn.Module):
         return self.map.learnt()
 
     def forward(self, student: Activations, teacher: Activations | None, batch: Batch) -> dict[str, Tensor]:
-        """The unweighted loss terms by name, each a scalar."""
+        """The unweighted loss terms by name, each a scalar. teacher: its activations, or targets made of them."""
+        if teacher is not None and not isinstance(teacher, Targets):
+            teacher = self.targets(teacher)
+        return self._terms(student, teacher, batch)
+
+    def _terms(self, student: Activations, targets: Targets | None, batch: Batch) -> dict[str, Tensor]:
         terms = {
             "hard": lambda: losses.hard(student.logits, batch.labels),
             "prediction": lambda: losses.prediction(
-                student.logits, teacher.logits, temperature=self.imitation.temperature
+                student.logits, targets.logits, temperature=self.imitation.temperature
             ),
-            "logits": lambda: losses.logits(student.logits, teacher.logits),
-            "attention": lambda: self._scores(losses.attention, student, teacher, batch.mask),
-            "attention_kl": lambda: self._scores(losses.attention_kl, student, teacher, batch.mask),
-            "hidden": lambda: self._states(losses.hidden, range(1, self.layers + 1), student, teacher, batch.mask),
-            "embedding": lambda: losses.hidden(self._projected(student, 0), teacher.hidden[0], batch.mask),
-            "cosine": lambda: self._states(losses.cosine, [self.layers], student, teacher, batch.mask),
-            "cls": lambda: self._cls(student, teacher),
-            "query_key_relation": lambda: self._relation("queries", "keys", student, teacher, batch.mask),
-            "value_relation": lambda: self._relation("values", "values", student, teacher, batch.mask),
+            "logits": lambda: losses.logits(student.logits, targets.logits),
+            "attention": lambda: self._scores(losses.attention, student, targets, batch.mask),
+            "attention_kl": lambda: self._scores(losses.attention_kl, student, targets, batch.mask),
+            "hidden": lambda: self._states(losses.hidden, range(1, self.layers + 1), student, targets, batch.mask),
+            "embedding": lambda: losses.hidden(self._projected(student, 0), targets.hidden[0], batch.mask),
+            "cosine": lambda: self._states(losses.cosine, [self.layers], student, targets, batch.mask),
+            "cls": lambda: self._cls(student, targets),
+            "query_key_relation": lambda: self._relation("queries", "keys", student, targets, batch.mask),
+            "value_relation": lambda: self._relation("values", "values", student, targets, batch.mask),
         }
         return {name: terms[name]() for name in self.weights}
 
@@ -187,30 +205,25 @@ class Objective(nn.Module):
         """Σ λ·term, the scalar to minimise."""
         return sum(self.weights[name] * term for name, term in terms.items())
 
-    def _scores(self, loss, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
-        return sum(
-            loss(student.scores[layer], self.map.target(layer, teacher.scores), mask)
-            for layer in range(1, self.layers + 1)
-        )
+    def _scores(self, loss, student: Activations, targets: Targets, mask: Tensor) -> Tensor:
+        return sum(loss(student.scores[layer], targets.scores[layer], mask) for layer in range(1, self.layers + 1))
 
-    def _states(self, loss, layers, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
-        return sum(
-            loss(self._projected(student, layer), self.map.target(layer, teacher.hidden), mask) for layer in layers
-        )
+    def _states(self, loss, layers, student: Activations, targets: Targets, mask: Tensor) -> Tensor:
+        return sum(loss(self._projected(student, layer), targets.hidden[layer], mask) for layer in layers)
 
-    def _cls(self, student: Activations, teacher: Activations) -> Tensor:
+    def _cls(self, student: Activations, targets: Targets) -> Tensor:
         return sum(
-            losses.cls(self._projected(student, layer, first=True), self.map.target(layer, teacher.hidden)[:, 0])
+            losses.cls(self._projected(student, layer, first=True), targets.hidden[layer][:, 0])
             for layer in self._cls_layers
         )
 
-    def _relation(self, left: str, right: str, student: Activations, teacher: Activations, mask: Tensor) -> Tensor:
+    def _relation(self, left: str, right: str, student: Activations, targets: Targets, mask: Tensor) -> Tensor:
         """Of the top student layer and the teacher layer it is mapped to (MiniLM)."""
         top, heads = self.layers, self.imitation.relation_heads
         ours, theirs = (
             {layer: losses.relation_scores(getattr(model, left)[layer], getattr(model, right)[layer], heads=heads)
              for layer in layers}
-            for model, layers in ((student, [top]), (teacher, self.map.read(top)))
+            for model, layers in ((student, [top]), (targets, self.map.read(top)))
         )  # fmt: skip
         return losses.attention_kl(ours[top], self.map.target(top, theirs), mask)
 

@@ -80,6 +80,11 @@ def latency(task: str, model: str) -> Path:
     return Path(f"reports/latency/{task}-{model}.json")
 
 
+def teacher_answers() -> Path:
+    """Where task teachers' answers are kept between phases, stages and experiments; no output, and not in git."""
+    return given(".teacher_answers")
+
+
 def checkpoints(stage: str, items: dict[str, str]) -> Path:
     """Where a stage instance that trains keeps what it needs to go on after a kill; no output, and not in git.
 

@@ -1,13 +1,13 @@
-"""The schema of a student's recipe: architecture, start, layer map, and what each stage imitates."""
+"""The schema of a student's recipe: architecture, start, layer map, and what each stage imitates and how long."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from tinybert.fitness import STAGES, refuse_unfit_losses
+from tinybert.fitness import STAGES, UNMAPPED_LOSSES, refuse_unfit_losses
 from tinybert.layer_map import NAMED_MAPS, ONE_LAYER_MAPS
-from tinybert.schema_fields import AboveZero, NonNegative, Positive, Real, Section, Share, Text
+from tinybert.schema_fields import AboveZero, Count, NonNegative, Positive, Real, Section, Share, Text
 
 LossName = Literal[
     "hard", "prediction", "logits", "attention", "attention_kl", "hidden", "embedding", "cosine", "cls",
@@ -53,16 +53,48 @@ LayerMap = Annotated[
 ]
 
 
+class Training(Section):
+    """Length and speed of one training run."""
+
+    epochs: Count
+    max_steps: Positive | None
+    batch_size: Positive
+    learning_rate: AboveZero
+    accumulation_steps: Positive = 1
+
+
+class HubModel(Section):
+    """A model on the Hub; its revision is a commit, a tag or a branch."""
+
+    model: Text
+    revision: Text
+
+
+class ModelSource(Section):
+    """A model of others: in a folder, or on the Hub."""
+
+    folder: Text | None = None
+    hub: HubModel | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "ModelSource":
+        if (self.folder is None) == (self.hub is None):
+            raise ValueError("must be {folder: path} or {hub: {model: name, revision: commit}}")
+        return self
+
+
 class Start(Section):
-    """Where a student starts: teacher layers, a model folder, or, where neither is given, random weights."""
+    """Where a student starts: teacher layers, a model of others, or, where none is given, random weights."""
 
     teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(_map_choice(ONE_LAYER_MAPS))] = None
     folder: Text | None = None
+    hub: HubModel | None = None
 
     @model_validator(mode="after")
     def _one_of_them(self) -> "Start":
-        if self.teacher and self.folder:
-            raise ValueError("teacher and folder are both given; a student starts from one of them")
+        given = [key for key in ("teacher", "folder", "hub") if getattr(self, key)]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are both given; a student starts from one of them")
         return self
 
 
@@ -70,7 +102,9 @@ def _start(value: Any) -> Any:
     if value == "random":
         return Start()
     if isinstance(value, str) or value == {}:
-        raise ValueError("must be random, {teacher: uniform | top | bottom | [layers]} or {folder: path}")
+        raise ValueError(
+            "must be random, {teacher: uniform | top | bottom | [layers]}, {folder: path} or {hub: {model, revision}}"
+        )
     return value
 
 
@@ -113,12 +147,17 @@ StudentArchitecture = Annotated[
 
 
 class StageLosses(Section):
-    """What one distillation stage asks of a student: λ for each loss, and what the losses read."""
+    """What one distillation stage asks of a student: λ for each loss, what the losses read, how long it trains.
+
+    layer_map, training: where given, in place of the student's map and of the track's or task's training.
+    """
 
     losses: Annotated[dict[LossName, NonNegative], Field(min_length=1)]
     temperature: AboveZero | None = None
     alpha: Share = 0.5
     relation_heads: Positive | None = None
+    layer_map: LayerMap | None = None
+    training: Training | None = None
 
     @model_validator(mode="after")
     def _some_loss_and_its_settings(self) -> "StageLosses":
@@ -130,6 +169,13 @@ class StageLosses(Section):
             raise ValueError("temperature is missing; the prediction loss needs one, such as 2.0")
         if (self.losses.get("query_key_relation") or self.losses.get("value_relation")) and not self.relation_heads:
             raise ValueError("relation_heads is missing; the relation losses need a number that divides both widths")
+        return self
+
+    @model_validator(mode="after")
+    def _some_loss_reads_the_map(self) -> "StageLosses":
+        reads = any(weight for name, weight in self.weighted_losses.items() if name not in UNMAPPED_LOSSES)
+        if self.layer_map and not reads:
+            raise ValueError("layer_map is read by no loss of this stage; remove it, or add one such as attention")
         return self
 
     @property
@@ -153,15 +199,29 @@ class Student(Section):
 
     @model_validator(mode="after")
     def _lists_fit_layers(self) -> "Student":
-        for key, layers in (("layer_map", self.layer_map), ("start.teacher", self.start.teacher)):
+        recipes = {stage: recipe for stage in STAGES if (recipe := getattr(self, stage))}
+        lists = {"layer_map": self.layer_map, "start.teacher": self.start.teacher}
+        lists |= {f"{stage}.layer_map": recipe.layer_map for stage, recipe in recipes.items()}
+        for key, layers in lists.items():
             if isinstance(layers, tuple) and len(layers) != self.architecture.layers:
                 raise ValueError(
                     f"{key} lists {len(layers)} teacher layers; "
                     f"one for each of the {self.architecture.layers} student layers is needed"
                 )
-        if self.architecture.kind == "bilstm" and self.start.folder:
-            raise ValueError("start.folder: a BiLSTM starts at random or, {teacher: bottom}, from word embeddings")
-        for stage in STAGES:
-            if recipe := getattr(self, stage):
-                refuse_unfit_losses(stage, recipe.weighted_losses, self.architecture)
+        if self.architecture.kind == "bilstm" and (self.start.folder or self.start.hub):
+            key = "folder" if self.start.folder else "hub"
+            raise ValueError(f"start.{key}: a BiLSTM starts at random or, {{teacher: bottom}}, from word embeddings")
+        for stage, recipe in recipes.items():
+            refuse_unfit_losses(stage, recipe.weighted_losses, self.architecture)
         return self
+
+
+def training_of(params, student: str, stage: str, *, task: str | None = None) -> Training:
+    """How a student is trained in a stage: as its recipe says, else as its track, or its `task`, does.
+
+    params: the checked params, or what a stage declares of them.
+    """
+    recipe = getattr(params.students[student], stage)
+    if recipe and recipe.training:
+        return recipe.training
+    return getattr(getattr(params.glue, task), stage) if task else getattr(params, stage).training

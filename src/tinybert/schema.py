@@ -10,20 +10,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tinybert.fitness import refuse_misfits, refuse_repeats, refuse_strangers
-from tinybert.recipe import Architecture, Student
+from tinybert.recipe import Architecture, HubModel, ModelSource, Student, Training
 from tinybert.schema_fields import AboveZero, Count, Name, NonNegative, Positive, Real, Section, Share, Text, tuple_of
 
 TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
-
-
-class Training(Section):
-    """Length and speed of one training run."""
-
-    epochs: Count
-    max_steps: Positive | None
-    batch_size: Positive
-    learning_rate: AboveZero
-    accumulation_steps: Positive = 1
 
 
 class Optimizer(Section):
@@ -47,11 +37,6 @@ class Masking(Section):
             total = self.mask_share + self.random_share
             raise ValueError(f"mask_share + random_share is {total}; at most 1 is allowed")
         return self
-
-
-class HubModel(Section):
-    model: Text
-    revision: Text
 
 
 class LocalFolder(Section):
@@ -146,6 +131,8 @@ class GlueTask(Section):
 
     max_length_tokens: Annotated[int, Field(ge=8, le=512)]
     augmented_copies: Count
+    train_fraction: Annotated[Real, Field(gt=0, le=1)] = 1.0
+    finetuned_teacher: ModelSource | None = None
     teacher: Training
     intermediate: Training
     prediction: Training
@@ -177,6 +164,8 @@ class Glue(Section):
     hub: HubGlue
     local: LocalFolder
     embedded: EmbeddedGlue
+    further_seeds: tuple_of(Annotated[int, Field(ge=0, lt=2**32)]) = ()
+    kept_answers_gb: NonNegative
     cola: GlueTask | None = None
     sst2: GlueTask | None = None
     mrpc: GlueTask | None = None
@@ -203,13 +192,40 @@ class WordVectors(Section):
     max_words: Positive
 
 
-class Augmentation(Section):
-    """Data augmentation (Jiao, algorithm 1)."""
+class Substitution(Section):
+    """Words in the place of others (Jiao, algorithm 1)."""
 
     probability: Share
     candidates: Positive
     second_segment: bool
+    keep_word: bool
+    keep_partner: bool
     word_vectors: WordVectors
+
+
+class Sampling(Section):
+    """Masking, POS-guided replacement and n-gram sampling (Tang et al. 2019, section 4.3)."""
+
+    mask_probability: Share
+    replacement_probability: Share
+    ngram_probability: Share
+    longest_ngram: Positive
+    pos_tagger: Literal["rules", "nltk"]
+
+    @model_validator(mode="after")
+    def _probabilities_fit(self) -> "Sampling":
+        total = self.mask_probability + self.replacement_probability
+        if total > 1:
+            raise ValueError(f"mask_probability + replacement_probability is {total}; at most 1 is allowed")
+        return self
+
+
+class Augmentation(Section):
+    """How training rows are varied."""
+
+    strategy: Literal["substitution", "sampling"]
+    substitution: Substitution
+    sampling: Sampling
 
 
 class Pruning(Section):
@@ -267,6 +283,7 @@ class Params(Section):
     def _lists_fit_recipes(self) -> "Params":
         for key, names in {"general.students": self.general.students, "domain.students": self.domain.students,
                            "glue.students": self.glue.students, "glue.tasks": self.glue.tasks,
+                           "seed with glue.further_seeds": (self.seed, *self.glue.further_seeds),
                            "quantization.models": self.quantization.models,
                            "pruning.sparsities_percent": self.pruning.sparsities_percent}.items():  # fmt: skip
             refuse_repeats(key, names)

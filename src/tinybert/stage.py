@@ -132,6 +132,7 @@ def refuse_unknown_items(items: dict[str, str], params: Params) -> None:
         "corpus": ("general", "domain"),
         "student": params.general.students,
         "task": params.glue.tasks,
+        "seed": tuple(map(str, params.glue.further_seeds)),
         "model": params.task_models,
         "sparsity": tuple(map(str, params.pruning.sparsities_percent)),
     }

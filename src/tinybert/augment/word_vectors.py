@@ -18,7 +18,7 @@ from tinybert.text_lines import read_lines
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-FILE_KEY = "augmentation.word_vectors.file"
+FILE_KEY = "augmentation.substitution.word_vectors.file"
 FILE_WORDS = 100_000  # lines read of a file, most frequent words first (Jiao's code)
 QUERY_CHUNK = 256  # words whose similarities to all others are in memory at a time
 CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbours are counted at a time
@@ -137,8 +137,8 @@ def from_corpus(texts: Iterable[str], *, dimensions: int, window: int, max_words
     words = _frequent_words(texts, max_words)
     if len(words) <= dimensions:
         raise UserError(
-            f"augmentation.word_vectors.dimensions: {dimensions} is too many for a vocabulary of {len(words)} words; "
-            "lower it, raise max_words, or give a larger corpus"
+            f"augmentation.substitution.word_vectors.dimensions: {dimensions} is too many for a vocabulary of "
+            f"{len(words)} words; lower it, raise max_words, or give a larger corpus"
         )
     from sklearn.decomposition import TruncatedSVD
 

@@ -65,6 +65,11 @@ def is_replaceable(word: str) -> bool:
     return is_plain_word(word) and word.lower() not in STOP_WORDS
 
 
+def in_case_of(word: str, replacement: str) -> str:
+    """The replacement with a capital where `word` begins with one."""
+    return replacement.capitalize() if word[0].isupper() else replacement
+
+
 def read_sentences(texts: Iterable[str], tokenizer: Tokenizer, *, max_pieces: int) -> list[Sentence]:
     """The sentences of `texts`, in order, each cut to its first `max_pieces` word pieces.
 

@@ -3,7 +3,9 @@
 import numpy as np
 import torch
 
-from tinybert.glue.encoding import Encoded
+from tinybert import paths
+from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.glue.encoding import Encoded, read_examples
 from tinybert.glue.scoring import is_collapsed, majority_score, retention, score
 from tinybert.glue.tasks import Task
 from tinybert.models.activations import best_device
@@ -31,6 +33,21 @@ def decide(logits: np.ndarray, task: Task) -> np.ndarray:
 def evaluate(model: SequenceClassifier, examples: Encoded, task: Task) -> dict[str, float]:
     """The task's metrics on labelled examples."""
     return score(task, predict(model, examples, task), examples.labels)
+
+
+def compare_on_splits(
+    student: SequenceClassifier, teacher: SequenceClassifier, task: Task, *, max_length_tokens: int
+) -> dict:
+    """`compare` on the task's dev split and on further ones (MNLI has two); says what the model was selected by."""
+    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
+    train, *devs = (
+        read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=max_length_tokens)
+        for split in ("train", *task.dev_splits)
+    )
+    first, *further = (compare(student, teacher, dev, task, train_labels=train.labels) for dev in devs)
+    facts = {"split": task.dev_splits[0], "selection": "none: the last step"}
+    others = dict(zip(task.dev_splits[1:], further, strict=True))
+    return facts | first | ({"further_splits": others} if others else {})
 
 
 def compare(

@@ -17,12 +17,14 @@ from tinybert.models.activations import Batch, pad
 class Encoded:
     """Tokenized examples, ragged: row i has `input_ids[i]` and `token_type_ids[i]`, each (length,) int64.
 
-    labels: (rows,) int64 classes or float32 scores; None for unlabelled rows.
+    labels: (rows,) int64 classes or float32 scores; None for unlabelled rows. varied: (rows,) bool, the rows that
+    augmentation made.
     """
 
     input_ids: list[np.ndarray]
     token_type_ids: list[np.ndarray]
     labels: np.ndarray | None
+    varied: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -34,10 +36,16 @@ class Encoded:
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The rows `indices`, padded to the longest of them."""
-        labels = None if self.labels is None else torch.from_numpy(self.labels[np.asarray(indices)])
+        numbers = np.asarray(indices)
+        labels = None if self.labels is None else torch.from_numpy(self.labels[numbers])
         input_ids, mask = pad([self.input_ids[i] for i in indices])
         token_type_ids, _ = pad([self.token_type_ids[i] for i in indices])
-        return Batch(input_ids=input_ids, mask=mask, token_type_ids=token_type_ids, labels=labels)
+        return Batch(input_ids, mask, token_type_ids, labels, numbers=torch.from_numpy(numbers))
+
+    def first(self, rows: int) -> "Encoded":
+        """The first `rows` rows, under the same numbers."""
+        of_rows = (None if values is None else values[:rows] for values in (self.labels, self.varied))
+        return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], *of_rows)
 
     def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """All rows once, neighbours in length together: (indices, batch) pairs for evaluation."""
@@ -60,6 +68,7 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
         input_ids=[np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
         token_type_ids=[np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
         labels=np.asarray([row["label"] for row in rows], dtype=label_type) if labelled else None,
+        varied=np.array([row.get("augmented", False) for row in rows], dtype=bool),
     )
 
 

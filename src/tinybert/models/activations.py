@@ -48,6 +48,15 @@ class Activations:
 
 
 @dataclass(frozen=True)
+class Targets(Activations):
+    """What a student imitates: the teacher's activations under the layer map.
+
+    hidden, scores: by student layer. queries, keys, values: by teacher layer still, for it is their relations that a
+    map weighs, not they.
+    """
+
+
+@dataclass(frozen=True)
 class Batch:
     """Padded token ids with their labels.
 
@@ -56,6 +65,7 @@ class Batch:
     None where no loss reads them.
     positions: (predicted tokens,) int64 indices into the flattened (batch·length) tokens, in the order
     of the labels; None for classifiers.
+    numbers: (batch,) int64, which row of its data set each row is; None for text, which is masked anew each time.
     """
 
     input_ids: Tensor
@@ -63,6 +73,7 @@ class Batch:
     token_type_ids: Tensor
     labels: Tensor | None = None
     positions: Tensor | None = None
+    numbers: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
@@ -81,7 +92,8 @@ class Batch:
         elif labels is not None:
             labels = labels[chosen]
         tokens = (part[chosen, :length] for part in (self.input_ids, self.mask, self.token_type_ids))
-        return Batch(*tokens, labels, positions)
+        numbers = None if self.numbers is None else self.numbers[chosen]
+        return Batch(*tokens, labels, positions, numbers)
 
     def counts(self) -> dict[str, int]:
         """What losses are means over: rows, predictions (logits rows), real tokens, real (query, key) pairs."""

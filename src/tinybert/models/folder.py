@@ -41,8 +41,7 @@ def load_model(folder: str | Path) -> BertModel | BiLstmClassifier:
     if kind == MaskedLM.architecture:
         model = MaskedLM(model_config(BertConfig, config, folder))
     elif kind in (SequenceClassifier.architecture, BiLstmClassifier.architecture):
-        names = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # two classes need no entry
-        model = _classifier(config, folder, tuple(names[str(i)] for i in range(len(names))), pair=config.get("pair"))
+        model = _classifier(config, folder, label_names(config, folder), pair=config.get("pair"))
     else:
         raise UserError(
             f"{folder}/config.json: architecture {kind!r} cannot be used here; "
@@ -50,6 +49,14 @@ def load_model(folder: str | Path) -> BertModel | BiLstmClassifier:
         )
     load_weights(model, folder)
     return model.eval()
+
+
+def label_names(config: dict, folder: str | Path) -> tuple[str, ...]:
+    """The class names that a config.json gives, in the order of the logits."""
+    names = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # two classes need no entry
+    if not isinstance(names, dict) or set(names) != {str(number) for number in range(len(names))}:
+        raise UserError(f"{folder}/config.json: id2label must name the classes 0, 1 and so on; correct it")
+    return tuple(str(names[str(number)]) for number in range(len(names)))
 
 
 def load_classifier(

@@ -1,23 +1,34 @@
-"""Pretrained BERT checkpoints of others, from the Hub or a folder, as a masked LM of ours."""
+"""BERT checkpoints of others, from the Hub or a folder: pretrained ones, and classifiers fine-tuned on a task."""
 
 from pathlib import Path
 
+from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.hub import hub_access
-from tinybert.models.bert import BertConfig, MaskedLM
-from tinybert.models.folder import model_config, read_config, read_weights, refuse_other_shapes
+from tinybert.models.bert import BertConfig, BertModel, MaskedLM, SequenceClassifier
+from tinybert.models.folder import label_names, model_config, read_config, read_weights, refuse_other_shapes
 
 HEAD = "cls.predictions.transform.dense.weight"
 
 
-def hub_folder(model: str, revision: str) -> Path:
-    """Downloads configuration and safetensors weights of a Hub model; the folder in the Hub's cache."""
-    fix = "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
-    with hub_access("teacher.hub.model", f"{model} ({revision})", fix=fix):
+def checkpoint_folder(source, *, key: str) -> Path:
+    """Where a checkpoint lies that the section `key` of params names by `folder` or by `hub`, which is downloaded."""
+    if source.hub:
+        fix = f"check {key}.hub.model and {key}.hub.revision, or name a folder by {key}.folder"
+        return hub_folder(source.hub, key=key, fix=fix)
+    folder = paths.given(source.folder)
+    if not folder.is_dir():
+        raise UserError(f"{key}.folder: {source.folder!r} is no folder; correct the path")
+    return folder
+
+
+def hub_folder(hub, *, key: str, fix: str) -> Path:
+    """Downloads configuration and safetensors weights of the Hub model `key`.hub; the folder in the Hub's cache."""
+    with hub_access(f"{key}.hub.model", f"{hub.model} ({hub.revision})", fix=fix):
         from huggingface_hub import snapshot_download
 
         patterns = ["config.json", "model.safetensors"]
-        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+        return Path(snapshot_download(hub.model, revision=hub.revision, allow_patterns=patterns))
 
 
 def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
@@ -28,23 +39,44 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
     """
     folder = Path(folder)
     model = MaskedLM(model_config(BertConfig, read_config(folder), folder))
+    return model, HEAD in _take_weights(model, folder, optional=("cls.", "bert.pooler."))
+
+
+def load_finetuned(folder: str | Path) -> SequenceClassifier:
+    """The classifier in a folder of any fine-tuned BERT checkpoint, float32, in evaluation mode.
+
+    UserError when the folder holds no BertForSequenceClassification in safetensors.
+    """
+    config = read_config(folder)
+    kind = (config.get("architectures") or [None])[0]
+    if kind != SequenceClassifier.architecture:
+        raise UserError(
+            f"{folder}/config.json: architecture {kind!r} is no fine-tuned BERT; "
+            f"choose a model that is a {SequenceClassifier.architecture}"
+        )
+    model = SequenceClassifier(model_config(BertConfig, config, folder), label_names(config, folder))
+    _take_weights(model, Path(folder))
+    return model.eval()
+
+
+def _take_weights(model: BertModel, folder: Path, *, optional: tuple[str, ...] = ()) -> set[str]:
+    """Copies the checkpoint's weights into `model`; the names of all it holds. It may lack what `optional` begins."""
     path = folder / "model.safetensors"
     if not path.is_file():
         raise UserError(
-            f"{path}: absent; only safetensors are read: load the model once with transformers "
-            "and write it with save_pretrained(folder, safe_serialization=True)"
+            f"{path}: absent; only safetensors are read, no pickles: load the model once with transformers, "
+            "write it with save_pretrained, and give the folder with that"
         )
     stored = {_our_name(name): tensor.float() for name, tensor in read_weights(path).items()}
     wanted = model.state_dict()
-    optional = {name for name in wanted if name.startswith(("cls.", "bert.pooler."))}
-    if missing := sorted(wanted.keys() - stored.keys() - optional):
-        raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; it is no whole BERT encoder")
+    if missing := sorted(name for name in wanted.keys() - stored.keys() if not name.startswith(optional)):
+        raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; it holds no whole BERT")
     refuse_other_shapes(path, stored, wanted)
     model.load_state_dict(wanted | {name: stored[name] for name in wanted.keys() & stored.keys()})
-    return model, HEAD in stored
+    return set(stored)
 
 
 def _our_name(name: str) -> str:
     """Checkpoints of the encoder alone lack the prefix; the oldest call a layer norm's weights gamma and beta."""
-    name = name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
+    name = name if name.startswith(("bert.", "cls.", "classifier.")) else f"bert.{name}"
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

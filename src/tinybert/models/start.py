@@ -1,4 +1,4 @@
-"""How a student starts: at random, from teacher layers, or from a folder."""
+"""How a student starts: at random, from teacher layers, or from a model of others."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -6,21 +6,22 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.layer_map import mapped_layers
 from tinybert.models.activations import Batch
 from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
-from tinybert.models.folder import REGRESSION_LABEL
-from tinybert.models.pretrained import load_pretrained
+from tinybert.models.folder import REGRESSION_LABEL, read_weights
+from tinybert.models.pretrained import checkpoint_folder, load_pretrained
 from tinybert.models.subclone import subclone
+
+RELEASED_PROJECTION = "fit_dense.weight"  # beside the encoder in Jiao's general students
 
 
 @dataclass(frozen=True)
 class Started:
-    """A student before its training, and, where it is cut out of the teacher, the projection W that leads back:
-    (teacher width, student width).
+    """A student before its training, and, where it is cut out of the teacher or brings one, the projection W that
+    leads back: (teacher width, student width).
     """
 
     model: MaskedLM | BiLstmClassifier
@@ -32,7 +33,7 @@ def start_student(recipe, teacher: MaskedLM, *, sample: Callable[[], Iterable[Ba
 
     Random weights come from the global generator. From a teacher: the layers that start.teacher names, as they are
     where the shapes agree (Sanh et al. 2019, Sun et al. 2019), else cut to the student's (models/subclone.py), by
-    what they do on `sample`. From a folder: any BERT encoder. A BiLSTM takes the teacher's word embeddings.
+    what they do on `sample`. From a folder or the Hub: any BERT encoder. A BiLSTM takes the teacher's word embeddings.
     UserError where shapes do not fit.
     """
     if recipe.architecture.kind == "bilstm":
@@ -42,8 +43,8 @@ def start_student(recipe, teacher: MaskedLM, *, sample: Callable[[], Iterable[Ba
         vocab_size=teacher.config.vocab_size,
         max_position_embeddings=teacher.config.max_position_embeddings,
     )
-    if recipe.start.folder:
-        return Started(_from_folder(config, recipe.start.folder))
+    if recipe.start.folder or recipe.start.hub:
+        return _released(config, recipe.start, teacher_width=teacher.config.hidden_size)
     if not recipe.start.teacher:
         return Started(MaskedLM(config))
     mapped = mapped_layers(recipe.start.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
@@ -71,17 +72,17 @@ def _bilstm(recipe, teacher: MaskedLM) -> BiLstmClassifier:
     return student
 
 
-def _from_folder(config: BertConfig, start: str) -> MaskedLM:
-    folder = paths.given(start)
-    if not folder.is_dir():
-        raise UserError(f"start.folder: {start!r} is no folder; correct the path, or set start to random")
+def _released(config: BertConfig, start, *, teacher_width: int) -> Started:
+    """A general student of others. Its projection, where it fits, comes without its bias: ours have none."""
+    folder = checkpoint_folder(start, key="start")
     stored, _ = load_pretrained(folder)
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours, theirs = getattr(config, name), getattr(stored.config, name)
         if ours != theirs:
-            raise UserError(
-                f"start.folder: {start} has {name} {theirs}, {ours} is needed; change the architecture or start"
-            )
+            key, model = ("start.hub", start.hub.model) if start.hub else ("start.folder", start.folder)
+            raise UserError(f"{key}: {model} has {name} {theirs}, {ours} is needed; change the architecture or start")
     student = MaskedLM(replace(config, max_position_embeddings=stored.config.max_position_embeddings))
     student.load_state_dict(stored.state_dict())
-    return student
+    projection = read_weights(folder / "model.safetensors").get(RELEASED_PROJECTION)
+    fits = projection is not None and projection.shape == (teacher_width, config.hidden_size)
+    return Started(student, projection.float() if fits else None)

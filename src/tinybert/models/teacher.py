@@ -1,11 +1,17 @@
-"""Where the masked-LM teacher comes from."""
+"""Where teachers come from: the masked-LM teacher, and a task teacher that others fine-tuned."""
+
+from typing import TYPE_CHECKING
 
 import torch
 
 from tinybert import paths
 from tinybert.errors import UserError
-from tinybert.models.bert import BertConfig, MaskedLM
-from tinybert.models.pretrained import hub_folder, load_pretrained
+from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
+from tinybert.models.folder import REGRESSION_LABEL
+from tinybert.models.pretrained import checkpoint_folder, hub_folder, load_finetuned, load_pretrained
+
+if TYPE_CHECKING:
+    from tinybert.glue.tasks import Task
 
 POSITIONS = 512  # of an embedded teacher, as BERT has
 
@@ -21,7 +27,10 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
         architecture = teacher.embedded.architecture
         return MaskedLM(BertConfig.of(architecture, vocab_size=vocab_size, max_position_embeddings=POSITIONS))
     if teacher.source == "hub":
-        source = hub_folder(teacher.hub.model, teacher.hub.revision)
+        fix = (
+            "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
+        )
+        source = hub_folder(teacher.hub, key="teacher", fix=fix)
     else:
         source = paths.given(teacher.local.folder)
     model, has_head = load_pretrained(source)
@@ -35,3 +44,42 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
             f"teacher.pretraining.epochs: 0, but {source} has no masked-LM head; give it at least 1 epoch to learn one"
         )
     return model
+
+
+def finetuned_teacher(source, task: "Task", *, vocab_size: int) -> SequenceClassifier:
+    """The task teacher of others that the section glue.<task>.finetuned_teacher names, in evaluation mode.
+
+    Its classes are in the task's order: by the names in its config.json where those are the task's, as they are
+    where the names say nothing (LABEL_0). UserError when it does not fit the tokenizer's `vocab_size` or the task.
+    """
+    key = f"glue.{task.name}.finetuned_teacher"
+    teacher = load_finetuned(checkpoint_folder(source, key=key))
+    if teacher.config.vocab_size != vocab_size:
+        raise UserError(
+            f"{key}: its vocabulary has {teacher.config.vocab_size} pieces, the tokenizer {vocab_size}; "
+            "choose a model that was fine-tuned from the teacher, or the teacher it comes from"
+        )
+    labels = task.labels or (REGRESSION_LABEL,)
+    if len(teacher.labels) != len(labels):
+        raise UserError(
+            f"{key}: it has {len(teacher.labels)} outputs, {task.name} needs {len(labels)}; "
+            f"choose a model that was fine-tuned on {task.name}"
+        )
+    _order_classes(teacher, labels, key)
+    return teacher
+
+
+def _order_classes(teacher: SequenceClassifier, labels: tuple[str, ...], key: str) -> None:
+    """Puts the rows of the classifier into the order of `labels`, and calls them so."""
+    found = [label.lower().replace(" ", "_").replace("-", "_") for label in teacher.labels]
+    if sorted(found) == sorted(labels):
+        order = torch.tensor([found.index(label) for label in labels])
+        with torch.no_grad():
+            for parameter in teacher.classifier.parameters():
+                parameter.copy_(parameter[order])
+    elif set(found) & set(labels):
+        raise UserError(
+            f"{key}: its classes are {', '.join(teacher.labels)}, the task's {', '.join(labels)}; "
+            "name all of them by id2label in its config.json, or choose another model"
+        )
+    teacher.labels = labels

@@ -19,6 +19,7 @@ from tinybert.report.tables import (
     pruned_models,
     pruning_table,
     quiz_table,
+    seeds_tables,
     task_metrics_table,
     task_table,
 )
@@ -53,7 +54,12 @@ def build_report(params: Params, root: str | Path = ".") -> Report:
 
 def summary_text(results: Results) -> str:
     """Three tables and the verdict for a terminal."""
-    tables = (domain_table(results), task_table(results), compression_table(results, with_latency=True))
+    tables = (
+        domain_table(results),
+        task_table(results),
+        *seeds_tables(results),
+        compression_table(results, with_latency=True),
+    )
     sentences = ["\n".join(textwrap.wrap(sentence, TERMINAL_COLUMNS)) for sentence in verdict(results)]
     return "\n".join([*map(as_text, tables), *sentences])
 
@@ -64,6 +70,7 @@ def summary_markdown(results: Results) -> str:
         domain_table(results),
         quiz_table(results),
         task_table(results),
+        *seeds_tables(results),
         task_metrics_table(results),
         compression_table(results, with_latency=False),
         pruning_table(results),

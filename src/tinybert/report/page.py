@@ -41,7 +41,12 @@ def render_page(results: Results) -> str:
         verdict=verdict(results),
         domain=[tables.domain_table(results), tables.quiz_table(results), tables.heldout_table(results)],
         answers=answers_table(results),
-        tasks=[tables.task_table(results), tables.task_metrics_table(results), tables.published_table(results)],
+        tasks=[
+            tables.task_table(results),
+            *tables.seeds_tables(results),
+            tables.task_metrics_table(results),
+            tables.published_table(results),
+        ],
         compression=[
             tables.compression_table(results, with_latency=True),
             tables.latency_table(results),

@@ -29,6 +29,7 @@ def stage_instances(params: Params) -> list[tuple[str, str]]:
         *(("task_distill_intermediate", instance) for instance in students),
         *(("task_distill_prediction", instance) for instance in students),
         *(("evaluate", instance) for instance in students),
+        *(("repeat_task_distill", f"{instance}-{seed}") for instance in students for seed in params.glue.further_seeds),
         *(("prune", f"{instance}-{percent}") for instance in students for percent in percents),
         *(("quantize", f"{task}-{model}") for task in params.glue.tasks for model in params.quantization.models),
     ]

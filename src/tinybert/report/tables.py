@@ -1,6 +1,7 @@
 """The three tables of results: the domain examination, the tasks, the compressed models."""
 
 from collections.abc import Iterator
+from statistics import mean, stdev
 
 from tinybert.glue.tasks import TASKS
 from tinybert.report.results import Results
@@ -109,6 +110,30 @@ def task_metrics_table(results: Results) -> Table:
             rows.append((task, split, student, metric, *scores))
     columns = ("task", "split", "student", "metric", "teacher", "score", "majority")
     return Table("All metrics", columns, rows, names=4)
+
+
+def seeds_tables(results: Results) -> list[Table]:
+    """Each task student over all its seeds, mean and spread; nothing where there is one seed."""
+    seeds = results.params.glue.further_seeds
+    if not seeds:
+        return []
+    rows = []
+    for task in results.params.glue.tasks:
+        for student in results.params.glue.students:
+            runs = [("evaluate", f"{task}-{student}")]
+            runs += [("repeat_task_distill", f"{task}-{student}-{seed}") for seed in seeds]
+            metric = TASKS[task].headline
+            scores = [results.value(*run, "student", metric) for run in runs]
+            fallen = sum(results.value(*run, "collapsed") for run in runs)
+            spread = f"{score(mean(scores))} ± {score(stdev(scores))}"
+            flag = f"{fallen} {COLLAPSED}" if fallen else ""
+            rows.append((task, student, metric, " ".join(map(score, scores)), spread, flag))
+    columns = ("task", "student", "metric", "each seed", "mean ± deviation", "flag")
+    note = (
+        f"Seeds {results.params.seed}, {', '.join(map(str, seeds))}: both phases anew, from the same general student "
+        "and teacher. Standard deviation of the sample, first dev split."
+    )
+    return [Table("Task students over seeds", columns, rows, names=3, note=note)]
 
 
 def split_name(task: str, split: str) -> str:

@@ -17,11 +17,15 @@ from tinybert.models.bert import BertModel
 from tinybert.objective import UNITS, Objective
 from tinybert.seeds import torch_seed
 from tinybert.training.checkpoint import Checkpoint, restore_training_state, training_state
+from tinybert.training.live_teacher import LiveTeacher
 from tinybert.training.parts import Part, parts
 from tinybert.training.recorder import Point, Recorder
 
 if TYPE_CHECKING:
     from tinybert.compress.pruning import Pruner
+
+
+Asks = Callable[[Batch], Activations | None]  # a teacher, live or kept
 
 
 class Batches(Protocol):
@@ -72,14 +76,16 @@ def train(
     *,
     title: str,
     teacher: BertModel | None = None,
+    kept_for: Callable[[LiveTeacher], Asks] | None = None,
     pruner_for: "Callable[[int], Pruner] | None" = None,
     on_point: Callable[[Point], None] = lambda point: None,
     checkpoint: Checkpoint | None = None,
 ) -> list[Point]:
     """Trains `student` and what the objective learns in place; returns the loss curve.
 
-    `title` names the run on the progress bar. The teacher is in evaluation mode and without gradient. `pruner_for`
-    makes, from the number of steps, what prunes the student meanwhile. `on_point` gets each point of the curve at
+    `title` names the run on the progress bar. The teacher is in evaluation mode and without gradient;
+    `kept_for` makes of it one whose answers are kept, if the run takes an epoch at least. `pruner_for` makes, from the
+    number of steps, what prunes the student meanwhile. `on_point` gets each point of the curve at
     once. With a `checkpoint` an interrupted run goes on, to the same weights bit for bit. Under a launcher each process
     takes its part of every batch. Without any loss nothing is trained. UserError when a loss is no longer finite.
     """
@@ -89,7 +95,10 @@ def train(
         return []
     _refuse_long_rows(batches, student, teacher)
     accelerator = start_accelerator(settings.precision)
-    ask, module = Teacher(teacher, objective, accelerator), Distiller(student, objective).train()
+    ask: Asks = LiveTeacher(teacher, objective, accelerator)
+    if kept_for and objective.reads_teacher and steps >= len(batches):  # less than an epoch would not repay it
+        ask = kept_for(ask)
+    module = Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     recorder = Recorder(steps, title, accelerator, on_point=on_point, observe=objective.observed)
     first = _resume(checkpoint, module, optimizer, recorder, accelerator)
@@ -140,7 +149,7 @@ def _resume(
 
 
 def _gradients(
-    batch: Batch, distiller: nn.Module, ask: "Teacher", accelerator: Accelerator, *, passes: int
+    batch: Batch, distiller: nn.Module, ask: Asks, accelerator: Accelerator, *, passes: int
 ) -> dict[str, Tensor]:
     """Leaves the gradients of the whole batch's loss; returns this process's share of the total and of the terms."""
     sums: dict[str, Tensor] = {}
@@ -156,18 +165,6 @@ def _gradients(
         for name, value in {"total": total, **terms}.items():
             sums[name] = sums.get(name, 0.0) + value.detach().float()
     return sums
-
-
-class Teacher:
-    """The teacher's answers to a batch, as the objective wants them: evaluation mode, no gradient."""
-
-    def __init__(self, model: BertModel | None, objective: Objective, accelerator: Accelerator) -> None:
-        self.objective = objective
-        self.model = model.to(accelerator.device).eval() if objective.reads_teacher else None
-
-    @torch.no_grad()
-    def __call__(self, batch: Batch) -> Activations | None:
-        return self.model(batch, self.objective.teacher_wants) if self.model else None
 
 
 def start_accelerator(precision: str) -> Accelerator:

@@ -1,14 +1,53 @@
-"""What a training stage leaves behind: the model folder and the numbers of its training."""
+"""What a training stage leaves behind: the model folder, the loss curve and the numbers of its training."""
 
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinybert import paths
 from tinybert.files import atomic_folder
+from tinybert.launch import is_main_process
 from tinybert.models.bert import BertModel
 from tinybert.models.folder import save_model
 from tinybert.objective import Objective
+from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.recorder import Point
+
+if TYPE_CHECKING:
+    from tinybert.stage import Stage
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model after its training, what its objective learnt beside it, and the loss curve."""
+
+    model: BertModel
+    objective: Objective
+    curve: list[Point]
+
+
+def train_and_save(
+    stage: "Stage",
+    target: Path,
+    train: Callable[..., Trained],
+    *,
+    measure: Callable[[BertModel], dict] = lambda model: {},
+) -> None:
+    """Runs `train` with the stage's hooks of training.loop.train; writes model, curve and metrics.
+
+    measure: further metrics of the trained model. An interrupted training goes on when the stage is started again;
+    of several processes the main one writes.
+    """
+    checkpoint = Checkpoint.of(stage)
+    trained = train(on_point=stage.on_point, checkpoint=checkpoint)
+    if not is_main_process():
+        return
+    save_trained(trained.model, trained.objective, target)
+    stage.write_curve(trained.curve)
+    stage.write_metrics(training_metrics(trained.model, trained.curve) | measure(trained.model))
+    checkpoint.remove()
 
 
 def save_trained(model: BertModel, objective: Objective, target: str | Path) -> None:

@@ -7,6 +7,7 @@ from tinybert.models.activations import Batch
 from tinybert.models.bert import SequenceClassifier
 from tinybert.objective import Objective
 from tinybert.seeds import stream
+from tinybert.training.kept_answers import AnswerStore, KeptTeacher
 from tinybert.training.loop import Settings, train
 from tinybert.training.order import shuffled_batches
 from tinybert.training.recorder import Point
@@ -33,11 +34,22 @@ class ExampleBatches:
 
 
 def train_on_task(
-    model: SequenceClassifier, objective: Objective, examples: Encoded, *, training, params, **run
+    model: SequenceClassifier,
+    objective: Objective,
+    examples: Encoded,
+    *,
+    training,
+    params,
+    seed: int,
+    store: AnswerStore | None = None,
+    **run,
 ) -> list[Point]:
     """Trains `model` in place on `examples` with the settings of a `training` section; returns the loss curve.
 
-    `run`: teacher, title and hooks of training.loop.train.
+    `seed` decides the order of the examples, dropout and what else is drawn. The teacher's answers are kept in `store`,
+    where there is one. `run`: teacher, title and hooks of training.loop.train.
     """
-    batches = ExampleBatches(examples, batch_size=training.batch_size, seed=params.seed)
-    return train(model, objective, batches, Settings(training, params.optimizer, params.seed, params.precision), **run)
+    batches = ExampleBatches(examples, batch_size=training.batch_size, seed=seed)
+    settings = Settings(training, params.optimizer, seed, params.precision)
+    kept_for = (lambda live: KeptTeacher(live, store, examples)) if store else None
+    return train(model, objective, batches, settings, kept_for=kept_for, **run)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tinybert.augment.strategies import augment, variations
+from tinybert.augment.substitution import substitute, variations
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.augment.words import read_sentences
 from tinybert.corpus.tokenizer import train_tokenizer
@@ -41,10 +41,11 @@ def model(tokenizer):
 
 def run(rows, task, model, tokenizer, seed=5, **changes):
     defaults = {
-        "top_k": 6, "probability": 0.4, "copies": 12, "batch_size": 4, "second_segment": True, "max_length_tokens": 32,
+        "top_k": 6, "probability": 0.4, "copies": 12, "batch_tokens": 60, "second_segment": True, "keep_word": False,
+        "keep_partner": True, "max_length_tokens": 32, "precision": "float32",
     }  # fmt: skip
     vectors = WordVectors(["dingo", "pony"], np.eye(2) + 0.1)
-    return augment(
+    return substitute(
         rows,
         TASKS[task],
         settings=SimpleNamespace(**defaults | changes),
@@ -63,7 +64,8 @@ def group(rows):
 
 
 def test_batch_size_does_not_change_the_rows(model, tokenizer):
-    assert run(SINGLE, "cola", model, tokenizer, batch_size=1) == run(SINGLE, "cola", model, tokenizer, batch_size=7)
+    one_query_a_batch = run(SINGLE, "cola", model, tokenizer, batch_tokens=1)
+    assert one_query_a_batch == run(SINGLE, "cola", model, tokenizer, batch_tokens=10_000)
 
 
 def test_a_row_depends_on_seed_and_number_but_not_on_other_rows(model, tokenizer):
@@ -89,7 +91,13 @@ def test_labels_and_keys_are_the_originals(model, tokenizer):
     rows = run(SINGLE, "cola", model, tokenizer)
     sizes = {idx: len(rows) for idx, rows in group(rows).items()}
     assert Counter(row["label"] for row in rows) == {1: sizes[10] + sizes[13], 0: sizes[11] + sizes[12]}
-    assert all(row.keys() == {"sentence", "label", "idx"} for row in rows)
+    assert all(row.keys() - {"augmented"} == {"sentence", "label", "idx"} for row in rows)
+
+
+def test_variations_alone_are_marked(model, tokenizer):
+    for rows in group(run(SINGLE, "cola", model, tokenizer)).values():
+        assert "augmented" not in rows[0]
+        assert all(row["augmented"] is True for row in rows[1:])
 
 
 def test_only_plain_words_change_and_all_between_them_stays(model, tokenizer):
@@ -115,6 +123,24 @@ def test_pairs_vary_one_sentence_while_the_partner_stays_the_original(model, tok
     assert 4 < changed[True, False] <= 12
     assert 4 < changed[False, True] <= 12
     assert all(row["sentence2"] == "It is." for row in groups[1])
+
+
+def test_as_published_the_second_sentence_meets_the_last_variation_of_the_first(model, tokenizer):
+    rows = group(run(PAIRS, "mrpc", model, tokenizer, keep_partner=False))
+    ours = group(run(PAIRS, "mrpc", model, tokenizer))
+    second = [row for row in rows[0] if row["sentence2"] != PAIRS[0]["sentence2"]]
+    first = [row for row in rows[0][1:] if row not in second]
+    assert len(first) > 4 and len(second) > 4
+    assert {row["sentence1"] for row in second} == {first[-1]["sentence1"]}
+    assert first[-1]["sentence1"] != PAIRS[0]["sentence1"]
+    assert [row["sentence2"] for row in rows[0]] == [row["sentence2"] for row in ours[0]]
+    assert rows[1] == ours[1]  # its second sentence has no word to vary
+
+
+def test_stop_words_are_never_touched(model, tokenizer):
+    rows = run([{"sentence": "the birds and not the rivers", "label": 1, "idx": 0}], "cola", model, tokenizer)
+    assert len(rows) > 4
+    assert all(re.fullmatch(r"the \w+ and not the \w+", row["sentence"]) for row in rows)
 
 
 def test_each_word_is_replaced_with_the_given_probability_by_candidates_alike(tokenizer):

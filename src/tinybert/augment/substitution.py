@@ -1,4 +1,4 @@
-"""Augmentation of task data: variations of each row's sentences (Jiao et al. 2020, algorithm 1)."""
+"""Augmentation by substituting words (Jiao et al. 2020, algorithm 1)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tinybert.glue.tasks import Task
 from tinybert.models.bert import MaskedLM
 from tinybert.seeds import stream
 
-QUERY_BATCH_SIZE = 32  # the fastest of those tried on a CPU; changes nothing else
+BATCH_TOKENS = 2048  # of the masked LM: among the fastest of those tried on a CPU; changes nothing else
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,24 @@ class Settings:
     """How rows are varied.
 
     copies: draws per sentence (N_a). probability: each word is replaced with it (p_t), by one of `top_k` candidates
-    (K). second_segment: whether the masked LM also sees the unmasked sentence. max_length_tokens: words that training
-    would cut off, [CLS] and [SEP] counted, are left alone. batch_size: of the masked LM's queries.
+    (K). second_segment: whether the masked LM also sees the unmasked sentence. keep_word: whether its candidates may
+    be the word itself. keep_partner: whether the first sentence of a pair stays the original while the second is
+    varied; else it is its own last variation. max_length_tokens: words that training would cut off, [CLS] and [SEP]
+    counted, are left alone. precision, batch_tokens: of the masked LM's forward passes.
     """
 
     copies: int
     probability: float
     top_k: int
     second_segment: bool
+    keep_word: bool
+    keep_partner: bool
     max_length_tokens: int
-    batch_size: int = QUERY_BATCH_SIZE
+    precision: str
+    batch_tokens: int = BATCH_TOKENS
 
 
-def augment(
+def substitute(
     rows: Sequence[dict],
     task: Task,
     *,
@@ -43,14 +48,12 @@ def augment(
     vectors: WordVectors,
     seed: int,
 ) -> list[dict]:
-    """Each row, as it is, followed by its distinct variations; these keep its label, idx and other keys.
+    """Each row, as it is, followed by its distinct variations; these keep its keys and gain "augmented": True.
 
-    Of a pair first the one, then the other sentence is varied, `settings.copies` times each, and its partner always
-    stays the original. (The authors' code pairs variations of the second sentence with the last one of the first.)
-    A row's variations depend on its text, `seed` and its number alone, not on the batch size or the rows around it.
+    Of a pair first the one, then the other sentence is varied, `settings.copies` times each. A row's variations
+    depend on its text, `seed` and its number alone, not on the batch size or the rows around it; in bfloat16 up to
+    candidates that are almost equally likely. UserError where the hardware lacks bfloat16.
     """
-    if not settings.copies:
-        return list(rows)
     max_pieces = min(settings.max_length_tokens, masked_lm.config.max_position_embeddings) - 2
     texts = dict.fromkeys(row[column] for row in rows for column in task.columns)
     sentences = read_sentences(texts, tokenizer, max_pieces=max_pieces)
@@ -61,12 +64,19 @@ def augment(
     augmented = []
     for number, row in enumerate(rows):
         rng = stream(seed, "augmentation", number)
-        augmented.append(row)
-        for column in task.columns:
-            sentence, choices = material[row[column]]
-            for text in variations(sentence, choices, settings=settings, rng=rng):
-                augmented.append(row | {column: text})
+        varied = {column: variations(*material[row[column]], settings=settings, rng=rng) for column in task.columns}
+        augmented += [row, *_varied_rows(row, varied, keep_partner=settings.keep_partner)]
     return augmented
+
+
+def _varied_rows(row: dict, varied: dict[str, list[str]], *, keep_partner: bool) -> list[dict]:
+    """The row with one column varied at a time."""
+    partners, rows = dict(row), []
+    for column, texts in varied.items():
+        rows += [partners | {column: text, "augmented": True} for text in texts]
+        if texts and not keep_partner:
+            partners[column] = texts[-1]
+    return rows
 
 
 def variations(
@@ -84,12 +94,12 @@ def variations(
     drawn = rng.integers([len(choices) for _, choices in slots], size=shape)
     texts = {}  # a dict keeps the order drawn
     for copy in range(settings.copies):
-        texts[_substitute(sentence.text, slots, replaced[copy], drawn[copy])] = None
+        texts[_substituted(sentence.text, slots, replaced[copy], drawn[copy])] = None
     texts.pop(sentence.text, None)
     return list(texts)
 
 
-def _substitute(text: str, slots: Sequence[tuple], replaced: np.ndarray, drawn: np.ndarray) -> str:
+def _substituted(text: str, slots: Sequence[tuple], replaced: np.ndarray, drawn: np.ndarray) -> str:
     parts, end = [], 0
     for (word, choices), is_replaced, choice in zip(slots, replaced, drawn, strict=True):
         if is_replaced:

@@ -1,0 +1,116 @@
+"""Runs every benchmark, one after the other, and writes what they print into reports/benchmarks.md.
+
+`python -m benchmarks [--data FOLDER] [--vocabulary FILE]`: GLUE in the official layout and BERT's vocab.txt, for the
+benchmarks of the task track; without them these use the embedded examples. The report says which benchmark failed, and
+the exit code is then 1.
+"""
+
+import argparse
+import datetime
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.timing import hardware
+from tinybert.files import atomic_file
+
+REPORT = Path(__file__).resolve().parents[1] / "reports/benchmarks.md"
+BENCHMARKS = (
+    ("general_distill",),
+    ("task_distill", "--task", "cola"),
+    ("task_distill", "--task", "cola", "--precision", "float32"),
+    ("task_distill", "--task", "mrpc"),
+    ("prediction", "--task", "cola"),
+    ("prediction", "--task", "mrpc"),
+    ("augment",),
+    ("corpus",),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A benchmark that has ended: what it printed, and what went wrong where it failed."""
+
+    command: str
+    lines: list[str]
+    minutes: float
+    error: str | None
+
+    @property
+    def ratio(self) -> str:
+        """What its last line says; a dash where it failed."""
+        return "–" if self.error else self.lines[-1].removeprefix("ratio ")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs all; ends with 1 where one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", metavar="FOLDER", help="GLUE in the official layout (default: embedded examples)")
+    parser.add_argument("--vocabulary", metavar="FILE", help="vocab.txt of a BERT (default: learnt from the texts)")
+    given = parser.parse_args(arguments)
+    outcomes = [run([f"benchmarks.{name}", *chosen, *texts(name, **vars(given))]) for name, *chosen in BENCHMARKS]
+    with atomic_file(REPORT) as handle:
+        handle.write(report(outcomes))
+    print(f"Report: {REPORT}")
+    sys.exit(int(any(outcome.error for outcome in outcomes)))
+
+
+def texts(name: str, *, data: str | None, vocabulary: str | None) -> list[str]:
+    """The options by which benchmark `name` is told which texts and which vocabulary to use."""
+    options: dict[str, str | None] = {}
+    if name in ("task_distill", "prediction"):
+        options = {"--data": data, "--vocabulary": vocabulary}
+    if name == "augment":
+        options = {
+            "--sentences": data and str(Path(data) / "CoLA/train.tsv"),
+            "--tokenizer": vocabulary and str(Path(vocabulary).parent),
+        }
+    return [part for option, value in options.items() if value for part in (option, value)]
+
+
+def run(module: list[str]) -> Outcome:
+    """Runs a module in a process of its own and shows what it prints."""
+    command = shlex.join(["python", "-m", *module])
+    print(f"\n{command}", flush=True)
+    started = time.monotonic()
+    lines = []
+    process = subprocess.Popen([sys.executable, "-m", *module], stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line.rstrip())
+    code = process.wait()
+    minutes = (time.monotonic() - started) / 60
+    if code == 0 and not (lines and lines[-1].startswith("ratio ")):
+        return Outcome(command, lines, minutes, "its last line is no ratio")
+    return Outcome(command, lines, minutes, f"ended with {code}" if code else None)
+
+
+def report(outcomes: list[Outcome]) -> str:
+    """The page: a table of the ratios, then what each printed."""
+    table = [f"| `{each.command}` | {each.ratio} | {each.minutes:.1f} |" for each in outcomes]
+    sections = ["\n".join([f"## `{each.command}`", "", "```", *each.lines, *failure(each), "```"]) for each in outcomes]
+    head = [
+        "# Benchmarks",
+        "",
+        f"{datetime.date.today().isoformat()}; {hardware()}. Written by `make bench`. A ratio is the time of a plain",
+        "reference of the published procedure to ours, both measured in one run; that of `corpus` the peak memory on a",
+        "large text to that on a small one.",
+        "",
+        "| command | ratio | minutes |",
+        "|---|---|---|",
+        *table,
+    ]
+    return "\n\n".join(["\n".join(head), *sections]) + "\n"
+
+
+def failure(outcome: Outcome) -> list[str]:
+    """The line on a benchmark that failed."""
+    return [f"FAILED: {outcome.error}"] if outcome.error else []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Speed and memory of augmentation against a plain reference, turns alternating in one run.
+
+`python -m benchmarks.augment`: each turn augments the next 64 CoLA sentences by Jiao et al.'s algorithm 1, with a
+BERT-base of random weights. Ours is src/tinybert/augment as the stage calls it, the reference
+benchmarks/reference_augment.py in fp32. `--sentences` takes GLUE's CoLA/train.tsv, `--tokenizer` a folder with BERT's
+vocab.txt; without them both are made here. The last line is the ratio of seconds a sentence.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from benchmarks import reference
+from benchmarks.ours import bert_config, best_precision
+from benchmarks.reference import Shape
+from benchmarks.reference_augment import Augmenter, SentenceWord
+from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware
+from tinybert.augment.substitution import Settings, substitute
+from tinybert.augment.word_vectors import WordVectors, from_corpus
+from tinybert.augment.words import Sentence, is_plain_word, read_sentences
+from tinybert.corpus.tokenizer import folder_tokenizer, train_tokenizer
+from tinybert.embedded.articles import articles
+from tinybert.embedded.tasks import examples
+from tinybert.glue.tasks import TASKS
+from tinybert.models.bert import MaskedLM
+from tinybert.text_lines import read_lines
+
+COLA = TASKS["cola"]
+COPIES, PROBABILITY, TOP_K, MAX_LENGTH_TOKENS = 30, 0.4, 15, 64  # Jiao et al.'s, for CoLA
+EMBEDDED_SENTENCES = 1500
+VECTOR_DIMENSIONS = 50
+SHUFFLE_SEED = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both do: the model's shape, its vocabulary, the sentences of a turn, and where texts come from."""
+
+    shape: Shape
+    vocabulary: int
+    turn_sentences: int
+    sentences: Path | None = None
+    tokenizer: Path | None = None
+
+    def texts(self) -> list[str]:
+        """All sentences, in an order of chance that is always the same."""
+        if self.sentences:
+            fields = (line.split("\t") for _, line in read_lines(self.sentences, key="--sentences"))
+            found = [row[COLA.tsv.columns.index("sentence")] for row in fields if len(row) == len(COLA.tsv.columns)]
+        else:
+            found = [row["sentence"] for row in examples("cola", "train", EMBEDDED_SENTENCES, SHUFFLE_SEED)]
+        return [found[index] for index in np.random.default_rng(SHUFFLE_SEED).permutation(len(found))]
+
+    def turns(self) -> Iterator[list[str]]:
+        """The texts of one turn after the other, from the beginning again at the end."""
+        texts, start = self.texts(), 0
+        while True:
+            yield [texts[index % len(texts)] for index in range(start, start + self.turn_sentences)]
+            start += self.turn_sentences
+
+    def word_pieces(self) -> Tokenizer:
+        """The folder's tokenizer, or one learnt from the sentences and the embedded articles."""
+        if self.tokenizer:
+            return folder_tokenizer(self.tokenizer)
+        corpus = [*self.texts(), *(article["text"] for article in articles(seed=0))]
+        return train_tokenizer(corpus, vocabulary_size=self.vocabulary)
+
+    def vectors(self) -> WordVectors:
+        """Of the words of the sentences."""
+        return from_corpus(self.texts(), dimensions=VECTOR_DIMENSIONS, window=5, max_words=self.vocabulary, seed=0)
+
+
+SIZES = {
+    "published": Work(Shape(12, 768, 3072, 12), 30522, turn_sentences=64),
+    "small": Work(Shape(2, 12, 24, 3), 3000, turn_sentences=4),
+}
+
+
+def run_ours(work: Work, precision: str, gun: StartGun) -> None:
+    """Augments a turn of sentences at each start, as the stage does."""
+    torch.manual_seed(0)
+    masked_lm = MaskedLM(bert_config(work.shape, work.vocabulary))
+    settings = Settings(
+        copies=COPIES,
+        probability=PROBABILITY,
+        top_k=TOP_K,
+        second_segment=True,
+        keep_word=False,
+        keep_partner=True,
+        max_length_tokens=MAX_LENGTH_TOKENS,
+        precision=precision,
+    )
+    tokenizer, vectors, turns = work.word_pieces(), work.vectors(), work.turns()
+    for _ in gun:
+        rows = [{"sentence": text} for text in next(turns)]
+        substitute(rows, COLA, settings=settings, masked_lm=masked_lm, tokenizer=tokenizer, vectors=vectors, seed=0)
+
+
+def run_reference(work: Work, gun: StartGun) -> None:
+    """Augments a turn of sentences at each start, a word at a time."""
+    torch.manual_seed(0)
+    tokenizer, turns, rng = work.word_pieces(), work.turns(), np.random.default_rng(0)
+    masked_lm = reference.MaskedLM(work.shape, work.vocabulary, dropout=0.0)
+    augmenter = reference_augmenter(masked_lm, tokenizer, work.vectors())
+    for _ in gun:
+        for sentence in read_sentences(next(turns), tokenizer, max_pieces=MAX_LENGTH_TOKENS - 2):
+            augmenter.augment(*pieces_and_words(sentence, tokenizer), rng)
+
+
+def reference_augmenter(masked_lm: reference.MaskedLM, tokenizer: Tokenizer, vectors: WordVectors) -> Augmenter:
+    """The reference with a tokenizer's pieces and our word vectors."""
+    vocabulary = masked_lm.embeddings.word.num_embeddings
+    pieces = [tokenizer.id_to_token(index) or "" for index in range(vocabulary)]
+    return Augmenter(masked_lm, pieces, vectors.words, vectors.vectors, is_plain_word, TOP_K, PROBABILITY, COPIES)
+
+
+def pieces_and_words(sentence: Sentence, tokenizer: Tokenizer) -> tuple[list[str], list[SentenceWord]]:
+    """A sentence as the reference reads it."""
+    pieces = [tokenizer.id_to_token(index) for index in sentence.ids]
+    return pieces, [SentenceWord(word.first_piece, word.pieces, word.spelling) for word in sentence.words]
+
+
+def description(work: Work) -> str:
+    """One line on sentences and tokenizer."""
+    tokenizer = work.word_pieces()
+    sentences = read_sentences(work.texts(), tokenizer, max_pieces=MAX_LENGTH_TOKENS - 2)
+    words = [word for sentence in sentences for word in sentence.words]
+    return (
+        f"{work.sentences.name if work.sentences else 'embedded CoLA'}: {len(sentences)} sentences, "
+        f"{mean(len(sentence.ids) for sentence in sentences):.1f} pieces and {len(words) / len(sentences):.1f} "
+        f"replaceable words each, {mean(word.pieces == 1 for word in words):.0%} of them one piece of the "
+        f"{'given' if work.tokenizer else 'embedded'} tokenizer's {tokenizer.get_vocab_size()}"
+    )
+
+
+def report(name: str, work: Work, seconds: list[float], system: Contestant) -> str:
+    """One line on a contestant."""
+    each = [turn / work.turn_sentences for turn in seconds]
+    return (
+        f"{name:10}{median(each):9.4f} s a sentence ({min(each):.4f} to {max(each):.4f})"
+        f"   peak memory {system.peak_mib:.0f} MiB"
+    )
+
+
+def compare(work: Work, precision: str, *, warmup_turns: int, pairs: int) -> float:
+    """Times both in turn, prints what they take; returns the median ratio of seconds in a pair."""
+    print(f"{work.shape} of random weights, vocabulary {work.vocabulary}; {work.turn_sentences} sentences a turn")
+    print(description(work))
+    print(f"{hardware()}; reference in float32, ours in {precision}", flush=True)
+    with contestant(run_reference, work) as plain, contestant(run_ours, work, precision) as mine:
+        seconds = alternate(plain, mine, warmup_steps=warmup_turns, pairs=pairs)
+    reference_seconds, our_seconds = map(list, zip(*seconds, strict=True))
+    print(report("reference", work, reference_seconds, plain))
+    print(report("ours", work, our_seconds, mine))
+    return median(theirs / our for theirs, our in seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
+    parser.add_argument("--sentences", type=Path, help="GLUE's CoLA/train.tsv; else the embedded sentences")
+    parser.add_argument("--tokenizer", type=Path, help="a folder with BERT's vocab.txt; else learnt here")
+    parser.add_argument("--turn-sentences", type=int, help="sentences a turn")
+    parser.add_argument("--pairs", type=int, default=5, help="timed pairs of turns")
+    parser.add_argument("--warmup", type=int, default=1, help="turns of each before")
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default=best_precision(), help="ours")
+    options = parser.parse_args()
+    os.environ["TQDM_DISABLE"] = "1"  # the progress bar, in the process that inherits this
+    sizes = SIZES[options.sizes]
+    turn_sentences = options.turn_sentences or sizes.turn_sentences
+    vocabulary = folder_tokenizer(options.tokenizer).get_vocab_size() if options.tokenizer else sizes.vocabulary
+    work = Work(sizes.shape, vocabulary, turn_sentences, options.sentences, options.tokenizer)
+    ratio = compare(work, options.precision, warmup_turns=options.warmup, pairs=options.pairs)
+    print(f"ratio {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The settings that the project's own training runs have in every benchmark of distillation."""
+
+from types import SimpleNamespace
+
+from benchmarks import reference
+from benchmarks.reference import Shape
+from tinybert.errors import UserError
+from tinybert.models.bert import BertConfig
+from tinybert.training.loop import mixed_precision
+
+DROPOUT = 0.1
+OPTIMIZER = SimpleNamespace(
+    weight_decay=reference.WEIGHT_DECAY, max_gradient_norm=reference.MAX_GRADIENT_NORM, warmup_fraction=0.0
+)
+
+
+def training(*, epochs: int, batch_size: int | None = None) -> SimpleNamespace:
+    """A `training` section of params; a batch size where the loop makes the batches."""
+    return SimpleNamespace(
+        epochs=epochs,
+        max_steps=None,
+        batch_size=batch_size,
+        learning_rate=reference.LEARNING_RATE,
+        accumulation_steps=1,
+    )
+
+
+def bert_config(shape: Shape, vocabulary: int) -> BertConfig:
+    """Our config of a BERT of this shape."""
+    return BertConfig(
+        vocabulary,
+        shape.width,
+        shape.layers,
+        shape.heads,
+        shape.feed_forward,
+        hidden_dropout_prob=DROPOUT,
+        attention_probs_dropout_prob=DROPOUT,
+    )
+
+
+def best_precision() -> str:
+    """bfloat16 where the hardware has it."""
+    try:
+        mixed_precision("bfloat16")
+    except UserError:
+        return "float32"
+    return "bfloat16"

@@ -1,0 +1,195 @@
+"""Both phases of task distillation, timed: what task_distill and prediction have in common.
+
+BERT-base with random weights teaches TinyBERT4 on a task's training rows, 32 in a batch. The reference is
+benchmarks/reference.py: every row padded to 64 tokens (pairs: 128), the teacher asked at every step, fp32. Ours is the
+training run as the stages call it: batches by length, bf16 where the hardware has it, the teacher's answers kept. The
+two take turns in one run: a step of the reference, all of whose steps are alike, then several of ours, whose batches
+come in the random order of an epoch.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from benchmarks import ours, reference
+from benchmarks.task_work import SEED, Work, add_arguments, chosen_work
+from benchmarks.timing import Contestant, StartGun, contestant, hardware
+from tinybert.errors import UserError
+from tinybert.glue.encoding import Encoded
+from tinybert.models.activations import Batch, best_device
+from tinybert.models.bert import SequenceClassifier
+from tinybert.objective import Imitation, Objective
+from tinybert.training.kept_answers import AnswerStore
+from tinybert.training.task import train_on_task
+
+ENDLESS_EPOCHS = 10**6
+STORE_BYTES = 8 * 10**9
+LIMIT_MIB = 6 * 1024
+BLOCK_STEPS = 20  # of ours, to one of the reference
+WARMUP_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of the published recipe; `after`: the one before it, which leaves its kept answers."""
+
+    name: str
+    losses: tuple[str, ...]
+    epochs: int
+    after: "Phase | None" = None
+
+
+INTERMEDIATE = Phase("intermediate", ("embedding", "hidden", "attention"), epochs=20)
+PREDICTION = Phase("prediction", ("prediction",), epochs=3, after=INTERMEDIATE)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds of each timed step, and what ours took until its first."""
+
+    reference_steps_s: list[float]
+    our_steps_s: list[float]
+    our_start_s: float
+
+    def totals_s(self, steps: int) -> tuple[float, float]:
+        """Seconds of so many steps from the beginning: the reference's, whose steps are alike, and ours."""
+        return steps * median(self.reference_steps_s), self.our_start_s + steps * mean(self.our_steps_s)
+
+
+def run_ours(work: Work, phase: Phase, precision: str, folder: Path, gun: StartGun) -> None:
+    """Trains with the project's loop: up to its first step at the first start, then a step at each."""
+    torch.manual_seed(SEED)
+    teacher, student = (
+        SequenceClassifier(ours.bert_config(shape, work.vocabulary), work.task.labels)
+        for shape in (work.sizes.teacher, work.sizes.student)
+    )
+    run = partial(distil, teacher, student, work, precision=precision, folder=folder)
+    if phase.after:
+        run(phase.after, epochs=1)
+    starts = iter(gun)
+    next(starts)
+    student.register_forward_pre_hook(lambda *_: next(starts))
+    run(phase, epochs=ENDLESS_EPOCHS)
+
+
+def distil(
+    teacher: SequenceClassifier,
+    student: SequenceClassifier,
+    work: Work,
+    phase: Phase,
+    *,
+    epochs: int,
+    precision: str,
+    folder: Path,
+) -> None:
+    """A phase as its stage runs it, the teacher's answers kept in `folder`."""
+    objective = Objective(Imitation(dict.fromkeys(phase.losses, 1.0)), student.config, teacher.config)
+    train_on_task(
+        student,
+        objective,
+        work.examples,
+        training=ours.training(epochs=epochs, batch_size=work.sizes.batch_rows),
+        params=SimpleNamespace(optimizer=ours.OPTIMIZER, precision=precision),
+        seed=SEED,
+        store=AnswerStore(folder, STORE_BYTES),
+        teacher=teacher,
+        title=phase.name,
+    )
+
+
+def run_reference(work: Work, phase: Phase, gun: StartGun) -> None:
+    """Trains with the plain reference, a step at each start."""
+    torch.manual_seed(SEED)
+    teacher, student = (
+        reference.Classifier(shape, work.vocabulary, len(work.task.labels), dropout=ours.DROPOUT)
+        for shape in (work.sizes.teacher, work.sizes.student)
+    )
+    distillation = reference.TaskDistillation(teacher, student, layers=phase == INTERMEDIATE).to(best_device())
+    data = padded(work.examples, length_tokens=work.padded_length_tokens)
+    rng = np.random.default_rng(SEED)
+    for _ in gun:
+        batch = data.rows(rng.choice(len(work.examples), work.sizes.batch_rows, replace=False)).to(best_device())
+        distillation.step(batch.input_ids, batch.mask, batch.token_type_ids)
+
+
+def padded(examples: Encoded, *, length_tokens: int) -> Batch:
+    """All rows, each padded to `length_tokens`."""
+    batch = examples.batch(range(len(examples)))
+    missing = length_tokens - batch.mask.shape[1]
+    return Batch(*(F.pad(part, (0, missing)) for part in (batch.input_ids, batch.mask, batch.token_type_ids)))
+
+
+def measure(plain: Contestant, mine: Contestant, *, blocks: int) -> Measurement:
+    """Lets both take their steps in turn, after ours has come to its first."""
+    our_start_s = mine.step()
+    plain.step()
+    for _ in range(WARMUP_STEPS):
+        mine.step()
+    found = Measurement([], [], our_start_s)
+    for _ in range(blocks):
+        found.reference_steps_s.append(plain.step())
+        found.our_steps_s.extend(mine.step() for _ in range(BLOCK_STEPS))
+    return found
+
+
+def compare(work: Work, phase: Phase, precision: str, *, blocks: int) -> float:
+    """Times both in turn, prints what they take; returns the ratio of their total times.
+
+    Ends with 1 where one holds more than 6 GiB.
+    """
+    steps = phase.epochs * work.epoch_steps
+    print(work.described)
+    print(f"{work.sizes.teacher} teaches {work.sizes.student}; losses: {', '.join(phase.losses)}")
+    print(f"{phase.epochs} epochs of {work.epoch_steps} steps; {work.sizes.batch_rows} rows a step")
+    print(f"{hardware()}; reference in float32, rows of {work.padded_length_tokens}; ours in {precision}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="kept-answers.") as name:
+        folder = Path(name)
+        with (
+            contestant(run_reference, work, phase) as plain,
+            contestant(run_ours, work, phase, precision, folder) as mine,
+        ):
+            found = measure(plain, mine, blocks=blocks)
+        kept_mb = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    totals_s = found.totals_s(steps)
+    print(report("reference", found.reference_steps_s, median(found.reference_steps_s), totals_s[0], plain))
+    print(report("ours", found.our_steps_s, mean(found.our_steps_s), totals_s[1], mine))
+    print(f"ours: {found.our_start_s:.1f} s before the first step; {kept_mb:.1f} MB of the teacher's answers")
+    if max(plain.peak_mib, mine.peak_mib) > LIMIT_MIB:
+        sys.exit(f"peak memory: {max(plain.peak_mib, mine.peak_mib):.0f} MiB; at most {LIMIT_MIB} MiB are allowed")
+    return totals_s[0] / totals_s[1]
+
+
+def report(name: str, steps_s: list[float], typical_s: float, total_s: float, system: Contestant) -> str:
+    """One line on a contestant."""
+    return (
+        f"{name:10}{typical_s:9.4f} s a step ({len(steps_s)} steps of {min(steps_s):.4f} to {max(steps_s):.4f})"
+        f"   total {total_s:.1f} s = {total_s / 3600:.2f} hours   peak memory {system.peak_mib:.0f} MiB"
+    )
+
+
+def main(phase: Phase, description: str) -> None:
+    """The command line of a phase's benchmark."""
+    parser = argparse.ArgumentParser(description=description)
+    add_arguments(parser)
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default=ours.best_precision(), help="ours")
+    parser.add_argument(
+        "--blocks", type=int, default=14, help=f"of one reference step and {BLOCK_STEPS} of ours (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    os.environ["TQDM_DISABLE"] = "1"  # the loop's progress bar, in the process that inherits this
+    try:
+        work = chosen_work(options)
+    except UserError as error:
+        sys.exit(str(error))
+    ratio = compare(work, phase, options.precision, blocks=options.blocks)
+    print(f"ratio {ratio:.2f}")

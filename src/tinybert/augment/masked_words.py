@@ -1,0 +1,200 @@
+"""A masked LM's likeliest words in the place of hidden ones, for many sentences at once.
+
+Nothing is computed twice, for padding, or for positions that nobody reads: each distinct query is asked once, the
+tokens of a batch lie one behind the other and attend within their own query, and the last layer, the head and the
+ranking see masked positions and whole words alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from tinybert.augment.words import Sentence, Word, is_plain_word
+from tinybert.errors import UserError
+from tinybert.models.bert import Layer, MaskedLM
+from tinybert.progress import progress_bar
+
+Query = tuple[Sentence, Word]  # a sentence and the word that is hidden in it
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the masked LM reads: ids and segments (length,) int64, and the place of [MASK] among them."""
+
+    ids: np.ndarray
+    segments: np.ndarray
+    masked: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Questions one behind the other, those of equal length in blocks.
+
+    blocks: ids and segments (questions, length) int64. masked: (questions of all blocks,) int64, the places of
+    [MASK] among all tokens.
+    """
+
+    blocks: list[tuple[Tensor, Tensor]]
+    masked: Tensor
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """(questions, length) of each block."""
+        return [tuple(ids.shape) for ids, _ in self.blocks]
+
+
+def likely_words(
+    queries: Sequence[Query], *, settings, masked_lm: MaskedLM, tokenizer: Tokenizer
+) -> Iterator[list[str]]:
+    """For each query the `settings.top_k` likeliest whole words, in the order of the queries.
+
+    settings.keep_word: whether the hidden word may be among them. settings.precision: float32, or bfloat16 for the
+    layers' arithmetic; the ranking is always float32. settings.batch_tokens: of one forward pass. UserError where the
+    hardware lacks bfloat16.
+    """
+    asked: dict[tuple[bytes, int], Query] = {}
+    for query in queries:
+        asked.setdefault(_key(query), query)
+    found = _answers(list(asked.values()), settings=settings, masked_lm=masked_lm.eval(), tokenizer=tokenizer)
+    answers = dict(zip(asked, found, strict=True))
+    return (answers[_key(query)] for query in queries)
+
+
+def _key(query: Query) -> tuple[bytes, int]:
+    """Sentences that differ in spaces or capitals only are one to the masked LM."""
+    sentence, word = query
+    return sentence.ids.tobytes(), word.first_piece
+
+
+@torch.no_grad()
+def _answers(queries: list[Query], *, settings, masked_lm: MaskedLM, tokenizer: Tokenizer) -> list[list[str]]:
+    device = next(masked_lm.parameters()).device
+    pieces = [tokenizer.id_to_token(index) or "" for index in range(masked_lm.config.vocab_size)]
+    words = np.flatnonzero([is_plain_word(piece) for piece in pieces])
+    columns = {index: column for column, index in enumerate(words)}
+    own = torch.tensor([columns[sentence.ids[word.first_piece]] for sentence, word in queries], dtype=torch.int64)
+    count = max(0, min(settings.top_k, len(words) - (not settings.keep_word)))
+    questions = [_question(query, tokenizer, settings.second_segment, masked_lm.config) for query in queries]
+    encoder = in_precision(masked_lm, settings.precision)
+    score = _word_scorer(masked_lm, torch.from_numpy(words).to(device))
+    answers = np.empty((len(queries), count), dtype=np.int32)
+    with progress_bar(total=len(queries), desc="masked words", unit=" words") as progress:
+        for indices in batches_by_length([len(question.ids) for question in questions], settings.batch_tokens):
+            hidden = masked_states(encoder, pack([questions[index] for index in indices], device))
+            hidden_words = None if settings.keep_word else own[indices].to(device)
+            answers[indices] = words[best_columns(score(hidden.float()), hidden_words, count).cpu().numpy()]
+            progress.update(len(indices))
+    return [[pieces[index] for index in answer] for answer in answers]
+
+
+def in_precision(masked_lm: MaskedLM, precision: str) -> MaskedLM:
+    """The model itself in float32, else a copy in bfloat16; UserError where the hardware lacks it."""
+    if precision == "float32":
+        return masked_lm
+    if next(masked_lm.parameters()).is_cuda:
+        supported = torch.cuda.is_bf16_supported()
+    else:
+        supported = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if not supported:
+        raise UserError("precision: bfloat16 is not supported by this machine; set it to float32")
+    weights = {name: weight.to(torch.bfloat16) for name, weight in masked_lm.state_dict().items()}
+    with torch.device("meta"):  # its weights are replaced at once
+        rounded = MaskedLM(masked_lm.config)
+    rounded.load_state_dict(weights, assign=True)
+    return rounded.eval()
+
+
+def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
+    """Indices of all rows, shortest first, in batches of at most `batch_tokens` tokens, one row at least."""
+    batch, tokens = [], 0
+    for index in np.argsort(lengths, kind="stable"):
+        if batch and tokens + lengths[index] > batch_tokens:
+            yield np.array(batch)
+            batch, tokens = [], 0
+        batch.append(index)
+        tokens += lengths[index]
+    if batch:
+        yield np.array(batch)
+
+
+def pack(questions: Sequence[Question], device: torch.device) -> Packed:
+    """Questions in the order of their lengths, without padding."""
+    starts = np.cumsum([0, *(len(question.ids) for question in questions[:-1])])
+    masked = torch.from_numpy(starts + [question.masked for question in questions])
+    blocks = []
+    for _, group in groupby(questions, key=lambda question: len(question.ids)):
+        alike = list(group)
+        parts = ([question.ids for question in alike], [question.segments for question in alike])
+        blocks.append(tuple(torch.from_numpy(np.stack(part)).to(device) for part in parts))
+    return Packed(blocks, masked.to(device))
+
+
+def masked_states(masked_lm: MaskedLM, packed: Packed) -> Tensor:
+    """The last hidden states of the masked tokens alone: (questions, width)."""
+    embeddings = masked_lm.bert.embeddings
+    hidden = torch.cat([embeddings(ids, segments).flatten(0, 1) for ids, segments in packed.blocks])
+    *lower, last = masked_lm.bert.encoder["layer"]
+    for layer in lower:
+        hidden = _layer_output(layer, hidden, hidden, packed.shapes)
+    return _layer_output(last, hidden[packed.masked], hidden, packed.shapes)
+
+
+def _layer_output(layer: Layer, read: Tensor, hidden: Tensor, shapes: list[tuple[int, int]]) -> Tensor:
+    """A layer's output at the tokens `read`: all of `hidden` (tokens, width), or one of each question."""
+    attend = layer.attention["self"]
+    query, key, value = attend.query(read), attend.key(hidden), attend.value(hidden)
+    sizes = [rows * length for rows, length in shapes]
+    read_sizes = sizes if len(read) == len(hidden) else [rows for rows, _ in shapes]
+    parts = zip(query.split(read_sizes), key.split(sizes), value.split(sizes), shapes, strict=True)
+    context = torch.cat(
+        [
+            attend(*(part.unflatten(0, (rows, -1)) for part in (q, k, v)), None, None).flatten(0, 1)
+            for q, k, v, (rows, _) in parts
+        ]
+    )
+    attended = layer.attention["output"](context, read)
+    return layer.output(F.gelu(layer.intermediate["dense"](attended)), attended)
+
+
+def _word_scorer(masked_lm: MaskedLM, words: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function from hidden states (questions, width) to the logits of `words` alone (questions, words)."""
+    head = masked_lm.cls["predictions"]
+    embeddings, bias = masked_lm.bert.embeddings.word_embeddings.weight[words], head.bias[words]
+
+    def score(hidden: Tensor) -> Tensor:
+        transformed = head.transform["LayerNorm"](F.gelu(head.transform["dense"](hidden)))
+        return F.linear(transformed, embeddings, bias)
+
+    return score
+
+
+def best_columns(logits: Tensor, excluded: Tensor | None, count: int) -> Tensor:
+    """logits (questions, words), excluded (questions,) a column of each row -> (questions, count) columns.
+
+    Sorted by column, not by likelihood: a draw among them then does not depend on the last bits of two close logits,
+    which change with the batch.
+    """
+    if excluded is not None:
+        logits = logits.scatter(1, excluded[:, None], -torch.inf)
+    return logits.topk(count, dim=1).indices.sort(dim=1).values
+
+
+def _question(query: Query, tokenizer: Tokenizer, second_segment: bool, config) -> Question:
+    """[CLS] masked sentence [SEP], with `second_segment` followed by the unmasked sentence [SEP].
+
+    The second segment ends where the model's positions do.
+    """
+    sentence, word = query
+    cls, sep, mask = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
+    first = np.array([cls, *sentence.ids, sep])
+    masked = 1 + word.first_piece  # behind [CLS]
+    first[masked] = mask
+    room = config.max_position_embeddings - len(first) - 1
+    second = np.array([*sentence.ids[:room], sep]) if second_segment and room > 0 else first[:0]
+    return Question(np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)]), masked)

@@ -1,0 +1,32 @@
+"""Task distillation of a student once more with another seed: how far a score is chance."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tinybert import paths
+from tinybert.evaluation.glue import compare_on_splits
+from tinybert.glue.tasks import TASKS
+from tinybert.launch import is_main_process
+from tinybert.models.folder import load_model
+from tinybert.stage import Stage, run_stage
+from tinybert.training.result import save_trained
+from tinybert.training.task_distill import distil
+
+
+def main(stage: Stage) -> None:
+    """Runs both phases from the same general student and with the same teacher; keeps the scores alone."""
+    task, name, seed = TASKS[stage.items["task"]], stage.items["student"], int(stage.items["seed"])
+    settings = {"params": stage.params, "task": task, "name": name, "seed": seed}
+    with TemporaryDirectory() as folder:
+        first = distil("intermediate", paths.student("general", name), **settings)
+        save_trained(first.model, first.objective, Path(folder) / "intermediate")
+        student = distil("prediction", Path(folder) / "intermediate", **settings).model
+    if not is_main_process():
+        return
+    teacher = load_model(paths.task_model(task.name, "teacher"))
+    limit = stage.params.glue[task.name].max_length_tokens
+    stage.write_metrics(compare_on_splits(student, teacher, task, max_length_tokens=limit))
+
+
+if __name__ == "__main__":
+    run_stage(main, "task", "student", "seed", trains=True)

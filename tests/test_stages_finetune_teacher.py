@@ -1,0 +1,66 @@
+"""The stage finetune_teacher where the task teacher is there already."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from stages.finetune_teacher import main
+from tests.builders import TEACHER, classifier
+from tinybert import paths
+from tinybert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.errors import UserError
+from tinybert.files import write_jsonl
+from tinybert.models.folder import load_model, save_model
+from tinybert.recipe import ModelSource
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    """The stage for CoLA in an empty project with tokenizer, rows and a model that calls every row acceptable."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    tokenizer = train_tokenizer(["fish swim", "swim fish the"], vocabulary_size=40)
+    paths.TOKENIZER.mkdir(parents=True)
+    save_tokenizer(tokenizer, paths.TOKENIZER)
+    for split in ("train", "dev"):
+        rows = [{"sentence": "fish swim the fish", "label": label} for label in (1, 1, 0, 1)]
+        write_jsonl(paths.glue("cola") / f"{split}.jsonl", rows)
+    config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=8)
+    model = classifier(config, labels=("acceptable", "unacceptable"))
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([5.0, -5.0]))
+    (tmp_path / "ready").mkdir()
+    save_model(model, "ready")
+    metrics, settings = {}, SimpleNamespace(max_length_tokens=16, finetuned_teacher=ModelSource(folder="ready"))
+    return SimpleNamespace(
+        name="finetune_teacher",
+        items={"task": "cola"},
+        params=SimpleNamespace(seed=1, glue={"cola": settings}),
+        metrics=metrics,
+        fingerprint=lambda: lambda: "same",
+        on_point=lambda point: None,
+        write_metrics=metrics.update,
+        write_curve=lambda points: metrics.update(curve=points),
+    )
+
+
+def test_a_ready_teacher_is_taken_without_training_and_measured(stage):
+    main(stage)
+    assert stage.metrics["steps"] == 0 and stage.metrics["curve"] == [] and stage.metrics["loss"] == {}
+    assert stage.metrics["dev"] == {"matthews": 0.0, "accuracy": 0.75}
+    folder = paths.task_model("cola", "teacher")
+    teacher = load_model(folder)
+    assert teacher.labels == ("unacceptable", "acceptable")
+    assert teacher.classifier.bias.tolist() == [-5.0, 5.0]
+    assert (folder / "tokenizer.json").is_file()
+    assert stage.metrics["parameters"] == teacher.parameter_count
+
+
+def test_rows_longer_than_a_ready_teachers_positions_are_refused(stage):
+    write_jsonl(paths.glue("cola") / "train.jsonl", [{"sentence": "fish swim " * 5, "label": 1}])
+    with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
+        main(stage)
+    assert not paths.task_model("cola", "teacher").exists()

@@ -1,0 +1,65 @@
+"""The stage general_distill where a released general student replaces it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stages.general_distill import main
+from tests.builders import STUDENT, TEACHER, classifier, masked_lm
+from tinybert import paths
+from tinybert.corpus.blocks import blocks_writer
+from tinybert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.models.folder import load_model, save_model
+from tinybert.recipe import Start
+
+ARCHITECTURE = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty project with tokenizer, blocks, a teacher, and in `released` an encoder with its projection."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    for folder in (paths.TOKENIZER, paths.TEACHER, tmp_path / "released", paths.blocks("general", "train")):
+        folder.mkdir(parents=True)
+    save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
+    with blocks_writer(paths.blocks("general", "train"), np.dtype(np.uint16)) as append:
+        append(np.array([2, 5, 6, 3]), np.array([4]))
+    save_model(masked_lm(TEACHER), paths.TEACHER)
+    save_model(classifier(STUDENT, seed=5), "released")
+    weights = tmp_path / "released/model.safetensors"
+    save_file(load_file(weights) | {"fit_dense.weight": torch.arange(288.0).reshape(24, 12)}, weights)
+    return tmp_path
+
+
+def test_a_released_general_student_passes_through_with_its_projection(project):
+    metrics, name = {}, "tinybert4"
+    recipe = SimpleNamespace(architecture=ARCHITECTURE, start=Start(folder="released"), layer_map="uniform",
+                             general=None)  # fmt: skip
+    stage = SimpleNamespace(
+        name="general_distill",
+        items={"student": name},
+        params=SimpleNamespace(
+            seed=1,
+            precision="float32",
+            optimizer=None,
+            masking=None,
+            students={name: recipe},
+            general=SimpleNamespace(training=SimpleNamespace(epochs=3, max_steps=None, batch_size=1)),
+        ),
+        fingerprint=lambda: lambda: "same",
+        on_point=lambda point: None,
+        write_metrics=metrics.update,
+        write_curve=lambda points: metrics.update(curve=points),
+    )
+    main(stage)
+    assert metrics["steps"] == 0 and metrics["curve"] == []
+    folder = paths.student("general", name)
+    ours, released = load_model(folder).bert.state_dict(), load_file("released/model.safetensors")
+    assert all(torch.equal(tensor, released[f"bert.{key}"]) for key, tensor in ours.items())
+    learnt = load_file(folder / "objective.safetensors")
+    assert torch.equal(learnt["projections.hidden.weight"], released["fit_dense.weight"])
+    assert torch.equal(learnt["projections.embedding.weight"], released["fit_dense.weight"])
