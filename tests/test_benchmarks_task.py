@@ -1,6 +1,7 @@
 """The benchmarks of task distillation: that both contestants do the same work, what is counted, what is printed."""
 
 import argparse
+import itertools
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks import reference
-from benchmarks.task_phase import INTERMEDIATE, PREDICTION, Measurement, padded, run_ours
+from benchmarks.task_phase import INTERMEDIATE, PREDICTION, Measurement, measure, padded_batches, run_ours
 from benchmarks.task_work import SIZES, Work, chosen_work
 from tests.builders import STUDENT, TEACHER, batch, classifier
 from tests.project import ROOT
@@ -119,17 +120,48 @@ def test_a_step_of_the_reference_trains_what_its_losses_read_not_the_teacher(pha
     assert plain.student.training
 
 
-def test_all_rows_are_padded_to_one_length():
-    examples = Encoded([np.array([2, 9, 3]), np.array([2, 3])], [np.array([0, 0, 1]), np.array([0, 0])], None)
-    found = padded(examples, length_tokens=4)
-    assert found.input_ids.tolist() == [[2, 9, 3, 0], [2, 3, 0, 0]]
-    assert found.token_type_ids.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
-    assert found.mask.tolist() == [[True, True, True, False], [True, True, False, False]]
+def test_the_references_batches_are_padded_to_one_length():
+    ids = [np.array([2, 9, 8, 3]), np.array([2, 7, 3]), np.array([2, 3])]
+    segments = [np.array([0, 0, 1, 1]), np.array([0, 0, 1]), np.array([0, 0])]
+    batches = padded_batches(Encoded(ids, segments, None), batch_rows=2, length_tokens=5)
+    expected = {
+        (2, 9, 8, 3, 0): ([0, 0, 1, 1, 0], [True, True, True, True, False]),
+        (2, 7, 3, 0, 0): ([0, 0, 1, 0, 0], [True, True, True, False, False]),
+        (2, 3, 0, 0, 0): ([0, 0, 0, 0, 0], [True, True, False, False, False]),
+    }
+    seen = set()
+    for found in itertools.islice(batches, 20):
+        rows = [tuple(row) for row in found.input_ids.tolist()]
+        assert len(set(rows)) == 2
+        assert [expected[row] for row in rows] == list(
+            zip(found.token_type_ids.tolist(), found.mask.tolist(), strict=True)
+        )
+        seen |= set(rows)
+    assert seen == expected.keys()
 
 
-def test_the_totals_count_what_ours_takes_before_its_first_step():
-    found = Measurement(reference_steps_s=[2.0, 9.0, 1.0], our_steps_s=[0.1, 0.5], our_start_s=5.0)
-    assert found.totals_s(steps=10) == (20.0, 8.0)  # a median, for steps are alike; a mean, for they are not
+def test_the_totals_count_what_ours_takes_before_its_first_step_and_for_its_first_epoch():
+    found = Measurement(5.0, 7.0, reference_steps_s=[2.0, 9.0, 1.0], our_steps_s=[0.1, 0.5])
+    # Of the reference a median, for its steps are alike: 12·2; of ours a mean, for they are not: 5 + 7 + 8·0.3.
+    assert found.totals_s(epochs=3, epoch_steps=4) == pytest.approx((24.0, 14.4), rel=1e-12)
+
+
+class Recorded:
+    """A contestant whose steps take 1, 2, 3 ... seconds."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def step(self) -> float:
+        self.steps += 1
+        return float(self.steps)
+
+
+def test_ours_takes_its_first_epoch_alone_then_twenty_steps_to_one():
+    found = measure(Recorded(), Recorded(), epoch_steps=3, blocks=2)
+    assert (found.our_start_s, found.our_first_epoch_s) == (1.0, 2.0 + 3.0 + 4.0)
+    assert found.reference_steps_s == [2.0, 3.0]  # the first was to warm up
+    assert found.our_steps_s == [float(step) for step in range(5, 45)]
 
 
 def options(**chosen) -> argparse.Namespace:
@@ -205,9 +237,9 @@ def test_prints_both_and_ends_with_the_ratio_of_the_totals(module, losses):
     rows = [re.fullmatch(pattern, line).groups() for line in lines[4:6]]
     assert [(name, count) for name, _, count, _ in rows] == [("reference", "2"), ("ours", "40")]
     (theirs, ours), (their_total, our_total) = ([float(row[place]) for row in rows] for place in (1, 3))
-    steps = int(lines[2].split()[0]) * int(lines[2].split()[3])
-    start = float(re.match(r"ours: ([\d.]+) s before the first step", lines[6])[1])
-    assert their_total == pytest.approx(steps * theirs, abs=0.1)
-    assert our_total == pytest.approx(start + steps * ours, abs=0.15)
+    epochs, epoch_steps = (int(lines[2].split()[place]) for place in (0, 3))
+    before = re.match(r"ours: ([\d.]+) s before the first step, ([\d.]+) s for the first epoch", lines[6]).groups()
+    assert their_total == pytest.approx(epochs * epoch_steps * theirs, abs=0.1)
+    assert our_total == pytest.approx(sum(map(float, before)) + (epochs - 1) * epoch_steps * ours, abs=0.2)
     ratio = float(re.fullmatch(r"ratio (\d+\.\d\d)", lines[-1])[1])
     assert ratio == pytest.approx(their_total / our_total, abs=0.5 * (0.1 + ratio) / our_total + 0.01)
