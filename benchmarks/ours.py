@@ -6,7 +6,7 @@ from benchmarks import reference
 from benchmarks.reference import Shape
 from tinybert.errors import UserError
 from tinybert.models.bert import BertConfig
-from tinybert.training.loop import mixed_precision
+from tinybert.precision import refuse_missing_bfloat16
 
 DROPOUT = 0.1
 OPTIMIZER = SimpleNamespace(
@@ -41,7 +41,7 @@ def bert_config(shape: Shape, vocabulary: int) -> BertConfig:
 def best_precision() -> str:
     """bfloat16 where the hardware has it."""
     try:
-        mixed_precision("bfloat16")
+        refuse_missing_bfloat16()
     except UserError:
         return "float32"
     return "bfloat16"

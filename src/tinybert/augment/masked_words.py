@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from tinybert.augment.words import Sentence, Word, is_plain_word
-from tinybert.errors import UserError
 from tinybert.models.bert import Layer, MaskedLM, SelfAttention
+from tinybert.precision import refuse_missing_bfloat16
 from tinybert.progress import progress_bar
 
 Query = tuple[Sentence, Word]  # a sentence and the word that is hidden in it
@@ -98,12 +98,7 @@ def in_precision(masked_lm: MaskedLM, precision: str) -> MaskedLM:
     """The model itself in float32, else a copy in bfloat16; UserError where the hardware lacks it."""
     if precision == "float32":
         return masked_lm
-    if next(masked_lm.parameters()).is_cuda:
-        supported = torch.cuda.is_bf16_supported()
-    else:
-        supported = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if not supported:
-        raise UserError("precision: bfloat16 is not supported by this machine; set it to float32")
+    refuse_missing_bfloat16()
     # deepcopy takes what it is told to be copied already: no second set of float32 weights is made
     rounded = {id(weight): nn.Parameter(weight.to(torch.bfloat16), False) for weight in masked_lm.parameters()}
     return copy.deepcopy(masked_lm, rounded)

@@ -11,10 +11,10 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import Tensor, nn
 
-from tinybert.errors import UserError
 from tinybert.models.activations import Activations, Batch
 from tinybert.models.bert import BertModel
 from tinybert.objective import UNITS, Objective
+from tinybert.precision import refuse_missing_bfloat16
 from tinybert.seeds import torch_seed
 from tinybert.training.checkpoint import Checkpoint, restore_training_state, training_state
 from tinybert.training.live_teacher import LiveTeacher
@@ -216,10 +216,5 @@ def mixed_precision(precision: str) -> str:
     """Accelerate's name of a precision; UserError where the hardware lacks it."""
     if precision == "float32":
         return "no"
-    if torch.cuda.is_available():
-        supported = torch.cuda.is_bf16_supported()
-    else:
-        supported = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if not supported:
-        raise UserError("precision: bfloat16 is not supported by this machine; set it to float32")
+    refuse_missing_bfloat16()
     return "bf16"
