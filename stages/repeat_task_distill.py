@@ -9,6 +9,7 @@ from tinybert.glue.tasks import TASKS
 from tinybert.launch import is_main_process
 from tinybert.models.folder import load_model
 from tinybert.stage import Stage, run_stage
+from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.result import save_trained
 from tinybert.training.task_distill import distil
 
@@ -17,15 +18,19 @@ def main(stage: Stage) -> None:
     """Runs both phases from the same general student and with the same teacher; keeps the scores alone."""
     task, name, seed = TASKS[stage.items["task"]], stage.items["student"], int(stage.items["seed"])
     settings = {"params": stage.params, "task": task, "name": name, "seed": seed}
+    checkpoints = {phase: Checkpoint.of(stage, phase=phase) for phase in ("intermediate", "prediction")}
     with TemporaryDirectory() as folder:
-        first = distil("intermediate", paths.student("general", name), **settings)
-        save_trained(first.model, first.objective, Path(folder) / "intermediate")
-        student = distil("prediction", Path(folder) / "intermediate", **settings).model
+        general, between = paths.student("general", name), Path(folder) / "intermediate"
+        first = distil("intermediate", general, checkpoint=checkpoints["intermediate"], **settings)
+        save_trained(first.model, first.objective, between)
+        student = distil("prediction", between, checkpoint=checkpoints["prediction"], **settings).model
     if not is_main_process():
         return
     teacher = load_model(paths.task_model(task.name, "teacher"))
     limit = stage.params.glue[task.name].max_length_tokens
     stage.write_metrics(compare_on_splits(student, teacher, task, max_length_tokens=limit))
+    for checkpoint in checkpoints.values():
+        checkpoint.remove()
 
 
 if __name__ == "__main__":

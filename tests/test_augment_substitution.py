@@ -68,10 +68,11 @@ def test_batch_size_does_not_change_the_rows(model, tokenizer):
     assert one_query_a_batch == run(SINGLE, "cola", model, tokenizer, batch_tokens=10_000)
 
 
-def test_a_row_depends_on_seed_and_number_but_not_on_other_rows(model, tokenizer):
+def test_a_row_depends_on_seed_and_idx_but_not_on_other_rows(model, tokenizer):
     rows = run(SINGLE, "cola", model, tokenizer)
     others = run([SINGLE[1], SINGLE[1], SINGLE[2]], "cola", model, tokenizer)
     assert group(rows)[12] == group(others)[12]
+    assert group(rows)[12] == run(SINGLE[2:3], "cola", model, tokenizer)  # as in a fraction of the rows
     assert run(SINGLE, "cola", model, tokenizer, seed=6) != rows
     first, repeated = group(rows)[10], group(rows)[13]  # the same sentence as another row
     assert [row["sentence"] for row in first] != [row["sentence"] for row in repeated]

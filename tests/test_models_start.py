@@ -267,6 +267,12 @@ def test_a_finetuned_teacher_without_class_names_has_two(tmp_path):
     assert torch.equal(finetuned(tmp_path, "cola").classifier.weight, weight)
 
 
+def test_a_finetuned_teacher_whose_class_names_are_other_words_is_refused(tmp_path):
+    save_classifier(tmp_path, "grammatical", "ungrammatical")  # taken as they stand they would be the wrong way round
+    with pytest.raises(UserError, match=r"its classes are grammatical, ungrammatical, the task's unacceptable, accept"):
+        finetuned(tmp_path, "cola")
+
+
 def test_a_finetuned_teacher_comes_from_the_hub(fake_hub, tmp_path):
     weight = save_classifier(tmp_path, "LABEL_0", "LABEL_1")
     teacher = finetuned_teacher(ModelSource(hub=ON_HUB), TASKS["cola"], vocab_size=50)

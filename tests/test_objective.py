@@ -254,3 +254,20 @@ def test_relations_do_not_change_when_a_teacher_layer_is_turned():
             part.bias.copy_((part.bias.view(3, 8) @ turn.T).flatten())
     after = run(Objective(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
     assert after.item() == pytest.approx(before.item(), rel=1e-9)
+
+
+def test_a_stages_own_learnable_map_starts_anew_and_a_students_goes_on(tmp_path):
+    def objective(**settings):
+        imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=1e-3, **settings)
+        return Objective(imitation, STUDENT, TEACHER)
+
+    before = objective()
+    with torch.no_grad():
+        before.map.theta[0].copy_(torch.tensor([0.5, -0.5]))
+    before.save(tmp_path)
+    goes_on, starts_anew = objective(), objective(map_start="last", map_is_new=True)
+    goes_on.load(tmp_path)
+    starts_anew.load(tmp_path)
+    assert goes_on.map.theta[0].tolist() == [0.5, -0.5]
+    assert starts_anew.map.theta[0].tolist() == [-1.0, 1.0]
+    assert torch.equal(starts_anew.projections["hidden"].weight, before.projections["hidden"].weight)

@@ -202,12 +202,15 @@ def test_optional_forms_are_accepted(path, value):
     check_params(changed(path, value))
 
 
-def test_optional_keys_may_be_left_out():
+def test_keys_that_dvc_reads_must_be_there():
     tree = copy.deepcopy(DEFAULT)
-    for key in ("train_fraction", "finetuned_teacher"):
-        del tree["glue"]["cola"][key]
-    cola = check_params(tree).glue.cola
-    assert (cola.train_fraction, cola.finetuned_teacher) == (1.0, None)
+    del tree["glue"]["cola"]["train_fraction"], tree["glue"]["further_seeds"]
+    with pytest.raises(UserError) as refused:
+        check_params(tree)
+    assert [line.split(": ")[1:3] for line in str(refused.value).splitlines()] == [
+        ["glue.further_seeds", "missing; add it (params.yaml of the default shows its place)"],
+        ["glue.cola.train_fraction", "missing; add it (params.yaml of the default shows its place)"],
+    ]
 
 
 def test_a_map_of_every_stage_frees_the_students_own_of_the_teachers_depth():

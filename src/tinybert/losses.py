@@ -76,7 +76,7 @@ def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
     attention heads of the model are, so that teacher and student compare, by `attention_kl`. Source: MiniLM eq. 8 and
     9, with the relation heads of MiniLMv2 (Wang et al. 2021, sec. 3.1).
     """
-    left, right = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (left, right))
+    left, right = (_wide(part).unflatten(-1, (heads, -1)).transpose(1, 2) for part in (left, right))
     return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
 
 

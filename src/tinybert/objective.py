@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tinybert import losses
 from tinybert.errors import UserError
-from tinybert.fitness import LOGIT_LOSSES, RELATION_LOSSES, SCORE_LOSSES
+from tinybert.fitness import LOGIT_LOSSES, RELATION_LOSSES, SCORE_LOSSES, UNMAPPED_LOSSES
 from tinybert.layer_map import mapped_layers
 from tinybert.layer_weights import LayerWeights
 from tinybert.models.activations import Activations, Batch, Targets, Wanted
@@ -32,7 +32,7 @@ UNITS = {
     "query_key_relation": "tokens",
     "value_relation": "tokens",
 }
-MAPPED_LOSSES = UNITS.keys() - set(LOGIT_LOSSES) - {"embedding"}
+MAPPED_LOSSES = UNITS.keys() - set(UNMAPPED_LOSSES)
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,15 @@ class Imitation:
     """What to imitate: λ by loss name, and the settings the losses read.
 
     layer_map: a name of layer_map.NAMED_MAPS, or a teacher layer for each student layer. map_start and
-    map_learning_rate: of a learnable map. projection: shared or per_layer. relation_heads: of the relation losses.
+    map_learning_rate: of a learnable map; map_is_new: it does not go on with an earlier stage's. projection: shared or
+    per_layer. relation_heads: of the relation losses.
     """
 
     weights: dict[str, float]
     layer_map: str | tuple[int, ...] = "uniform"
     map_start: str = "equal"
     map_learning_rate: float | None = None
+    map_is_new: bool = False
     projection: str = "shared"
     temperature: float = 1.0
     relation_heads: int | None = None
@@ -66,6 +68,7 @@ class Imitation:
             layer_map="learnable" if learnable else layer_map,
             map_start=learnable.start if learnable else "equal",
             map_learning_rate=learnable.learning_rate if learnable else None,
+            map_is_new=recipe.layer_map is not None,
             projection=student.projection,
             temperature=recipe.temperature or 1.0,
             relation_heads=recipe.relation_heads,
@@ -254,6 +257,8 @@ class Objective(nn.Module):
     def _take(self, tensors: dict[str, Tensor]) -> None:
         ours = self.state_dict()
         fitting = {name for name in ours.keys() & tensors.keys() if ours[name].shape == tensors[name].shape}
+        if self.imitation.map_is_new:
+            fitting = {name for name in fitting if not name.startswith("map.")}
         self.load_state_dict(ours | {name: tensors[name] for name in fitting})
         self.unused |= {name: tensor for name, tensor in tensors.items() if name not in ours}
 

@@ -131,8 +131,8 @@ class GlueTask(Section):
 
     max_length_tokens: Annotated[int, Field(ge=8, le=512)]
     augmented_copies: Count
-    train_fraction: Annotated[Real, Field(gt=0, le=1)] = 1.0
-    finetuned_teacher: ModelSource | None = None
+    train_fraction: Annotated[Real, Field(gt=0, le=1)]
+    finetuned_teacher: ModelSource | None
     teacher: Training
     intermediate: Training
     prediction: Training
@@ -164,7 +164,7 @@ class Glue(Section):
     hub: HubGlue
     local: LocalFolder
     embedded: EmbeddedGlue
-    further_seeds: tuple_of(Annotated[int, Field(ge=0, lt=2**32)]) = ()
+    further_seeds: tuple_of(Annotated[int, Field(ge=0, lt=2**32)])
     kept_answers_gb: NonNegative
     cola: GlueTask | None = None
     sst2: GlueTask | None = None

@@ -90,8 +90,8 @@ def sample(rows: Sequence[dict], task: Task, *, settings: Settings, seed: int) -
     first, *second = [(column,) for column in task.columns]
     turns = [first, *second, task.columns] if task.is_pair else [first]
     augmented = []
-    for number, row in enumerate(rows):
-        rng = stream(seed, "augmentation", number)
+    for row in rows:
+        rng = stream(seed, "augmentation", row["idx"])
         variants = {}  # a dict keeps the order drawn
         for copy in range(settings.copies):
             varied = {column: vary(texts[row[column]], unigrams, settings, rng) for column in turns[copy % len(turns)]}

@@ -62,8 +62,8 @@ def substitute(
     )
     material = dict(zip(texts, zip(sentences, candidates, strict=True), strict=True))
     augmented = []
-    for number, row in enumerate(rows):
-        rng = stream(seed, "augmentation", number)
+    for row in rows:
+        rng = stream(seed, "augmentation", row["idx"])
         varied = {column: variations(*material[row[column]], settings=settings, rng=rng) for column in task.columns}
         augmented += [row, *_varied_rows(row, varied, keep_partner=settings.keep_partner)]
     return augmented

@@ -1,5 +1,6 @@
 """What a model exposes to a loss: the request for it, the result, and the batch they belong to."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
@@ -104,8 +105,10 @@ class Batch:
 
 
 def best_device() -> torch.device:
-    """The GPU where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The GPU where there is one, of several processes each its own; else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    return torch.device("cpu")
 
 
 def pad(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """Where teachers come from: the masked-LM teacher, and a task teacher that others fine-tuned."""
 
+import re
 from typing import TYPE_CHECKING
 
 import torch
@@ -69,15 +70,21 @@ def finetuned_teacher(source, task: "Task", *, vocab_size: int) -> SequenceClass
     return teacher
 
 
+NAMELESS = re.compile(r"label_\d+")
+
+
 def _order_classes(teacher: SequenceClassifier, labels: tuple[str, ...], key: str) -> None:
-    """Puts the rows of the classifier into the order of `labels`, and calls them so."""
+    """Puts the rows of the classifier into the order of `labels`, and calls them so.
+
+    Names that say nothing are taken to be in the task's order.
+    """
     found = [label.lower().replace(" ", "_").replace("-", "_") for label in teacher.labels]
     if sorted(found) == sorted(labels):
         order = torch.tensor([found.index(label) for label in labels])
         with torch.no_grad():
             for parameter in teacher.classifier.parameters():
                 parameter.copy_(parameter[order])
-    elif set(found) & set(labels):
+    elif len(labels) > 1 and not all(NAMELESS.fullmatch(label) for label in found):
         raise UserError(
             f"{key}: its classes are {', '.join(teacher.labels)}, the task's {', '.join(labels)}; "
             "name all of them by id2label in its config.json, or choose another model"

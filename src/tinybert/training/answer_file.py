@@ -65,15 +65,13 @@ class AnswerFile:
         self.first_token = np.concatenate([[0], np.cumsum(self.lengths)])
         self.first_score = np.concatenate([[0], np.cumsum(squares)])
         rows = len(lengths)
-        self.header, self.parts = _header(
-            {
-                "logits": ("F32", (rows, form.classes)),
-                "checksums": ("U32", (rows,)),
-                "tokens": ("F16", (int(self.first_token[-1]), len(form.tokens), form.width)),
-                "scores": ("F16", (int(self.first_score[-1]),)),
-            },
-            facts,
-        )
+        self.parts = {
+            "logits": ("F32", (rows, form.classes)),
+            "checksums": ("U32", (rows,)),
+            "tokens": ("F16", (int(self.first_token[-1]), len(form.tokens), form.width)),
+            "scores": ("F16", (int(self.first_score[-1]),)),
+        }
+        self.header = _header(self.parts, facts)
         self.size_bytes = len(self.header) + sum(_size(*part) for part in self.parts.values())
         self.state = np.full(rows, UNKNOWN, dtype=np.uint8)
 
@@ -187,7 +185,7 @@ def _size(dtype: str, shape: tuple[int, ...]) -> int:
     return int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize
 
 
-def _header(parts: dict[str, tuple[str, tuple]], facts: dict[str, str]) -> tuple[bytes, dict]:
+def _header(parts: dict[str, tuple[str, tuple]], facts: dict[str, str]) -> bytes:
     """The head of a safetensors file: its length, then JSON, padded to eight bytes."""
     described, offset = {"__metadata__": facts}, 0
     for name, (dtype, shape) in parts.items():
@@ -198,4 +196,4 @@ def _header(parts: dict[str, tuple[str, tuple]], facts: dict[str, str]) -> tuple
         }
     text = json.dumps(described, sort_keys=True).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text, parts
+    return struct.pack("<Q", len(text)) + text

@@ -49,9 +49,9 @@ class Checkpoint:
         self._is_taken = False  # by another run of the same kind
 
     @classmethod
-    def of(cls, stage: "Stage") -> "Checkpoint":
-        """That of a stage instance."""
-        folder = paths.checkpoints(stage.name, stage.items)
+    def of(cls, stage: "Stage", **part: str) -> "Checkpoint":
+        """That of a stage instance, or of one of the trainings in it."""
+        folder = paths.checkpoints(stage.name, stage.items | part)
         return cls(folder, stage.fingerprint(), is_writer=is_main_process())
 
     @property

@@ -14,15 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tinybert import layer_weights, objective
 from tinybert.glue.encoding import Encoded
+from tinybert.models import bert
 from tinybert.models.activations import Activations, Batch, Targets
 from tinybert.progress import progress_bar
+from tinybert.training import answer_file
 from tinybert.training.answer_file import TOKEN_FIELDS, AnswerFile, Form
 from tinybert.training.live_teacher import LiveTeacher
 
-VERSION = "1"  # to be raised when what is kept, or how, changes
+CODE = (bert, layer_weights, objective, answer_file)  # what answers depend on beside weights and data
 ASKING_BATCH_SIZE = 64
 ENDING = ".safetensors"
+HEAD_BYTES = 2048  # of a file, at most, beside its form
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,11 @@ class AnswerStore:
         """One process at a time makes answers; another that wants the same finds them there when it is let in."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / ".lock", "a", encoding="utf-8") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("teacher's answers: waits for another stage that is making its own", file=sys.stderr)
+                fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
     def make_room(self, size_bytes: int, *, keep: set[Path]) -> None:
@@ -58,19 +66,16 @@ class KeptTeacher:
 
     Kept are the logits, and what else the objective reads: after a fixed layer map, averaged in float32, else all
     layers of its blocks. Where the store is too small, the first rows are kept. The files are keyed by the teacher's
-    weights, the data, the map and what is kept; a broken or foreign one is made anew. An answer from a file differs
-    from a live one by the rounding to float16 (hidden states, scores), and by nothing in the logits.
+    weights, the data, the map, what is kept, and the code; a broken or foreign one is made anew. An answer from a file
+    differs from a live one by the rounding to float16 (hidden states, scores), and by nothing in the logits.
     """
 
     def __init__(self, live: LiveTeacher, store: AnswerStore, examples: Encoded) -> None:
         self.live, self.store, self.examples = live, store, examples
-        self.files = self._files()
-        if live.accelerator.is_local_main_process:
-            self._make_missing()
+        files = self._files()
+        is_open = live.accelerator.is_local_main_process and (_opened(files) or self._made(files))
         live.accelerator.wait_for_everyone()
-        self.files = [file for file in self.files if file.is_valid]
-        for file in self.files:
-            file.open()
+        self.files = files if is_open or _opened(files) else []
 
     def __call__(self, batch: Batch) -> Activations:
         """Targets where the layer map is fixed, else the teacher's activations; on the device of the batch."""
@@ -81,7 +86,7 @@ class KeptTeacher:
         answer = self._read(rows, kept, batch.mask)
         if not kept.all():
             missing = torch.from_numpy(np.flatnonzero(~kept)).to(batch.mask.device)
-            _fill(answer, missing, self._targets(self.live(batch.rows(missing))))
+            answer = _filled(answer, missing, self._targets(self.live(batch.rows(missing))))
         return answer
 
     def _read(self, rows: np.ndarray, kept: np.ndarray, mask: Tensor) -> Activations:
@@ -100,41 +105,42 @@ class KeptTeacher:
 
     def _answer(self, batch: Batch) -> Activations:
         """All that is kept of a batch."""
-        wanted = self.live.objective.teacher_may_want
-        return self._targets(self.live.ask(batch, replace(wanted, logits=True)))
+        wanted = replace(self.live.objective.teacher_may_want, logits=True)
+        return self._targets(self.live.ask(batch.to(self.live.accelerator.device), wanted))
 
     def _files(self) -> list[AnswerFile]:
         """A file of logits, and one of all else if anything else is read: phases that differ in it share the logits."""
         answer = self._answer(self.examples.batch([0]))
-        asked = {"teacher": _digest_teacher(self.live), "data": _digest_examples(self.examples)}
+        asked = {"teacher": _digest_teacher(self.live), "data": _digest_examples(self.examples), "code": _digest_code()}
         wanted = self.live.objective.teacher_may_want
-        layers = {"layers": str(self.live.objective.map.layers), "map": self.live.objective.map.kind}
+        # Of a map that is not fixed all layers are kept as they are, which the form names.
+        averaged = {"averaged": str(self.live.objective.map.layers)} if self._is_mapped else {}
         logits = self._file("logits", Form.of_logits(answer), asked, room=self.store.limit_bytes)
         rest = Form.of_layers(answer)
         if not (rest.tokens or rest.scores):
             return [logits] if wanted.logits else []
         room = self.store.limit_bytes - logits.size_bytes
-        return [logits, self._file("layers", rest, asked | layers, room=room)]
+        return [logits, self._file("layers", rest, asked | averaged, room=room)]
 
     def _file(self, name: str, form: Form, facts: dict[str, str], *, room: int) -> AnswerFile:
-        lengths = self.examples.lengths
+        lengths, facts = self.examples.lengths, facts | {"form": json.dumps(asdict(form))}
+        room -= HEAD_BYTES + len(facts["form"])
         rows = int(np.searchsorted(np.cumsum(form.row_bytes(lengths)), room, side="right"))
-        facts = facts | {"version": VERSION, "form": json.dumps(asdict(form)), "rows": str(rows)}
+        facts["rows"] = str(rows)
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
         return AnswerFile(self.store.folder / f"{name}-{key}{ENDING}", form, lengths[:rows], facts)
 
-    def _make_missing(self) -> None:
+    def _made(self, files: list[AnswerFile]) -> bool:
+        """Makes what is missing of `files` and opens all, before another stage may remove them; whether it could."""
         try:
             with self.store.lock():
-                for file in self.files:
-                    if file.is_valid:
-                        os.utime(file.path)  # used now
-                missing = [file for file in self.files if not file.is_valid and len(file.lengths)]
-                if missing:
-                    self.store.make_room(sum(f.size_bytes for f in missing), keep={file.path for file in self.files})
-                    self._make(missing)
+                missing = [file for file in files if not file.is_valid]
+                self.store.make_room(sum(file.size_bytes for file in missing), keep={file.path for file in files})
+                self._make(missing)
+                return _opened(files)
         except OSError as error:
             print(f"teacher's answers: goes on without keeping them, {self.store.folder}: {error}", file=sys.stderr)
+            return False
 
     def _make(self, files: list[AnswerFile]) -> None:
         """Asks the teacher about all rows that go into `files`, rows of like length together."""
@@ -151,26 +157,43 @@ class KeptTeacher:
                 made.path.unlink(missing_ok=True)
 
     def _ask_into(self, files: list[AnswerFile]) -> None:
-        rows = max(len(file.lengths) for file in files)
+        rows = max((len(file.lengths) for file in files), default=0)
         with progress_bar(total=rows, desc="teacher's answers", unit="row") as progress:
             for numbers, batch in self.examples.first(rows).batches(ASKING_BATCH_SIZE):
-                answer = self._answer(batch.to(self.live.accelerator.device))
+                answer = self._answer(batch)
                 for file in files:
                     file.write(numbers, answer)
                 progress.update(len(numbers))
 
 
-def _fill(answer: Activations, places: Tensor, live: Activations) -> None:
-    """Puts the rows of a live answer, padded less, at their places of a whole one."""
+def _opened(files: list[AnswerFile]) -> bool:
+    """Opens all files, now used last; False where one is missing, broken, or just being removed by another stage."""
+    try:
+        if not all(file.is_valid for file in files):
+            return False
+        for file in files:
+            file.open()
+            os.utime(file.path)
+    except OSError:
+        return False
+    return True
+
+
+def _filled(answer: Activations, places: Tensor, live: Activations) -> Activations:
+    """The answer with the rows of a live one, which is padded less, at their places.
+
+    In float32: what exceeds float16 is among the rows that are not kept.
+    """
+    found = {}
     for field in (*TOKEN_FIELDS, "scores"):
+        found[field] = {layer: whole.float() for layer, whole in getattr(answer, field).items()}
         for layer, part in getattr(live, field).items():
-            if layer in getattr(answer, field):
-                whole = getattr(answer, field)[layer]
-                length = part.shape[-2]
-                inner = (slice(None), slice(length)) if field == "scores" else ()
-                whole[(places, *inner, slice(length))] = part.to(whole.dtype)
-    if live.logits is not None:
-        answer.logits[places] = live.logits.to(answer.logits.dtype)
+            inside = slice(part.shape[-2])
+            inner = (slice(None), inside) if field == "scores" else ()
+            found[field][layer][(places, *inner, inside)] = part.float()
+    if answer.logits is not None and live.logits is not None:
+        answer.logits[places] = live.logits.float()
+    return type(answer)(**found, logits=answer.logits)
 
 
 def _digest_teacher(live: LiveTeacher) -> str:
@@ -179,6 +202,11 @@ def _digest_teacher(live: LiveTeacher) -> str:
     for name, tensor in live.model.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _digest_code() -> str:
+    """Answers of older code would be wrong ones, and nobody would notice."""
+    return hashlib.sha256(b"".join(Path(module.__file__).read_bytes() for module in CODE)).hexdigest()
 
 
 def _digest_examples(examples: Encoded) -> str:

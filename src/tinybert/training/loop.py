@@ -5,10 +5,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor, nn
 
 from tinybert.models.activations import Activations, Batch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tinybert.compress.pruning import Pruner
 
 
+LONGEST_WAIT = timedelta(hours=12)  # of processes for the one that asks the teacher about a whole data set
 Asks = Callable[[Batch], Activations | None]  # a teacher, live or kept
 
 
@@ -83,11 +85,11 @@ def train(
 ) -> list[Point]:
     """Trains `student` and what the objective learns in place; returns the loss curve.
 
-    `title` names the run on the progress bar. The teacher is in evaluation mode and without gradient;
-    `kept_for` makes of it one whose answers are kept, if the run takes an epoch at least. `pruner_for` makes, from the
-    number of steps, what prunes the student meanwhile. `on_point` gets each point of the curve at
-    once. With a `checkpoint` an interrupted run goes on, to the same weights bit for bit. Under a launcher each process
-    takes its part of every batch. Without any loss nothing is trained. UserError when a loss is no longer finite.
+    `title` names the run on the progress bar. The teacher is in evaluation mode and without gradient; `kept_for` makes
+    of it one whose answers are kept, if the run takes an epoch at least. `pruner_for` makes, from the number of steps,
+    what prunes the student meanwhile. `on_point` gets each point of the curve at once. With a `checkpoint` an
+    interrupted run goes on, to the same weights bit for bit while the same answers are kept. Under a launcher each
+    process takes its part of every batch. Without any loss nothing is trained. UserError when a loss is not finite.
     """
     steps = total_steps(batches, settings.training)
     if not objective.weights or not steps:
@@ -96,7 +98,7 @@ def train(
     _refuse_long_rows(batches, student, teacher)
     accelerator = start_accelerator(settings.precision)
     ask: Asks = LiveTeacher(teacher, objective, accelerator)
-    if kept_for and objective.reads_teacher and steps >= len(batches):  # less than an epoch would not repay it
+    if kept_for and objective.reads_teacher and steps >= len(batches):  # else fewer rows are asked for than are kept
         ask = kept_for(ask)
     module = Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
@@ -109,13 +111,7 @@ def train(
         factor = lr_factor(step, steps, settings.optimizer.warmup_fraction)
         _set_learning_rates(optimizer, factor)
         terms = _gradients(batch, distiller, ask, accelerator, passes=settings.training.accumulation_steps)
-        if pruner:
-            pruner.before_step(step)
-        accelerator.clip_grad_norm_(distiller.parameters(), settings.optimizer.max_gradient_norm)
-        optimizer.step()
-        optimizer.zero_grad()
-        if pruner:
-            pruner.after_step()
+        _update(distiller, optimizer, accelerator, pruner, step, max_norm=settings.optimizer.max_gradient_norm)
         recorder.add(epoch, settings.training.learning_rate * factor, terms)
         if checkpoint and checkpoint.is_due:
             checkpoint.save(training_state(module, optimizer) | recorder.tensors(), recorder.facts())
@@ -148,6 +144,17 @@ def _resume(
     return recorder.step
 
 
+def _update(distiller: nn.Module, optimizer, accelerator: Accelerator, pruner, step: int, *, max_norm: float) -> None:
+    """One optimizer step, within what pruning leaves."""
+    if pruner:
+        pruner.before_step(step)
+    accelerator.clip_grad_norm_(distiller.parameters(), max_norm)
+    optimizer.step()
+    optimizer.zero_grad()
+    if pruner:
+        pruner.after_step()
+
+
 def _gradients(
     batch: Batch, distiller: nn.Module, ask: Asks, accelerator: Accelerator, *, passes: int
 ) -> dict[str, Tensor]:
@@ -170,7 +177,8 @@ def _gradients(
 def start_accelerator(precision: str) -> Accelerator:
     """Accelerate for this process, or this one of several; not all of a student's weights have a part in each loss."""
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)
-    return Accelerator(mixed_precision=mixed_precision(precision), kwargs_handlers=[unused])
+    patient = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
+    return Accelerator(mixed_precision=mixed_precision(precision), kwargs_handlers=[unused, patient])
 
 
 def total_steps(batches: Batches, training) -> int:

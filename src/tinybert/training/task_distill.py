@@ -21,11 +21,11 @@ from tinybert.training.task import train_on_task
 
 
 def distil(phase: str, source: Path, *, params, task: Task, name: str, seed: int, **run) -> Trained:
-    """Trains the student in folder `source` on the task's augmented rows.
+    """Trains the student in folder `source` on the task's augmented rows (`run`: hooks of training.loop.train).
 
     phase: "intermediate", from a general student, which gets a new head; or "prediction", from the phase before.
     No model is selected, the last step counts; with 0 epochs, or no recipe for the phase, it passes through.
-    seed: of the head, the order of rows and dropout. `run`: title and hooks of training.loop.train.
+    seed: of the head, the order of rows and dropout.
     """
     torch.manual_seed(seed)
     is_new = phase == "intermediate"
@@ -34,13 +34,16 @@ def distil(phase: str, source: Path, *, params, task: Task, name: str, seed: int
     imitation = replace(Imitation.of(params, name, phase), seed=seed)
     objective = Objective(imitation, student.config, teacher.config)
     objective.load(source)
+    training = training_of(params, name, phase, task=task.name)
+    if not (objective.weights and training.epochs):
+        return Trained(student, objective, [])
     limit = params.glue[task.name].max_length_tokens
     rows = read_examples(paths.augmented(task.name), task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
     curve = train_on_task(
         student,
         objective,
         labelled_by_teacher(rows, teacher, task) if "hard" in objective.weights else rows,
-        training=training_of(params, name, phase, task=task.name),
+        training=training,
         params=params,
         seed=seed,
         store=answer_store(params),
@@ -56,7 +59,7 @@ def labelled_by_teacher(examples: Encoded, teacher: SequenceClassifier, task: Ta
 
     What a variation says need not be what its original's gold label says.
     """
-    if not examples.varied.any():
+    if examples.varied is None or not examples.varied.any():
         return examples
     return replace(examples, labels=np.where(examples.varied, predict(teacher, examples, task), examples.labels))
 
