@@ -1,9 +1,9 @@
-"""A pruned task student: global L1 up to one sparsity while the teacher goes on teaching."""
+"""A pruned task student: global pruning up to one sparsity while the teacher goes on teaching."""
 
 import torch
 
 from tinybert import paths
-from tinybert.compress.pruning import Pruner, linear_sparsity
+from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.glue import evaluate
 from tinybert.files import file_sizes_mb, read_jsonl
@@ -20,7 +20,10 @@ from tinybert.training.task_distill import answer_store
 
 
 def main(stage: Stage) -> None:
-    """Prunes with the losses of the prediction phase, on the task's own training rows."""
+    """Prunes with the losses of the prediction phase, on the task's own training rows.
+
+    For glue.<task>.pruning's epochs: a student's own prediction.training is for that phase alone and not read here.
+    """
     params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
     settings, percent, source = params.glue[task.name], stage.items["sparsity"], paths.task_model(task.name, name)
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
@@ -31,7 +34,8 @@ def main(stage: Stage) -> None:
 
     def pruner_for(steps: int) -> Pruner:
         ramp_steps = max(1, round(params.pruning.ramp_share * steps))
-        return Pruner(student, target=int(percent) / 100, schedule=params.pruning.schedule, ramp_steps=ramp_steps)
+        criterion = PRUNERS[params.pruning.criterion]
+        return criterion(student, target=int(percent) / 100, schedule=params.pruning.schedule, ramp_steps=ramp_steps)
 
     def train_pruned(**hooks) -> Trained:
         torch.manual_seed(params.seed)
@@ -53,8 +57,8 @@ def main(stage: Stage) -> None:
         return Trained(student, objective, curve)
 
     def measure(model: BertModel) -> dict:
-        scores = {"target": int(percent) / 100, "sparsity": linear_sparsity(model), "dev": evaluate(model, dev, task)}
-        return scores | {"size_mb": file_sizes_mb(target / "model.safetensors")}
+        reached = {"target": int(percent) / 100, "sparsity": linear_sparsity(load_model(target))}
+        return reached | {"dev": evaluate(model, dev, task), "size_mb": file_sizes_mb(target / "model.safetensors")}
 
     target = paths.task_model(task.name, f"{name}_pruned{percent}")
     train_and_save(stage, target, train_pruned, measure=measure)

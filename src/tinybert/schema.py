@@ -232,6 +232,7 @@ class Pruning(Section):
     """Pruning of task students."""
 
     sparsities_percent: tuple_of(Annotated[int, Field(ge=1, le=99)], min_length=1)
+    criterion: Literal["magnitude", "movement"]
     schedule: Literal["cubic", "linear"]
     ramp_share: Annotated[Real, Field(gt=0, le=1)]
 

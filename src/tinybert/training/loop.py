@@ -103,8 +103,8 @@ def train(
     module = Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     recorder = Recorder(steps, title, accelerator, on_point=on_point, observe=objective.observed)
-    first = _resume(checkpoint, module, optimizer, recorder, accelerator)
     pruner = pruner_for(steps) if pruner_for else None
+    first = _resume(checkpoint, module, optimizer, recorder, accelerator, pruner)
     for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches, first), steps - first), start=first):
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
         objective.begin_step(step)
@@ -114,7 +114,8 @@ def train(
         _update(distiller, optimizer, accelerator, pruner, step, max_norm=settings.optimizer.max_gradient_norm)
         recorder.add(epoch, settings.training.learning_rate * factor, terms)
         if checkpoint and checkpoint.is_due:
-            checkpoint.save(training_state(module, optimizer) | recorder.tensors(), recorder.facts())
+            pruning = pruner.tensors() if pruner else {}
+            checkpoint.save(training_state(module, optimizer) | recorder.tensors() | pruning, recorder.facts())
     recorder.bar.close()
     student.eval()
     return recorder.curve
@@ -131,7 +132,12 @@ def _set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None
 
 
 def _resume(
-    checkpoint: Checkpoint | None, module: nn.Module, optimizer, recorder: Recorder, accelerator: Accelerator
+    checkpoint: Checkpoint | None,
+    module: nn.Module,
+    optimizer,
+    recorder: Recorder,
+    accelerator: Accelerator,
+    pruner: "Pruner | None",
 ) -> int:
     """The step to go on with: 0 without a saved state, or where processes do not see the same one."""
     saved = checkpoint.load() if checkpoint else None
@@ -141,6 +147,8 @@ def _resume(
     tensors, facts = saved
     recorder.restore(tensors, facts)
     restore_training_state(tensors, module, optimizer)
+    if pruner:
+        pruner.restore(tensors)
     return recorder.step
 
 
