@@ -113,7 +113,8 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
 
 
 def _record_timing(stage: Stage, seconds: float) -> None:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # the children's is that of the largest one
+    peak = max(resource.getrusage(process).ru_maxrss for process in who) / 1024
     timing = {"seconds": round(seconds, 1), "peak_memory_mb": round(peak)}
     write_json(paths.timing(stage.name, stage.instance), timing)
     stage.run.log_metrics({"timing": timing})
