@@ -7,6 +7,7 @@ follows a schedule, cubic being that of Zhu & Gupta (2017), eq. 1. What ranks th
 
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -177,7 +178,8 @@ def _lowest(scores: list[Tensor], count: int) -> list[Tensor]:
     if count == 0:
         return [torch.zeros_like(part, dtype=torch.bool) for part in scores]
     ranked = torch.cat([part.flatten() for part in scores])
-    threshold = ranked.kthvalue(count).values
+    # By NumPy: on a CPU ten times as fast as kthvalue, and this is done at every step of the ramp.
+    threshold = float(np.partition(ranked.numpy(force=True), count - 1)[count - 1])
     chosen = ranked < threshold
     tied = (ranked == threshold).nonzero().squeeze(1)
     chosen[tied[: count - int(chosen.sum())]] = True
