@@ -4,17 +4,28 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from tinybert.errors import UserError
 
 SEVERITY_ERROR = 3
+PROVIDERS = ["CPUExecutionProvider"]
 
 
 def open_session(path: str | Path, threads: int) -> onnxruntime.InferenceSession:
     """A CPU session of `threads` threads; results do not change from run to run. UserError without the file."""
     if not Path(path).is_file():
         raise UserError(f"{path}: absent; an ONNX file is expected, export the model first")
+    return onnxruntime.InferenceSession(str(path), _options(threads), providers=PROVIDERS)
+
+
+def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A CPU session of a model in memory, on as many threads as there are cores."""
+    return onnxruntime.InferenceSession(model.SerializeToString(), _options(0), providers=PROVIDERS)
+
+
+def _options(threads: int) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -23,7 +34,7 @@ def open_session(path: str | Path, threads: int) -> onnxruntime.InferenceSession
     # On x64 without VNNI the fast uint8·int8 product saturates at 16 bits, which can ruin a score; this
     # asks for the exact one there and changes nothing elsewhere.
     options.add_session_config_entry("session.x64quantprecision", "1")
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return options
 
 
 def predict(session: onnxruntime.InferenceSession, feeds: dict[str, np.ndarray]) -> np.ndarray:

@@ -1,155 +1,190 @@
-"""INT8 models from an FP32 ONNX file: dynamic, and static in two formats (ONNX Runtime).
+"""INT8 models from an FP32 ONNX file: dynamic, and static in two formats.
 
-Quantized are the Linear layers, weights per output channel, and the embedding tables. Two things stay in
-float: the products of two activations (attention), and the classifier, whose few weights save nothing and
-whose output would be cut to the range seen in calibration.
+Quantized are the Linear layers, weights int8 per output channel, inputs uint8, and the embedding tables, int8 per row.
+In float stay the products of two activations (attention), the classifier, and what a search on calibration data finds
+too dear (sensitivity.py). The results of products stay in float too: bias, residual sum and layer norm need them
+so, and cutting them to 256 steps costs more score than all else.
 """
 
-import contextlib
-import io
-import random
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnxruntime import quantization
-from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType
-from onnxruntime.quantization.shape_inference import quant_pre_process
+from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.export import feeds_of
-from tinybert.compress.latency import SEVERITY_ERROR
+from tinybert.compress.calibration import Activation, Feeds, calibrate
+from tinybert.compress.graph import Product, Table, quantizable, read_graph
+from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
+from tinybert.compress.sensitivity import costs_of_parts, left_in_float
 from tinybert.errors import UserError
 from tinybert.files import atomic_file
-from tinybert.glue.encoding import Encoded
 
-onnxruntime.set_default_logger_severity(SEVERITY_ERROR)  # for the sessions that calibration opens itself
-
-Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
-
-# form -> format of the graph, type of the activations
-STATIC_FORMS = {
-    "qdq": (QuantFormat.QDQ, QuantType.QInt8),
-    "qoperator": (QuantFormat.QOperator, QuantType.QUInt8),
-}
-METHODS = {
-    "minmax": CalibrationMethod.MinMax,
-    "entropy": CalibrationMethod.Entropy,
-    "percentile": CalibrationMethod.Percentile,
-}
-WEIGHTS = {"op_types_to_quantize": ["MatMul", "Gemm", "Gather"], "weight_type": QuantType.QInt8, "per_channel": True}
+INT8_FORMS = ("dynamic", "qdq", "qoperator")
+ORT_DOMAIN = "com.microsoft"
 
 
-def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed: int) -> list[Feeds]:
-    """`examples` rows drawn without repetition, as batches of rows near in length, so that little is padding.
+@dataclass(frozen=True)
+class Plan:
+    """What all INT8 forms of a model share.
 
-    UserError when there are fewer rows than that: a smaller calibration would go unnoticed in the results.
+    activations: of the products' inputs. costs: of each part by itself, the mean squared move of the logits as a share
+    of their mean square. in_float: the parts that the search leaves out.
     """
-    if examples > len(encoded):
-        raise UserError(
-            f"quantization.calibration.examples: {examples} asked for, the training set has {len(encoded)}; "
-            f"ask for {len(encoded)} at most"
-        )
-    drawn = random.Random(seed).sample(range(len(encoded)), examples)
-    drawn.sort(key=lambda row: len(encoded.input_ids[row]))
-    return [feeds_of(encoded.batch(drawn[start : start + batch_size])) for start in range(0, examples, batch_size)]
+
+    activations: dict[str, Activation]
+    costs: dict[str, float]
+    in_float: tuple[str, ...]
 
 
-def quantize_dynamic(fp32: str | Path, path: str | Path) -> None:
-    """Writes the INT8 form whose activations are scaled anew for each batch (uint8), from the file `fp32`.
-
-    The scale spans a whole batch, so a row's logits depend a little on the rows beside it.
-    """
-    with _prepared(fp32, path) as (prepared, draft, in_float):
-        quantization.quantize_dynamic(prepared, draft, nodes_to_exclude=in_float, **WEIGHTS)
-
-
-def quantize_static(
+def plan_int8(
     fp32: str | Path,
-    path: str | Path,
-    *,
-    form: str,
     calibration: Sequence[Feeds],
+    *,
     method: str,
     percentile: float,
-) -> None:
-    """Writes the INT8 form whose activations have fixed scales, from the file `fp32`.
+    smoothing: float,
+    tolerance: float,
+    search_batches: int,
+) -> Plan:
+    """Calibrates the FP32 file and searches for what must stay in float.
 
-    form: "qdq" (int8 activations between QuantizeLinear and DequantizeLinear) or "qoperator" (uint8
-    activations, integer operators). calibration: batches whose activations set the scales. method:
-    "minmax" takes their whole range, "percentile" the range of that percentage of the values
-    (`percentile`, read by this method only), "entropy" the one of least Kullback-Leibler divergence. An
-    activation that is constant there gets the range from 0 to that constant.
-    UserError without calibration batches.
+    method, percentile, smoothing: see `calibrate`. tolerance: mean squared move of the logits, as a share of
+    their mean square, that INT8 may cost. search_batches: how many of the calibration batches the search reads,
+    spread evenly over them. UserError without calibration batches, or without anything to quantize.
     """
     if not calibration:
-        raise UserError(f"{fp32}: no calibration batches; static quantization needs at least one training example")
-    graph_format, activation_type = STATIC_FORMS[form]
-    options = {
-        "CalibStridedMinMax": 1,  # one batch at a time: batches differ in length, and less memory
-        "CalibTensorRangeSymmetric": False,  # the library's default for percentile alone is True
-        "CalibPercentile": percentile,
-    }
-    # The library prints its progress.
-    with _prepared(fp32, path) as (prepared, draft, in_float), contextlib.redirect_stdout(io.StringIO()):
-        quantization.quantize_static(
-            prepared,
-            draft,
-            CalibrationReader(calibration),
-            quant_format=graph_format,
-            activation_type=activation_type,
-            calibrate_method=METHODS[method],
-            nodes_to_exclude=in_float,
-            extra_options=options,
-            **WEIGHTS,
-        )
+        raise UserError(f"{fp32}: no calibration batches; quantization needs at least one training example")
+    model = read_graph(fp32)
+    parts = quantizable(model)
+    products = [part for part in parts if isinstance(part, Product)]
+    activations = calibrate(
+        model, products, calibration, method=method, percentile=percentile, smoothing=smoothing
+    )
+    count = min(search_batches, len(calibration))
+    searched = [calibration[number * len(calibration) // count] for number in range(count)]
+    costs = costs_of_parts(model, parts, activations, searched)
+    sizes = {part.name: part.weight.size for part in parts}
+    return Plan(activations, costs, tuple(left_in_float(costs, sizes, tolerance)))
 
 
-class CalibrationReader(quantization.CalibrationDataReader):
-    """Hands the batches to ONNX Runtime, which asks for them range by range."""
+def write_int8(fp32: str | Path, path: str | Path, *, form: str, plan: Plan) -> None:
+    """Writes one INT8 form of the file `fp32`.
 
-    def __init__(self, batches: Sequence[Feeds]) -> None:
-        self.batches = batches
-        self.rest = iter(batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def set_range(self, start_index: int, end_index: int) -> None:
-        """Goes on with the batches from start_index up to, not including, end_index."""
-        self.rest = iter(self.batches[start_index:end_index])
-
-    def get_next(self) -> Feeds | None:
-        """The next batch of the range; None at its end."""
-        return next(self.rest, None)
-
-
-@contextlib.contextmanager
-def _prepared(fp32: str | Path, path: str | Path) -> Iterator[tuple[Path, Path, list[str]]]:
-    """Yields the FP32 file made ready, where to write the INT8 one, and the nodes to leave out; then fills `path`.
-
-    Made ready: constants folded and shapes inferred, as ONNX Runtime's quantizer wants it.
+    form: "dynamic" (DynamicQuantizeLinear: the inputs of products are scaled anew for each batch, so a row's logits
+    depend a little on the rows beside it), "qdq" (standard operators: float products between QuantizeLinear and
+    DequantizeLinear, which the runtime fuses), "qoperator" (integer products of the runtime's own, as it runs them).
     """
-    if not Path(fp32).is_file():
-        raise UserError(f"{fp32}: absent; an FP32 ONNX file is expected, export the model first")
-    with tempfile.TemporaryDirectory() as folder:
-        prepared, draft = Path(folder) / "fp32.onnx", Path(folder) / "int8.onnx"
-        quant_pre_process(fp32, prepared, skip_symbolic_shape=True)
-        yield prepared, draft, _float_nodes(prepared)
-        with atomic_file(path, "wb") as handle:
-            handle.write(draft.read_bytes())
+    model = read_graph(fp32)
+    parts = [part for part in quantizable(model) if part.name not in plan.in_float]
+    _Rewriting(model, form, plan.activations).replace(parts)
+    with atomic_file(path, "wb") as handle:
+        handle.write(model.SerializeToString(deterministic=True))
 
 
-def _float_nodes(path: Path) -> list[str]:
-    """Names of the nodes that stay in float: products of two activations, and what makes the logits.
+class _Rewriting:
+    """Puts integer nodes in the place of float ones in a model."""
 
-    By name, because ONNX Runtime's option for such products (MatMulConstBOnly) is not heeded for QDQ.
-    """
-    graph = onnx.load(path).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    products = [node.name for node in graph.node if node.op_type == "MatMul" and not weights & set(node.input)]
-    classifier = [node.name for node in graph.node if "logits" in node.output]
-    # Dynamic quantization splits a Gemm in two and gives the product this name before it looks at the list.
-    return products + classifier + [f"{name}_MatMul" for name in classifier]
+    def __init__(self, model: onnx.ModelProto, form: str, activations: dict[str, Activation]) -> None:
+        self.model = model
+        self.form = form
+        self.activations = activations
+        self.constants: dict[str, onnx.TensorProto] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.prepared: set[str] = set()  # inputs that are integers already
+
+    def replace(self, parts: Sequence[Product | Table]) -> None:
+        """Rewrites the model's graph, and drops the weights that no node reads any more."""
+        graph = self.model.graph
+        last = {part.nodes[-1]: part for part in parts}
+        gone = {name for part in parts for name in part.nodes}
+        for node in graph.node:
+            if node.name in last:
+                part = last[node.name]
+                self._table(part) if isinstance(part, Table) else self._product(part)
+            elif node.name not in gone:
+                self.nodes.append(node)
+        read = {name for node in self.nodes for name in node.input}
+        kept = [tensor for tensor in graph.initializer if tensor.name in read]
+        del graph.node[:], graph.initializer[:], graph.value_info[:]
+        graph.node.extend(self.nodes)
+        graph.initializer.extend([*kept, *self.constants.values()])
+        if ORT_DOMAIN not in {entry.domain for entry in self.model.opset_import}:
+            self.model.opset_import.append(helper.make_opsetid(ORT_DOMAIN, 1))
+
+    def _table(self, part: Table) -> None:
+        """Looks up integers and their row's scale: one scale a table would cost ten times the error."""
+        integers, scales = quantized_rows(part.weight)
+        own = part.name
+        self._node("Gather", [self._constant(f"{own}_quantized", integers), part.input], f"{own}_integers")
+        self._node("Gather", [self._constant(f"{own}_scale", scales), part.input], f"{own}_row_scale")
+        self._node("Cast", [f"{own}_integers"], f"{own}_floats", to=TensorProto.FLOAT)
+        self._node("Mul", [f"{own}_floats", f"{own}_row_scale"], part.output)
+
+    def _product(self, part: Product) -> None:
+        activation = self.activations[part.input]
+        factors = activation.factors
+        weight = part.weight if factors is None else part.weight * factors[:, None]
+        integers, scales = quantized_weight(weight)
+        constants = [
+            self._constant(f"{part.name}_quantized", integers),
+            self._constant(f"{part.name}_scale", scales),
+            self._constant(f"{part.name}_zero_point", np.zeros_like(scales, dtype=np.int8)),
+        ]
+        read = self._integers(part.input, activation)
+        if self.form == "qdq":
+            self._float_product(part, read, constants)
+        else:
+            bias = [] if part.bias is None else [self._constant(f"{part.name}_bias", part.bias)]
+            inputs = [read[0], constants[0], read[1], constants[1], read[2], constants[2], *bias]
+            self._node("MatMulIntegerToFloat", inputs, part.output, domain=ORT_DOMAIN)
+
+    def _float_product(self, part: Product, read: tuple[str, str, str], constants: list[str]) -> None:
+        """A float product between DequantizeLinear nodes."""
+        # One node for each product, or the runtime's fusion would not take it.
+        self._node("DequantizeLinear", list(read), f"{part.name}_input")
+        self._node("DequantizeLinear", constants, f"{part.name}_weight", axis=1)
+        product = part.output if part.bias is None else f"{part.name}_product"
+        self._node("MatMul", [f"{part.name}_input", f"{part.name}_weight"], product)
+        if part.bias is not None:
+            self._node("Add", [product, self._constant(f"{part.name}_bias", part.bias)], part.output)
+
+    def _integers(self, name: str, activation: Activation) -> tuple[str, str, str]:
+        """The names of a tensor as uint8, of its scale and of its zero point; made once for all products that read it."""
+        found = (f"{name}_uint8", f"{name}_scale", f"{name}_zero_point")
+        if name in self.prepared:
+            return found
+        self.prepared.add(name)
+        smooth = name
+        if activation.factors is not None:
+            smooth = f"{name}_smooth"
+            self._node("Mul", [name, self._constant(f"{name}_divisor", 1 / activation.factors)], smooth)
+        if self.form == "dynamic":
+            smooth = self._clipped(name, smooth, activation)
+            self.nodes.append(helper.make_node("DynamicQuantizeLinear", [smooth], found, name=f"{found[0]}_node"))
+            return found
+        scale, zero_point = scale_and_zero_point(activation)
+        self._constant(found[1], scale), self._constant(found[2], zero_point)
+        self._node("QuantizeLinear", [smooth, *found[1:]], found[0])
+        return found
+
+    def _clipped(self, name: str, smooth: str, activation: Activation) -> str:
+        """Smoothed values within the range of calibration.
+
+        A channel that was small there is divided by little; one large value in it, even of a padded position, would
+        take all steps from the rest of the batch.
+        """
+        if activation.factors is None:
+            return smooth
+        edges = {"low": activation.low, "high": activation.high}
+        names = [self._constant(f"{name}_{edge}", np.array(value, np.float32)) for edge, value in edges.items()]
+        self._node("Clip", [smooth, *names], f"{name}_clipped")
+        return f"{name}_clipped"
+
+    def _node(self, operator: str, inputs: list[str], output: str, **attributes) -> None:
+        self.nodes.append(helper.make_node(operator, inputs, [output], name=f"{output}_node", **attributes))
+
+    def _constant(self, name: str, value: np.ndarray) -> str:
+        self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
+        return name
