@@ -28,6 +28,7 @@ BENCHMARKS = (
     ("prediction", "--task", "mrpc"),
     ("augment",),
     ("corpus",),
+    ("inference",),
 )
 
 

@@ -3,9 +3,10 @@
 import shutil
 
 from tinybert import paths
+from tinybert.compress.calibration import calibration_feeds
 from tinybert.compress.export import export_onnx
 from tinybert.compress.measure import latencies, scores_of_forms
-from tinybert.compress.quantization import calibration_feeds, quantize_dynamic, quantize_static
+from tinybert.compress.quantization import INT8_FORMS, plan_int8, write_int8
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.files import atomic_folder, write_json
 from tinybert.glue.encoding import read_examples
@@ -29,20 +30,23 @@ def main(stage: Stage) -> None:
     with atomic_folder(paths.onnx(task.name, name)) as folder:
         ignore = shutil.ignore_patterns("*.safetensors")
         shutil.copytree(source, folder, ignore=ignore, dirs_exist_ok=True)
-        export_onnx(load_model(source), folder / "fp32.onnx")
-        quantize_dynamic(folder / "fp32.onnx", folder / "dynamic.onnx")
-        for form in ("qdq", "qoperator"):
-            quantize_static(
-                folder / "fp32.onnx",
-                folder / f"{form}.onnx",
-                form=form,
-                calibration=feeds,
-                method=calibration.method,
-                percentile=calibration.percentile,
-            )
-        metrics = scores_of_forms(folder, dev, task, threads=settings.latency.threads)
-        write_json(paths.latency(task.name, name), latencies(folder, settings.latency))
-    stage.write_metrics(metrics)
+        fp32 = folder / "fp32.onnx"
+        export_onnx(load_model(source), fp32)
+        plan = plan_int8(
+            fp32,
+            feeds,
+            method=calibration.method,
+            percentile=calibration.percentile,
+            smoothing=calibration.smoothing,
+            tolerance=settings.search.tolerance,
+            search_examples=settings.search.examples,
+        )
+        for form in INT8_FORMS:
+            write_int8(fp32, folder / f"{form}.onnx", form=form, plan=plan)
+        metrics = scores_of_forms(folder, dev, task, threads=settings.latency.threads, seed=params.seed)
+        write_json(paths.latency(task.name, name), latencies(folder, settings.latency, dev))
+    left = {part: plan.costs[part] for part in plan.in_float}
+    stage.write_metrics(metrics | {"search": {"moved_by_all_parts": sum(plan.costs.values()), "left_in_float": left}})
 
 
 if __name__ == "__main__":

@@ -58,6 +58,6 @@ def test_each_benchmark_is_told_the_texts_in_its_own_options():
 
 def test_all_that_is_run_is_there():
     names = [name for name, *_ in everything.BENCHMARKS]
-    assert {"general_distill", "task_distill", "prediction", "augment", "corpus"} == set(names)
+    assert {"general_distill", "task_distill", "prediction", "augment", "inference", "corpus"} == set(names)
     assert all(hasattr(importlib.import_module(f"benchmarks.{name}"), "main") for name in names)
     assert everything.REPORT == ROOT / "reports/benchmarks.md"

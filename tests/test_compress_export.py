@@ -8,7 +8,7 @@ import torch
 
 from tinybert.compress import export
 from tinybert.compress.export import export_onnx, feeds_of
-from tinybert.compress.latency import open_session, predict
+from tinybert.compress.latency import open_session, predict, session_of
 from tinybert.models.activations import Batch
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
@@ -65,6 +65,25 @@ def test_what_stands_in_padding_changes_nothing(exported):
     np.testing.assert_allclose(predict(session, padded), predict(session, feeds), atol=1e-6)
     unmasked = padded | {"attention_mask": np.ones((2, 12), dtype=np.int64)}
     assert np.abs(predict(session, unmasked) - predict(session, feeds)).max() > 1e-3
+
+
+def test_the_graph_does_no_work_that_the_logits_do_not_need(exported):
+    graph = onnx.load(exported[1]).graph
+    found = [node.op_type for node in graph.node]
+    assert found.count("MultiHeadAttention") == 2  # no step of attention stands by itself
+    assert not {"Softmax", "Where", "IsNaN", "Transpose"} & set(found)
+    session = open_session_with_output(
+        exported[1], "/model/bert/layer.1/output/LayerNorm_1/LayerNormalization_output_0"
+    )
+    (states,) = session.run(None, feeds_of(padded_batch([4, 9], 9)))
+    assert states.shape == (2, 1, 16)  # of the last layer the [CLS] row alone
+
+
+def open_session_with_output(path, name):
+    model = onnx.load(path)
+    del model.graph.output[:]
+    model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    return session_of(model)
 
 
 def test_names_types_and_free_sizes(exported):

@@ -242,11 +242,20 @@ class Calibration(Section):
     batch_size: Positive
     method: Literal["minmax", "entropy", "percentile"]
     percentile: Annotated[Real, Field(gt=50, le=100)]
+    smoothing: Share
+
+
+class Search(Section):
+    """What is sensitive and stays in floating point."""
+
+    tolerance: NonNegative
+    examples: Positive
 
 
 class Latency(Section):
     batch_sizes: tuple_of(Positive, min_length=1)
     length_tokens: Annotated[int, Field(ge=3, le=512)]
+    dev_examples: Positive
     warmup_runs: Count
     runs: Positive
     threads: Positive
@@ -257,6 +266,7 @@ class Quantization(Section):
 
     models: tuple_of(Name, min_length=1)
     calibration: Calibration
+    search: Search
     latency: Latency
 
 

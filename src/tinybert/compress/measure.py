@@ -5,19 +5,21 @@ from pathlib import Path
 import numpy as np
 
 from tinybert.compress.export import feeds_of
-from tinybert.compress.latency import measure_latency_ms, open_session, predict
+from tinybert.compress.latency import measure_latency_ms, open_session, predict, random_feeds
 from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
 from tinybert.files import file_sizes_mb, read_json
 from tinybert.glue.encoding import Encoded
-from tinybert.glue.scoring import score
+from tinybert.glue.scoring import METRICS, score
 from tinybert.glue.tasks import Task
 
+RESAMPLES = 1000
 FORMS = ("fp32", "dynamic", "qdq", "qoperator")
 
 
-def scores_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threads: int) -> dict[str, dict]:
+def scores_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threads: int, seed: int) -> dict[str, dict]:
     """For each form in `folder`: dev metrics, share of predictions equal to FP32's (None for a
-    regression), and file size in MB (10^6 bytes), raw and compressed.
+    regression), the 95 % interval of the headline score less FP32's, and file size in MB (10^6 bytes), raw and
+    compressed.
     """
     results, reference = {}, None
     for form in FORMS:
@@ -27,9 +29,27 @@ def scores_of_forms(folder: str | Path, examples: Encoded, task: Task, *, thread
         results[form] = {
             "dev": score(task, predictions, examples.labels),
             "agreement": None if task.is_regression else float(np.mean(predictions == reference)),
+            "difference_95": bootstrap_interval(task, predictions, reference, examples.labels, seed=seed),
             "size_mb": file_sizes_mb(path),
         }
     return results
+
+
+def bootstrap_interval(
+    task: Task, predictions: np.ndarray, reference: np.ndarray, labels: np.ndarray, *, seed: int
+) -> dict[str, float]:
+    """95 % interval of the score of `predictions` less that of `reference`: paired percentile bootstrap.
+
+    Both are scored on the same rows, drawn with repetition (Efron & Tibshirani 1993, ch. 13).
+    """
+    if np.array_equal(predictions, reference):
+        return {"low": 0.0, "high": 0.0}
+    rng, metric, differences = np.random.default_rng(seed), METRICS[task.headline], []
+    for _ in range(RESAMPLES):
+        rows = rng.integers(len(labels), size=len(labels))
+        differences.append(metric(predictions[rows], labels[rows]) - metric(reference[rows], labels[rows]))
+    low, high = np.percentile(differences, [2.5, 97.5])
+    return {"low": float(low), "high": float(high)}
 
 
 def _predictions(path: Path, examples: Encoded, task: Task, *, threads: int) -> np.ndarray:
@@ -42,21 +62,30 @@ def _predictions(path: Path, examples: Encoded, task: Task, *, threads: int) -> 
     return decide(logits, task)
 
 
-def latencies(folder: str | Path, settings) -> dict[str, dict]:
-    """Milliseconds a batch for each form and batch size, by the latency section of params."""
+def latencies(folder: str | Path, settings, examples: Encoded) -> dict[str, dict]:
+    """Milliseconds a batch for each form and batch size, by the latency section of params.
+
+    batch_<n>: rows of `length_tokens` random tokens; dev_batch_<n>: rows of `examples` at their real lengths,
+    spread evenly over them, neighbours in length together. Median and spread each.
+    """
     vocab_size = read_json(Path(folder) / "config.json")["vocab_size"]
-    results: dict = {"threads": settings.threads, "length_tokens": settings.length_tokens}
+    real = _spread(examples, settings.dev_examples)
+    results: dict = {"threads": settings.threads, "length_tokens": settings.length_tokens, "dev_examples": len(real)}
     for form in FORMS:
         session = open_session(Path(folder) / f"{form}.onnx", settings.threads)
-        results[form] = {
-            f"batch_{batch_size}": measure_latency_ms(
-                session,
-                batch_size=batch_size,
-                length_tokens=settings.length_tokens,
-                vocab_size=vocab_size,
-                warmup_runs=settings.warmup_runs,
-                runs=settings.runs,
-            )
-            for batch_size in settings.batch_sizes
-        }
+        results[form] = {}
+        for batch_size in settings.batch_sizes:
+            feeds = random_feeds(batch_size, settings.length_tokens, vocab_size)
+            full = measure_latency_ms(session, [feeds] * settings.runs, warmup_runs=settings.warmup_runs)
+            rows = [feeds_of(batch) for _, batch in real.batches(batch_size)]
+            lifelike = measure_latency_ms(session, rows, warmup_runs=settings.warmup_runs)
+            results[form] |= {f"batch_{batch_size}": full, f"dev_batch_{batch_size}": lifelike}
     return results
+
+
+def _spread(examples: Encoded, count: int) -> Encoded:
+    """At most `count` rows, evenly spread over the lengths."""
+    order = np.argsort(examples.lengths, kind="stable")
+    rows = order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)]
+    parts = ([values[row] for row in rows] for values in (examples.input_ids, examples.token_type_ids))
+    return Encoded(*parts, labels=None)

@@ -46,27 +46,39 @@ def plan_int8(
     percentile: float,
     smoothing: float,
     tolerance: float,
-    search_batches: int,
+    search_examples: int,
 ) -> Plan:
     """Calibrates the FP32 file and searches for what must stay in float.
 
     method, percentile, smoothing: see `calibrate`. tolerance: mean squared move of the logits, as a share of
-    their mean square, that INT8 may cost. search_batches: how many of the calibration batches the search reads,
-    spread evenly over them. UserError without calibration batches, or without anything to quantize.
+    their mean square, that INT8 may cost. search_examples: how many of the calibration's rows the search reads, in
+    whole batches, half of them at most; these set no range, for a range errs least on the rows that set it.
+    UserError without calibration batches, or without anything to quantize.
     """
     if not calibration:
         raise UserError(f"{fp32}: no calibration batches; quantization needs at least one training example")
+    ranging, searched = _split(calibration, search_examples)
     model = read_graph(fp32)
     parts = quantizable(model)
     products = [part for part in parts if isinstance(part, Product)]
-    activations = calibrate(
-        model, products, calibration, method=method, percentile=percentile, smoothing=smoothing
-    )
-    count = min(search_batches, len(calibration))
-    searched = [calibration[number * len(calibration) // count] for number in range(count)]
+    activations = calibrate(model, products, ranging, method=method, percentile=percentile, smoothing=smoothing)
     costs = costs_of_parts(model, parts, activations, searched)
     sizes = {part.name: part.weight.size for part in parts}
     return Plan(activations, costs, tuple(left_in_float(costs, sizes, tolerance)))
+
+
+def _split(calibration: Sequence[Feeds], search_examples: int) -> tuple[list[Feeds], list[Feeds]]:
+    """The batches that set ranges, and those of the search, evenly spread over the lengths; a lone batch is both."""
+    total = len(calibration)
+    if total == 1:
+        return list(calibration), list(calibration)
+    rows = sum(len(feeds["input_ids"]) for feeds in calibration)
+    count = min(max(1, round(search_examples * total / rows)), total // 2)
+    chosen = {(2 * number + 1) * total // (2 * count) for number in range(count)}
+    parts = [
+        [feeds for number, feeds in enumerate(calibration) if (number in chosen) is kept] for kept in (False, True)
+    ]
+    return parts[0], parts[1]
 
 
 def write_int8(fp32: str | Path, path: str | Path, *, form: str, plan: Plan) -> None:
@@ -151,7 +163,7 @@ class _Rewriting:
             self._node("Add", [product, self._constant(f"{part.name}_bias", part.bias)], part.output)
 
     def _integers(self, name: str, activation: Activation) -> tuple[str, str, str]:
-        """The names of a tensor as uint8, of its scale and of its zero point; made once for all products that read it."""
+        """Names of a tensor as uint8, of its scale and its zero point; made once for all products that read it."""
         found = (f"{name}_uint8", f"{name}_scale", f"{name}_zero_point")
         if name in self.prepared:
             return found

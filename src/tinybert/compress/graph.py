@@ -1,0 +1,90 @@
+"""What of an ONNX graph can become INT8: products with a weight matrix, and embedding tables."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from tinybert.errors import UserError
+
+ALLOWED = (
+    "a BERT allows dynamic, qdq and qoperator with all its Linear layers and embeddings; a BiLSTM the same forms with "
+    "its LSTM in floating point"
+)
+
+
+@dataclass(frozen=True)
+class Product:
+    """input · weight + bias. weight: (in, out) float32; bias: (out,) or None; nodes: those that compute it now."""
+
+    name: str
+    input: str
+    output: str
+    weight: np.ndarray
+    bias: np.ndarray | None
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows looked up by number. weight: (rows, width) float32."""
+
+    name: str
+    input: str
+    output: str
+    weight: np.ndarray
+    nodes: tuple[str, ...]
+
+
+def read_graph(path: str | Path) -> onnx.ModelProto:
+    """The FP32 model of an ONNX file; UserError without the file."""
+    if not Path(path).is_file():
+        raise UserError(f"{path}: absent; an FP32 ONNX file is expected, export the model first")
+    return onnx.load(path)
+
+
+def quantizable(model: onnx.ModelProto) -> list[Product | Table]:
+    """The parts that INT8 pays for, in the order of the graph.
+
+    Not among them: products of two activations (attention), and the one that makes the logits, whose few weights
+    save nothing. UserError where there is none.
+    """
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    found = [part for node in model.graph.node if (part := _part(node, model.graph, weights)) is not None]
+    parts = [part for part in found if part.output != "logits"]
+    if not parts:
+        raise UserError(f"{model.graph.name}: no Linear layer and no embedding to quantize; {ALLOWED}")
+    return parts
+
+
+def _part(node: onnx.NodeProto, graph: onnx.GraphProto, weights: dict) -> Product | Table | None:
+    tensors = [weights.get(name) for name in node.input]
+    if node.op_type == "Gather" and _is_matrix(tensors[0]):
+        return Table(node.name, node.input[1], node.output[0], numpy_helper.to_array(tensors[0]), (node.name,))
+    if node.op_type == "Gemm" and _is_matrix(tensors[1]):
+        weight = numpy_helper.to_array(tensors[1])
+        is_transposed = any(each.name == "transB" and each.i for each in node.attribute)
+        bias = numpy_helper.to_array(tensors[2]) if len(tensors) > 2 else None
+        weight = weight.T if is_transposed else weight
+        return Product(node.name, node.input[0], node.output[0], weight, bias, (node.name,))
+    if node.op_type == "MatMul" and _is_matrix(tensors[1]):
+        return _with_bias(node, numpy_helper.to_array(tensors[1]), graph, weights)
+    return None
+
+
+def _is_matrix(tensor: onnx.TensorProto | None) -> bool:
+    return tensor is not None and len(tensor.dims) == 2 and tensor.data_type == onnx.TensorProto.FLOAT
+
+
+def _with_bias(node: onnx.NodeProto, weight: np.ndarray, graph: onnx.GraphProto, weights: dict) -> Product:
+    """The product together with the sum behind it, where that adds a constant vector."""
+    readers = [each for each in graph.node if node.output[0] in each.input]
+    if len(readers) == 1 and readers[0].op_type == "Add":
+        for name in readers[0].input:
+            if name in weights and list(weights[name].dims) == [weight.shape[1]]:
+                bias = numpy_helper.to_array(weights[name])
+                names = (node.name, readers[0].name)
+                return Product(node.name, node.input[0], readers[0].output[0], weight, bias, names)
+    return Product(node.name, node.input[0], node.output[0], weight, None, (node.name,))
