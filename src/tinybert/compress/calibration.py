@@ -24,8 +24,7 @@ from tinybert.glue.encoding import Encoded
 
 Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
 
-METHODS = ("minmax", "entropy", "percentile")
-LEAST_GAIN = 4.0  # a tensor is smoothed where that divides the expected squared rounding error by this at least
+LEAST_GAIN = 4.0  # a tensor is smoothed where that divides its own expected squared rounding error by this
 BINS = 2048
 SMALLEST_SHARE = 1e-3  # of the largest channel: below it a channel counts as this large
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tinybert.compress.calibration import Feeds
 from tinybert.compress.export import feeds_of
 from tinybert.compress.latency import measure_latency_ms, open_session, predict, random_feeds
 from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
@@ -65,8 +66,8 @@ def _predictions(path: Path, examples: Encoded, task: Task, *, threads: int) -> 
 def latencies(folder: str | Path, settings, examples: Encoded) -> dict[str, dict]:
     """Milliseconds a batch for each form and batch size, by the latency section of params.
 
-    batch_<n>: rows of `length_tokens` random tokens; dev_batch_<n>: rows of `examples` at their real lengths,
-    spread evenly over them, neighbours in length together. Median and spread each.
+    batch_<n>: rows of `length_tokens` random tokens, `runs` times; dev_batch_<n>: rows of `examples` at their real
+    lengths, spread evenly over them, neighbours in length together, each batch once: its spread is that of lengths.
     """
     vocab_size = read_json(Path(folder) / "config.json")["vocab_size"]
     real = _spread(examples, settings.dev_examples)
@@ -77,10 +78,15 @@ def latencies(folder: str | Path, settings, examples: Encoded) -> dict[str, dict
         for batch_size in settings.batch_sizes:
             feeds = random_feeds(batch_size, settings.length_tokens, vocab_size)
             full = measure_latency_ms(session, [feeds] * settings.runs, warmup_runs=settings.warmup_runs)
-            rows = [feeds_of(batch) for _, batch in real.batches(batch_size)]
-            lifelike = measure_latency_ms(session, rows, warmup_runs=settings.warmup_runs)
+            lifelike = measure_latency_ms(session, _whole_batches(real, batch_size), warmup_runs=settings.warmup_runs)
             results[form] |= {f"batch_{batch_size}": full, f"dev_batch_{batch_size}": lifelike}
     return results
+
+
+def _whole_batches(examples: Encoded, batch_size: int) -> list[Feeds]:
+    """The batches of that size; the last, smaller one only where there is no other."""
+    batches = [feeds_of(batch) for _, batch in examples.batches(batch_size)]
+    return batches[: max(1, len(examples) // batch_size)]
 
 
 def _spread(examples: Encoded, count: int) -> Encoded:

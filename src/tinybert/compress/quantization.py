@@ -74,7 +74,7 @@ def _split(calibration: Sequence[Feeds], search_examples: int) -> tuple[list[Fee
         return list(calibration), list(calibration)
     rows = sum(len(feeds["input_ids"]) for feeds in calibration)
     count = min(max(1, round(search_examples * total / rows)), total // 2)
-    chosen = {(2 * number + 1) * total // (2 * count) for number in range(count)}
+    chosen = {number * total // count for number in range(count)}  # never the longest, which set ranges
     parts = [
         [feeds for number, feeds in enumerate(calibration) if (number in chosen) is kept] for kept in (False, True)
     ]
@@ -86,8 +86,11 @@ def write_int8(fp32: str | Path, path: str | Path, *, form: str, plan: Plan) -> 
 
     form: "dynamic" (DynamicQuantizeLinear: the inputs of products are scaled anew for each batch, so a row's logits
     depend a little on the rows beside it), "qdq" (standard operators: float products between QuantizeLinear and
-    DequantizeLinear, which the runtime fuses), "qoperator" (integer products of the runtime's own, as it runs them).
+    DequantizeLinear, which the runtime fuses, all but the pooler's), "qoperator" (integer products of the runtime's
+    own, as it runs them).
     """
+    if form not in INT8_FORMS:
+        raise ValueError(f"{form!r}: one of {', '.join(INT8_FORMS)} is expected")
     model = read_graph(fp32)
     parts = [part for part in quantizable(model) if part.name not in plan.in_float]
     _Rewriting(model, form, plan.activations).replace(parts)

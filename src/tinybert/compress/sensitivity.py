@@ -20,13 +20,10 @@ def left_in_float(costs: Mapping[str, float], sizes: Mapping[str, int], toleranc
     costs and sizes: of each part. Errors of rounding are independent, so their mean squares add up.
     """
     order = sorted(costs, key=lambda name: (-costs[name] / sizes[name], name))
-    total, left = sum(costs.values()), []
-    for name in order:
-        if total <= tolerance:
-            break
-        left.append(name)
-        total -= costs[name]
-    return left
+    for count in range(len(order)):
+        if sum(costs[name] for name in order[count:]) <= tolerance:
+            return order[:count]
+    return order
 
 
 def costs_of_parts(
@@ -74,18 +71,19 @@ def switchable(
     found.CopyFrom(model)
     graph = found.graph
     graph.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(parts)]))
-    replaced = {name: (number, part) for number, part in enumerate(parts) for name in part.nodes}
-    nodes, done = [], set()
+    last = {part.nodes[-1]: number for number, part in enumerate(parts)}
+    gone = {name for part in parts for name in part.nodes}
+    nodes = []
     for node in graph.node:
-        if node.name not in replaced:
+        if node.name in last:
+            nodes += _switched(graph, last[node.name], parts[last[node.name]], activations)
+        elif node.name not in gone:
             nodes.append(node)
-            continue
-        number, part = replaced[node.name]
-        if node.name == part.nodes[-1] and number not in done:
-            done.add(number)
-            nodes += _switched(graph, number, part, activations)
-    del graph.node[:]
+    read = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
+    graph.initializer.extend(kept)
     return found
 
 
