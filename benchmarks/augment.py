@@ -99,7 +99,7 @@ def run_ours(work: Work, precision: str, gun: StartGun) -> None:
     )
     tokenizer, vectors, turns = work.word_pieces(), work.vectors(), work.turns()
     for _ in gun:
-        rows = [{"sentence": text} for text in next(turns)]
+        rows = [{"sentence": text, "idx": number} for number, text in enumerate(next(turns))]
         substitute(rows, COLA, settings=settings, masked_lm=masked_lm, tokenizer=tokenizer, vectors=vectors, seed=0)
 
 
