@@ -46,8 +46,10 @@ def main() -> None:
     parser.add_argument("--task", default="cola", choices=TASKS)
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    params = Declared(load_params(), ("seed", "precision", "optimizer", "glue", "students"))
-    task, name = TASKS[options.task], params.glue.students[0]
+    task = TASKS[options.task]
+    keys = ("seed", "precision", "optimizer", "students", "glue.students", "glue.kept_answers_gb", f"glue.{task.name}")
+    params = Declared(load_params(), keys)
+    name = params.glue.students[0]
     print(f"{name} on {task.name}, {task.headline} on the dev split, {options.seeds} seeds")
     found: dict[str, list[tuple[float, float]]] = {order: [] for order in ORDERS}
     for seed in range(params.seed, params.seed + options.seeds):
