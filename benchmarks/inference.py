@@ -19,6 +19,7 @@ import onnxruntime
 import torch
 
 from benchmarks import ours
+from benchmarks.general_distill import SIZES, Work
 from benchmarks.reference import Shape
 from benchmarks.timing import hardware
 from tinybert.compress.calibration import Activation, calibrate
@@ -34,23 +35,6 @@ CALIBRATION_ROWS = 2
 # The published reproduction's INT8 BERT-base ran at 1.9 (QOperator) and 0.8 (QDQ) times its FP32.
 LEAST_SPEED_UPS = {"dynamic": 3.0, "qdq": 2.0, "qoperator": 3.0}
 LEAST_RATIO, LARGEST_FILE_MB = 28.0, 15.0
-
-
-@dataclass(frozen=True)
-class Work:
-    """What all do: the models, and the rows of a batch."""
-
-    teacher: Shape
-    student: Shape
-    vocabulary: int
-    batch_rows: int
-    length_tokens: int
-
-
-SIZES = {
-    "published": Work(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), 30522, batch_rows=32, length_tokens=128),
-    "small": Work(Shape(4, 24, 48, 3), Shape(2, 12, 24, 3), 50, batch_rows=4, length_tokens=16),
-}
 
 
 @dataclass

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.calibration import Activation, calibration_feeds
+from tinybert.compress.calibration import Activation, _factors, calibration_feeds
 from tinybert.compress.export import export_onnx, feeds_of
 from tinybert.compress.graph import quantizable, read_graph
 from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
@@ -239,6 +239,17 @@ def test_the_search_finds_the_sensitive_part(tmp_path):
     plan = planned(tmp_path / "fp32.onnx", smoothing=0.0, tolerance=0.01)
     assert plan.in_float == ("/model/dense/Gemm",)
     assert plan.costs["/model/dense/Gemm"] > 0.01
+
+
+def test_smoothing_factors_by_hand():
+    """Channels that reach 512 and 1, weights up to .01 and 1; factors have the geometric mean 1."""
+    least, greatest = np.array([-512.0, -1.0]), np.array([300.0, 0.5])
+    weight = np.array([[0.01, -0.005], [1.0, 0.2]])
+    # α = 1: 512 and 1 over sqrt(512). α = .75: 512^.75 / .01^.25 = 340.371 and 1 over its root.
+    np.testing.assert_allclose(_factors(least, greatest, weight, 1.0), [22.62742, 0.0441942], rtol=1e-5)
+    np.testing.assert_allclose(_factors(least, greatest, weight, 0.75), [18.44914, 0.0542031], rtol=1e-5)
+    assert _factors(np.array([-1.0, -1.0]), np.array([1.0, 1.0]), weight, 0.9) is None  # nothing to even out
+    assert _factors(least, greatest, weight, 0.0) is None
 
 
 def test_smoothing_mends_a_channel_far_larger_than_the_rest(tmp_path):

@@ -1,5 +1,6 @@
 """What of an ONNX graph can become INT8: products with a weight matrix, and embedding tables."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,28 @@ def quantizable(model: onnx.ModelProto) -> list[Product | Table]:
     if not parts:
         raise UserError(f"{model.graph.name}: no Linear layer and no embedding to quantize; {ALLOWED}")
     return parts
+
+
+def replace_parts(
+    model: onnx.ModelProto,
+    parts: Sequence[Product | Table],
+    nodes_of: Callable[[Product | Table], list[onnx.NodeProto]],
+) -> None:
+    """Puts `nodes_of` each part in the place of its nodes, and drops the weights that no node reads any more."""
+    graph = model.graph
+    last = {part.nodes[-1]: part for part in parts}
+    gone = {name for part in parts for name in part.nodes}
+    nodes = []
+    for node in graph.node:
+        if node.name in last:
+            nodes += nodes_of(last[node.name])
+        elif node.name not in gone:
+            nodes.append(node)
+    read = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(kept)
 
 
 def _part(node: onnx.NodeProto, graph: onnx.GraphProto, weights: dict) -> Product | Table | None:

@@ -30,8 +30,8 @@ class Pruner(ABC):
     ramp_steps: optimizer steps until the target is reached; every one of them raises the masks, which then stay. The
     published run raises them once an epoch, 5 or 6 times in all.
 
-    To be built when the model is on its device. UserError when an
-    argument is out of range, or the model has nothing to prune.
+    To be built when the model is on its device. UserError when an argument is out of range, or the model has nothing
+    to prune.
     """
 
     def __init__(self, model: nn.Module, *, target: float, schedule: str, ramp_steps: int) -> None:

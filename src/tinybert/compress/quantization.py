@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tinybert.compress.calibration import Activation, Feeds, calibrate
-from tinybert.compress.graph import Product, Table, quantizable, read_graph
+from tinybert.compress.graph import Product, Table, quantizable, read_graph, replace_parts
 from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
 from tinybert.compress.sensitivity import costs_of_parts, left_in_float
 from tinybert.errors import UserError
@@ -106,27 +106,21 @@ class _Rewriting:
         self.form = form
         self.activations = activations
         self.constants: dict[str, onnx.TensorProto] = {}
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes: list[onnx.NodeProto] = []  # of the part at hand
         self.prepared: set[str] = set()  # inputs that are integers already
 
     def replace(self, parts: Sequence[Product | Table]) -> None:
-        """Rewrites the model's graph, and drops the weights that no node reads any more."""
-        graph = self.model.graph
-        last = {part.nodes[-1]: part for part in parts}
-        gone = {name for part in parts for name in part.nodes}
-        for node in graph.node:
-            if node.name in last:
-                part = last[node.name]
-                self._table(part) if isinstance(part, Table) else self._product(part)
-            elif node.name not in gone:
-                self.nodes.append(node)
-        read = {name for node in self.nodes for name in node.input}
-        kept = [tensor for tensor in graph.initializer if tensor.name in read]
-        del graph.node[:], graph.initializer[:], graph.value_info[:]
-        graph.node.extend(self.nodes)
-        graph.initializer.extend([*kept, *self.constants.values()])
+        """Rewrites the model's graph."""
+        replace_parts(self.model, parts, self._nodes_of)
+        del self.model.graph.value_info[:]
+        self.model.graph.initializer.extend(self.constants.values())
         if ORT_DOMAIN not in {entry.domain for entry in self.model.opset_import}:
             self.model.opset_import.append(helper.make_opsetid(ORT_DOMAIN, 1))
+
+    def _nodes_of(self, part: Product | Table) -> list[onnx.NodeProto]:
+        self.nodes = []
+        self._table(part) if isinstance(part, Table) else self._product(part)
+        return self.nodes
 
     def _table(self, part: Table) -> None:
         """Looks up integers and their row's scale: one scale a table would cost ten times the error."""

@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tinybert.compress.calibration import Activation, Feeds
-from tinybert.compress.graph import Product, Table
+from tinybert.compress.graph import Product, Table, replace_parts
 from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
 from tinybert.compress.latency import session_of
 
@@ -71,19 +71,8 @@ def switchable(
     found.CopyFrom(model)
     graph = found.graph
     graph.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(parts)]))
-    last = {part.nodes[-1]: number for number, part in enumerate(parts)}
-    gone = {name for part in parts for name in part.nodes}
-    nodes = []
-    for node in graph.node:
-        if node.name in last:
-            nodes += _switched(graph, last[node.name], parts[last[node.name]], activations)
-        elif node.name not in gone:
-            nodes.append(node)
-    read = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(nodes)
-    graph.initializer.extend(kept)
+    numbers = {part.name: number for number, part in enumerate(parts)}
+    replace_parts(found, parts, lambda part: _switched(graph, numbers[part.name], part, activations))
     return found
 
 
