@@ -119,6 +119,15 @@ def test_a_graph_that_differs_is_refused_and_leaves_no_file(tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_graph_that_differs_on_real_rows_alone_is_refused(tmp_path, monkeypatch):
+    right = export.predict
+    off = lambda session, feeds: right(session, feeds) + 2e-4 * (len(feeds["input_ids"]) == 4)  # noqa: E731
+    monkeypatch.setattr(export, "predict", off)
+    export_onnx(classifier(), tmp_path / "unseen.onnx", real_rows=[padded_batch([2, 3], 3)])
+    with pytest.raises(RuntimeError, match="at batch 4, length 9"):
+        export_onnx(classifier(), tmp_path / "bad.onnx", real_rows=[padded_batch([9, 2, 3, 4], 9)])
+
+
 def test_nothing_is_spilled(tmp_path, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tinybert.compress.export import export_onnx
-from tinybert.compress.measure import FORMS, bootstrap_interval, latencies, scores_of_forms
+from tinybert.compress.measure import FORMS, latencies, scores_of_forms
 from tinybert.files import write_json
 from tinybert.glue.encoding import Encoded
 from tinybert.glue.tasks import TASKS
@@ -36,16 +36,6 @@ def test_forms_are_compared_with_fp32_on_the_same_rows(folder):
     assert found["qdq"]["dev"] == found["fp32"]["dev"]
     assert found["qdq"]["difference_95"] == {"low": 0.0, "high": 0.0}
     assert found["qoperator"]["difference_95"]["low"] < found["qoperator"]["difference_95"]["high"]
-
-
-def test_the_bootstrap_interval_is_that_of_a_binomial():
-    # 400 rows, of which one model has 40 wrong that the other has right: the difference is -0.1 in the mean, with a
-    # standard error of sqrt(.1 · .9 / 400) = .015; ± 1.96 of these
-    labels = np.zeros(400, dtype=np.int64)
-    predictions = (np.arange(400) < 40).astype(np.int64)
-    found = bootstrap_interval(TASKS["sst2"], predictions, labels, labels, seed=0)
-    assert found == pytest.approx({"low": -0.1294, "high": -0.0706}, abs=0.004)
-    assert found == bootstrap_interval(TASKS["sst2"], predictions, labels, labels, seed=0)
 
 
 def test_latencies_of_full_rows_and_of_dev_rows(folder):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from tests.builders import TEACHER, batch, classifier, masked_lm
 from tinybert.errors import UserError
-from tinybert.models.activations import Wanted
+from tinybert.models.activations import RealTokens, Wanted
 from tinybert.models.bert import Bert, BertConfig
 from tinybert.models.folder import load_classifier, load_model, save_model
 
@@ -48,22 +49,24 @@ def hugging_face(tmp_path_factory):
 
 def test_masked_lm_equals_hugging_face(hugging_face):
     folder, theirs = hugging_face
-    example = batch(positions=torch.arange(21))
+    example = batch()
+    example = replace(example, positions=example.mask.flatten().nonzero().flatten())
     ours = load_model(folder / "lm")(example, EVERYTHING)
     real = example.mask.numpy()
-    assert ours.logits.detach().view(3, 7, -1).numpy()[real] == pytest.approx(theirs["logits"][real], abs=1e-5)
+    assert ours.logits.detach().numpy() == pytest.approx(theirs["logits"][real], abs=1e-5)
     for layer in range(3):
-        found = ours.hidden[layer].detach().numpy()[real]
-        assert found == pytest.approx(theirs[f"arr_{layer}"][real], abs=1e-5)
+        assert ours.hidden[layer].detach().numpy() == pytest.approx(theirs[f"arr_{layer}"][real], abs=1e-5)
 
 
 def test_softmax_of_our_scores_is_hugging_faces_attention(hugging_face):
     folder, theirs = hugging_face
     example = batch(positions=torch.arange(2))
     scores = load_model(folder / "lm")(example, EVERYTHING).scores
+    queries = np.broadcast_to(example.mask.numpy()[:, None, :, None], (3, 3, 7, 7))
     for layer in (1, 2):
         masked = scores[layer].masked_fill(~example.mask[:, None, None, :], -torch.inf).softmax(-1)
-        assert masked.detach().numpy() == pytest.approx(theirs[f"attention_{layer}"], abs=1e-5)
+        found, expected = masked.detach().numpy()[queries], theirs[f"attention_{layer}"][queries]
+        assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_classifier_equals_hugging_face(hugging_face):
@@ -76,14 +79,17 @@ def test_scores_are_q_times_k_over_root_d_from_the_weights():
     model, example = masked_lm(), batch(positions=torch.arange(1))
     found = model(example, Wanted(frozenset({0}), frozenset({1})))
     layer = model.bert.encoder["layer"][0].attention["self"]
+    lengths = example.mask.sum(1).tolist()
     states = found.hidden[0].detach().double().numpy()
     weights = {name: part.detach().double().numpy() for name, part in layer.named_parameters()}
     query = states @ weights["query.weight"].T + weights["query.bias"]
     key = states @ weights["key.weight"].T + weights["key.bias"]
     for head in range(3):
         columns = slice(4 * head, 4 * head + 4)
-        expected = query[..., columns] @ key[..., columns].transpose(0, 2, 1) / np.sqrt(4)
-        assert found.scores[1][:, head].detach().numpy() == pytest.approx(expected, abs=1e-6)
+        rows = (np.split(part[:, columns], np.cumsum(lengths)[:-1]) for part in (query, key))
+        for row, (queries, keys) in enumerate(zip(*rows, strict=True)):
+            scores = found.scores[1][row, head, : lengths[row], : lengths[row]]
+            assert scores.detach().numpy() == pytest.approx(queries @ keys.T / np.sqrt(4), abs=1e-6)
 
 
 def test_queries_keys_and_values_are_those_of_the_weights():
@@ -110,8 +116,29 @@ def test_wider_padding_changes_nothing():
     model = masked_lm()
     narrow, wide = (model(batch(width=width, positions=torch.tensor([0])), EVERYTHING) for width in (7, 20))
     real = batch().mask
+    pairs = (real[:, :, None] & real[:, None, :])[:, None].expand(-1, 3, -1, -1)
     for layer in range(3):
-        assert torch.allclose(narrow.hidden[layer][real], wide.hidden[layer][:, :7][real], atol=1e-6)
+        assert torch.allclose(narrow.hidden[layer], wide.hidden[layer], atol=1e-6)
+    for layer in (1, 2):
+        assert torch.allclose(narrow.scores[layer][pairs], wide.scores[layer][..., :7, :7][pairs], atol=1e-6)
+
+
+def test_what_padding_holds_changes_nothing():
+    model, plain = classifier(), batch()
+    nonsense = replace(plain, input_ids=plain.input_ids.masked_fill(~plain.mask, 17))
+    assert torch.equal(model(plain).logits, model(nonsense).logits)
+
+
+def test_real_tokens_find_their_way_out_of_padding_and_back():
+    mask = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
+    real, rows = RealTokens(mask), torch.arange(18.0).view(3, 3, 2)
+    tokens = real.unpad(rows)
+    assert tokens[:, 0].tolist() == [0, 2, 6, 12, 14, 16]
+    assert torch.equal(real.pad(tokens), rows * mask[..., None])
+    assert real.first(tokens)[:, 0].tolist() == [0, 6, 12]
+    assert real.columns.tolist() == [0, 1, 0, 0, 1, 2]
+    assert real.rows.tolist() == [0, 0, 1, 2, 2, 2]
+    assert real.at(tokens, torch.tensor([7, 1, 3]))[:, 0].tolist() == [14, 2, 6]
 
 
 def test_nothing_above_the_highest_wanted_layer_is_computed():

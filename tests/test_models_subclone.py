@@ -54,7 +54,7 @@ def planted_teacher(kept=KEPT) -> MaskedLM:
 def scores_by_hand(teacher: MaskedLM, sample, dimensions) -> np.ndarray:
     """(heads, tokens, tokens) float64: q·k/√(teacher's head width) in layer 1, over `dimensions` of each head."""
     attention = teacher.bert.encoder["layer"][0].attention["self"]
-    states = teacher(sample, Wanted(hidden=frozenset({0}), logits=False)).hidden[0][sample.mask]
+    states = teacher(sample, Wanted(hidden=frozenset({0}), logits=False)).hidden[0]
     query, key = (
         (states.double() @ part.weight.double().T + part.bias.double()).detach().numpy().reshape(-1, 3, 8)
         for part in (attention.query, attention.key)
@@ -131,7 +131,7 @@ def hidden_loss(student: MaskedLM, projection, teacher: MaskedLM, sample) -> flo
     ours = student.eval()(sample, Wanted(hidden=frozenset({0, 1, 2}), logits=False)).hidden
     theirs = teacher(sample, Wanted(hidden=frozenset({0, 2, 4}), logits=False)).hidden
     pairs = ((0, 0), (1, 2), (2, 4))
-    return sum(losses.hidden(ours[a] @ projection.T, theirs[b], sample.mask).item() for a, b in pairs)
+    return sum(losses.hidden(ours[a] @ projection.T, theirs[b]).item() for a, b in pairs)
 
 
 def random_start(teacher: MaskedLM) -> tuple[MaskedLM, torch.Tensor]:
@@ -141,8 +141,8 @@ def random_start(teacher: MaskedLM) -> tuple[MaskedLM, torch.Tensor]:
     for sample in text():
         found = student(sample, Wanted(hidden=frozenset({0, 1, 2}), logits=False)).hidden
         target = teacher(sample, Wanted(hidden=frozenset({0, 2, 4}), logits=False)).hidden
-        ours += [found[index][sample.mask].detach() for index in (0, 1, 2)]
-        theirs += [target[index][sample.mask].detach() for index in (0, 2, 4)]
+        ours += [found[index].detach() for index in (0, 1, 2)]
+        theirs += [target[index].detach() for index in (0, 2, 4)]
     return student, torch.linalg.lstsq(torch.cat(ours), torch.cat(theirs)).solution.T
 
 

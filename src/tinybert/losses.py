@@ -1,8 +1,9 @@
 """Every distillation loss: one pure function of real tokens each; padding never changes a value.
 
-All return a scalar, a mean over what is real in the batch: rows, tokens, or (query, key) pairs. `mask` is
-(batch, length) bool, True on real tokens. Sums run over what is real and are divided by its count, so that
-neither the padded width nor what padding holds can matter. Inputs of half precision are compared in float32:
+All return a scalar, a mean over what is real in the batch: rows, tokens, or (query, key) pairs. States are those of
+real tokens alone, (tokens, width). Scores are padded, and `mask` is (batch, length) bool, True on real tokens: sums
+run over what is real and are divided by its count, so that neither the padded width nor what padding holds can matter.
+Inputs of half precision are compared in float32:
 a sum of many small squares has no place in eight bits. Every loss against a teacher is 0 where the student
 says what the teacher says.
 """
@@ -80,23 +81,21 @@ def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
     return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
 
 
-def hidden(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared difference of states, over real tokens and the teacher's dimensions.
+def hidden(student_states: Tensor, teacher_states: Tensor) -> Tensor:
+    """Mean squared difference of states, over tokens and the teacher's dimensions.
 
-    student_states: (batch, length, teacher width), already projected; teacher_states: the same shape.
+    student_states: (tokens, teacher width), already projected; teacher_states: the same shape.
     Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9 for the embedding output.
     """
-    squares = _squares(student_states, teacher_states).masked_fill(~mask[..., None], 0.0)
-    return squares.sum() / (mask.sum() * student_states.shape[-1])
+    return F.mse_loss(_wide(student_states), _wide(teacher_states))
 
 
-def cosine(student_states: Tensor, teacher_states: Tensor, mask: Tensor) -> Tensor:
-    """1 − cos of the angle between states, mean over real tokens. Shapes as in `hidden`.
+def cosine(student_states: Tensor, teacher_states: Tensor) -> Tensor:
+    """1 − cos of the angle between states, mean over tokens. Shapes as in `hidden`.
 
     Source: DistilBERT (Sanh et al. 2019, sec. 3), L_cos of the top hidden states.
     """
-    distances = 1.0 - F.cosine_similarity(_wide(student_states), _wide(teacher_states), dim=-1)
-    return distances.masked_fill(~mask, 0.0).sum() / mask.sum()
+    return (1.0 - F.cosine_similarity(_wide(student_states), _wide(teacher_states), dim=-1)).mean()
 
 
 def cls(student_states: Tensor, teacher_states: Tensor) -> Tensor:

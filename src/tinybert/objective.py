@@ -13,7 +13,7 @@ from tinybert.errors import UserError
 from tinybert.fitness import LOGIT_LOSSES, RELATION_LOSSES, SCORE_LOSSES, UNMAPPED_LOSSES
 from tinybert.layer_map import mapped_layers
 from tinybert.layer_weights import LayerWeights
-from tinybert.models.activations import Activations, Batch, Targets, Wanted
+from tinybert.models.activations import Activations, Batch, RealTokens, Targets, Wanted
 from tinybert.models.bert import BertConfig
 
 LEARNT = "objective.safetensors"
@@ -195,12 +195,12 @@ class Objective(nn.Module):
             "logits": lambda: losses.logits(student.logits, targets.logits),
             "attention": lambda: self._scores(losses.attention, student, targets, batch.mask),
             "attention_kl": lambda: self._scores(losses.attention_kl, student, targets, batch.mask),
-            "hidden": lambda: self._states(losses.hidden, range(1, self.layers + 1), student, targets, batch.mask),
-            "embedding": lambda: losses.hidden(self._projected(student, 0), targets.hidden[0], batch.mask),
-            "cosine": lambda: self._states(losses.cosine, [self.layers], student, targets, batch.mask),
-            "cls": lambda: self._cls(student, targets),
-            "query_key_relation": lambda: self._relation("queries", "keys", student, targets, batch.mask),
-            "value_relation": lambda: self._relation("values", "values", student, targets, batch.mask),
+            "hidden": lambda: self._states(losses.hidden, range(1, self.layers + 1), student, targets),
+            "embedding": lambda: losses.hidden(self._projected(student, 0), targets.hidden[0]),
+            "cosine": lambda: self._states(losses.cosine, [self.layers], student, targets),
+            "cls": lambda: self._cls(student, targets, batch.real),
+            "query_key_relation": lambda: self._relation("queries", "keys", student, targets, batch.real),
+            "value_relation": lambda: self._relation("values", "values", student, targets, batch.real),
         }
         return {name: terms[name]() for name in self.weights}
 
@@ -211,28 +211,31 @@ class Objective(nn.Module):
     def _scores(self, loss, student: Activations, targets: Targets, mask: Tensor) -> Tensor:
         return sum(loss(student.scores[layer], targets.scores[layer], mask) for layer in range(1, self.layers + 1))
 
-    def _states(self, loss, layers, student: Activations, targets: Targets, mask: Tensor) -> Tensor:
-        return sum(loss(self._projected(student, layer), targets.hidden[layer], mask) for layer in layers)
+    def _states(self, loss, layers, student: Activations, targets: Targets) -> Tensor:
+        return sum(loss(self._projected(student, layer), targets.hidden[layer]) for layer in layers)
 
-    def _cls(self, student: Activations, targets: Targets) -> Tensor:
+    def _cls(self, student: Activations, targets: Targets, real: RealTokens) -> Tensor:
         return sum(
-            losses.cls(self._projected(student, layer, first=True), targets.hidden[layer][:, 0])
+            losses.cls(self._project(layer, real.first(student.hidden[layer])), real.first(targets.hidden[layer]))
             for layer in self._cls_layers
         )
 
-    def _relation(self, left: str, right: str, student: Activations, targets: Targets, mask: Tensor) -> Tensor:
+    def _relation(self, left: str, right: str, student: Activations, targets: Targets, real: RealTokens) -> Tensor:
         """Of the top student layer and the teacher layer it is mapped to (MiniLM)."""
         top, heads = self.layers, self.imitation.relation_heads
         ours, theirs = (
-            {layer: losses.relation_scores(getattr(model, left)[layer], getattr(model, right)[layer], heads=heads)
+            {layer: losses.relation_scores(
+                real.pad(getattr(model, left)[layer]), real.pad(getattr(model, right)[layer]), heads=heads)
              for layer in layers}
             for model, layers in ((student, [top]), (targets, self.map.read(top)))
         )  # fmt: skip
-        return losses.attention_kl(ours[top], self.map.target(top, theirs), mask)
+        return losses.attention_kl(ours[top], self.map.target(top, theirs), real.mask)
 
-    def _projected(self, student: Activations, layer: int, *, first: bool = False) -> Tensor:
-        """Hidden states in the teacher's width, there already where the widths agree; `first`: of [CLS] alone."""
-        states = student.hidden[layer][:, 0] if first else student.hidden[layer]
+    def _projected(self, student: Activations, layer: int) -> Tensor:
+        return self._project(layer, student.hidden[layer])
+
+    def _project(self, layer: int, states: Tensor) -> Tensor:
+        """Hidden states in the teacher's width, there already where the widths agree."""
         name = self._projection_name(layer)
         return self.projections[name](states) if name in self.projections else states
 

@@ -132,7 +132,9 @@ def pack(questions: Sequence[Question], device: torch.device) -> Packed:
 def masked_states(masked_lm: MaskedLM, packed: Packed) -> Tensor:
     """The last hidden states of the masked tokens alone: (questions, width)."""
     embeddings = masked_lm.bert.embeddings
-    hidden = torch.cat([embeddings(ids, segments).flatten(0, 1) for ids, segments in packed.blocks])
+    positions = torch.arange(max(length for _, length in packed.shapes), device=packed.masked.device)
+    blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)
+    hidden = torch.cat([block.flatten(0, 1) for block in blocks])
     *lower, last = masked_lm.bert.encoder["layer"]
     for layer in lower:
         hidden = _layer_output(layer, hidden, hidden, packed.shapes)

@@ -3,6 +3,7 @@
 import copy
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from tinybert.compress.latency import open_session, predict
 from tinybert.files import atomic_file
-from tinybert.models.activations import Batch
+from tinybert.models.activations import Batch, RealTokens
 from tinybert.models.bert import BertConfig, Exposed, Layer, LayerWanted, SelfAttention, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier
 
@@ -56,10 +57,10 @@ class ServedAttention(SelfAttention):
 class ServedLastLayer(Layer):
     """The last layer, which computes the [CLS] row alone: the classifier reads no other."""
 
-    def forward(self, hidden: Tensor, mask: Tensor, wanted: LayerWanted) -> tuple[Tensor, Exposed]:
+    def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerWanted) -> tuple[Tensor, Exposed]:
         """(batch, length, width) -> (batch, 1, width)."""
         attend, first = self.attention["self"], hidden[:, :1]
-        context = attend(attend.query(first), attend.key(hidden), attend.value(hidden), mask, None)
+        context = attend.over(real, attend.query(first), attend.key(hidden), attend.value(hidden))
         attended = self.attention["output"](context, first)
         return self.output(F.gelu(self.intermediate["dense"](attended)), attended), Exposed(None)
 
@@ -76,19 +77,22 @@ class LogitsFromTensors(nn.Module):
         return self.model(batch).logits
 
 
-def export_onnx(model: SequenceClassifier | BiLstmClassifier, path: str | Path) -> None:
+def export_onnx(
+    model: SequenceClassifier | BiLstmClassifier, path: str | Path, *, real_rows: Sequence[Batch] = ()
+) -> None:
     """Writes the model, as it answers in evaluation mode, to one ONNX file.
 
     Inputs input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
     sizes free; output logits, float32 (batch, classes). The same weights give the same bytes.
-    RuntimeError, and no file, when ONNX Runtime and PyTorch differ by more than 1e-4 in any logit.
+    RuntimeError, and no file, when ONNX Runtime and PyTorch differ by more than 1e-4 in any logit, on made-up rows or
+    on the padded batches `real_rows`.
     """
     plain = LogitsFromTensors(copy.deepcopy(model).cpu().float()).eval()
     served = LogitsFromTensors(_served(model)).eval()
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "model.onnx"
         _trace(served, draft)
-        _compare(plain, draft)
+        _compare(plain, draft, real_rows)
         with atomic_file(path, "wb") as handle:
             handle.write(draft.read_bytes())
 
@@ -137,16 +141,17 @@ def _trace(served: LogitsFromTensors, path: Path) -> None:
     quant_pre_process(path, path, skip_symbolic_shape=True)  # constants folded
 
 
-def _compare(plain: LogitsFromTensors, path: Path) -> None:
-    """RuntimeError unless ONNX Runtime and PyTorch agree on padded batches of two shapes, neither the traced one."""
+def _compare(plain: LogitsFromTensors, path: Path, real_rows: Sequence[Batch]) -> None:
+    """RuntimeError unless ONNX Runtime and PyTorch agree on padded batches of several shapes, none the traced one."""
     session = open_session(path, 1)
-    for batch_size, length in ((1, 5), (3, 17)):
-        example = _padded_example(plain.model, batch_size=batch_size, length=length)
+    made_up = (_padded_example(plain.model, batch_size=rows, length=length) for rows, length in ((1, 5), (3, 17)))
+    made_up_feeds = [dict(zip(INPUT_NAMES, map(Tensor.numpy, parts), strict=True)) for parts in made_up]
+    for feeds in [*made_up_feeds, *map(feeds_of, real_rows)]:
         with torch.inference_mode():
-            expected = plain(*example).numpy()
-        found = predict(session, {name: part.numpy() for name, part in zip(INPUT_NAMES, example, strict=True)})
-        difference = float(np.abs(found - expected).max())
+            expected = plain(*map(torch.from_numpy, feeds.values())).numpy()
+        difference = float(np.abs(predict(session, feeds) - expected).max())
         if not difference <= LARGEST_DIFFERENCE:  # NaN is no agreement
+            batch_size, length = feeds["input_ids"].shape
             raise RuntimeError(
                 f"the exported graph differs from PyTorch by {difference:.2g} in a logit at batch {batch_size}, "
                 f"length {length}; at most {LARGEST_DIFFERENCE:g} is allowed"

@@ -7,13 +7,13 @@ import numpy as np
 from tinybert.compress.calibration import Feeds
 from tinybert.compress.export import feeds_of
 from tinybert.compress.latency import measure_latency_ms, open_session, predict, random_feeds
+from tinybert.evaluation.bootstrap import paired_interval
 from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
 from tinybert.files import file_sizes_mb, read_json
 from tinybert.glue.encoding import Encoded
-from tinybert.glue.scoring import METRICS, score
+from tinybert.glue.scoring import score
 from tinybert.glue.tasks import Task
 
-RESAMPLES = 1000
 FORMS = ("fp32", "dynamic", "qdq", "qoperator")
 
 
@@ -30,27 +30,10 @@ def scores_of_forms(folder: str | Path, examples: Encoded, task: Task, *, thread
         results[form] = {
             "dev": score(task, predictions, examples.labels),
             "agreement": None if task.is_regression else float(np.mean(predictions == reference)),
-            "difference_95": bootstrap_interval(task, predictions, reference, examples.labels, seed=seed),
+            "difference_95": paired_interval(task, [predictions], [reference], examples.labels, seed=seed),
             "size_mb": file_sizes_mb(path),
         }
     return results
-
-
-def bootstrap_interval(
-    task: Task, predictions: np.ndarray, reference: np.ndarray, labels: np.ndarray, *, seed: int
-) -> dict[str, float]:
-    """95 % interval of the score of `predictions` less that of `reference`: paired percentile bootstrap.
-
-    Both are scored on the same rows, drawn with repetition (Efron & Tibshirani 1993, ch. 13).
-    """
-    if np.array_equal(predictions, reference):
-        return {"low": 0.0, "high": 0.0}
-    rng, metric, differences = np.random.default_rng(seed), METRICS[task.headline], []
-    for _ in range(RESAMPLES):
-        rows = rng.integers(len(labels), size=len(labels))
-        differences.append(metric(predictions[rows], labels[rows]) - metric(reference[rows], labels[rows]))
-    low, high = np.percentile(differences, [2.5, 97.5])
-    return {"low": float(low), "high": float(high)}
 
 
 def _predictions(path: Path, examples: Encoded, task: Task, *, threads: int) -> np.ndarray:

@@ -48,8 +48,11 @@ class Encoded:
         return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], *of_rows)
 
     def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """All rows once, neighbours in length together: (indices, batch) pairs for evaluation."""
-        order = np.argsort(self.lengths, kind="stable")
+        """All rows once, neighbours in length together: (indices, batch) pairs for evaluation.
+
+        The longest come first: what follows fits into the memory that they took.
+        """
+        order = np.argsort(-self.lengths, kind="stable")
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             yield indices, self.batch(indices)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,9 +35,11 @@ class Wanted:
 class Activations:
     """The wanted outputs of one forward pass: one type for teacher and student.
 
-    hidden: index -> (batch, length, width).
+    Tokens are the real ones of the batch, row after row (`RealTokens`); scores alone are padded.
+
+    hidden: index -> (tokens, width).
     scores: layer -> (batch, heads, query, key), q·kᵀ/√d before mask and softmax.
-    queries, keys, values: layer -> (batch, length, width), all heads side by side.
+    queries, keys, values: layer -> (tokens, width), all heads side by side.
     logits: (batch, classes), or (predicted tokens, vocabulary) for a masked LM; None when not wanted.
     """
 
@@ -57,6 +60,53 @@ class Targets(Activations):
     """
 
 
+class RealTokens:
+    """Where the real tokens of padded rows are; models compute on these alone, and only attention on rows.
+
+    mask: (batch, length) bool, True on real tokens. In a graph that is exported, where nobody knows their number,
+    every place counts as a token and nothing is moved.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
+        self.index: Tensor | None = None  # (tokens,) int64 places in the flattened mask; None: nothing is moved
+        if not torch.onnx.is_in_onnx_export():
+            self.index = mask.flatten().nonzero().squeeze(1)
+
+    @property
+    def columns(self) -> Tensor:
+        """The place of each token in its row: (tokens,) int64."""
+        length = self.mask.shape[1]
+        return torch.arange(length, device=self.mask.device) if self.index is None else self.index % length
+
+    @property
+    def rows(self) -> Tensor:
+        """The row of each token: (tokens,) int64."""
+        return self.index // self.mask.shape[1]
+
+    def unpad(self, rows: Tensor) -> Tensor:
+        """(batch, length, …) -> (tokens, …)."""
+        return rows if self.index is None else rows.flatten(0, 1).index_select(0, self.index)
+
+    def pad(self, tokens: Tensor) -> Tensor:
+        """(tokens, width) -> (batch, length, width), zeros at padding."""
+        if self.index is None:
+            return tokens
+        padded = tokens.new_zeros(self.mask.numel(), tokens.shape[-1])
+        return padded.index_copy(0, self.index, tokens).unflatten(0, self.mask.shape)
+
+    def first(self, tokens: Tensor) -> Tensor:
+        """(tokens, width) -> (batch, width): the first token of each row, [CLS]."""
+        if self.index is None:
+            return tokens[:, 0]
+        lengths = self.mask.sum(dim=1)
+        return tokens[lengths.cumsum(0) - lengths]
+
+    def at(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """(tokens, width), int64 places of real tokens in the flattened mask -> the tokens there."""
+        return tokens[torch.searchsorted(self.index, places)]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Padded token ids with their labels.
@@ -75,6 +125,11 @@ class Batch:
     labels: Tensor | None = None
     positions: Tensor | None = None
     numbers: Tensor | None = None
+
+    @cached_property
+    def real(self) -> RealTokens:
+        """Where its real tokens are."""
+        return RealTokens(self.mask)
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""

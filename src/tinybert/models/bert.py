@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019) whose forward pass computes and exposes exactly what the losses ask for.
+"""BERT (Devlin et al., 2019) whose forward pass computes and exposes what the losses ask for, of real tokens alone.
 
 Parameter names and config.json are Hugging Face's, so folders move both ways (a test compares the
 outputs). The modules are ours for two reasons: distillation reads what that class does not return
@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.errors import UserError
-from tinybert.models.activations import Activations, Batch, Wanted
+from tinybert.models.activations import Activations, Batch, RealTokens, Wanted
+from tinybert.models.dropout import Dropout, dropout
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,20 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor) -> Tensor:
+        """Three of int64 that broadcast to one shape -> (that shape, width)."""
         summed = (
             self.word_embeddings(input_ids)
             + self.token_type_embeddings(token_type_ids)
             + self.position_embeddings(positions)
         )
         return self.dropout(self.LayerNorm(summed))
+
+    def of(self, batch: Batch) -> Tensor:
+        """The embeddings of a batch: (tokens, width)."""
+        return self(batch.real.unpad(batch.input_ids), batch.real.unpad(batch.token_type_ids), batch.real.columns)
 
 
 class SelfAttention(nn.Module):
@@ -112,14 +117,20 @@ class SelfAttention(nn.Module):
 
         mask: (batch, 1, 1, key) bool, True on real tokens.
         """
-        dropout = self.dropout if self.training else 0.0
+        dropped = self.dropout if self.training else 0.0
+        if scores is None and dropped and query.device.type == "cpu":  # whose fused kernel knows no dropout
+            scores = self.scores(query, key)
         query, key, value = (self._split(part) for part in (query, key, value))
         if scores is None:
-            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropped)
         else:
             weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
-            context = F.dropout(weights, dropout) @ value
+            context = dropout(weights, dropped) @ value
         return context.transpose(1, 2).flatten(2)
+
+    def over(self, real: RealTokens, query: Tensor, key: Tensor, value: Tensor, scores: Tensor | None = None) -> Tensor:
+        """The context of padded inputs at real tokens: (tokens, width)."""
+        return real.unpad(self(query, key, value, real.mask[:, None, None, :], scores))
 
     def _split(self, hidden: Tensor) -> Tensor:
         return hidden.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (batch, heads, length, head width)
@@ -132,7 +143,7 @@ class ResidualOutput(nn.Module):
         super().__init__()
         self.dense = nn.Linear(width_in, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
         return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
@@ -149,7 +160,7 @@ class LayerWanted:
 
 @dataclass(frozen=True)
 class Exposed:
-    """What a layer hands out beside its output: scores (batch, heads, query, key); q, k, v (batch, length, width)."""
+    """What a layer hands out beside its output: scores (batch, heads, query, key); q, k, v (tokens, width)."""
 
     scores: Tensor | None
     qkv: tuple[Tensor, Tensor, Tensor] | None = None
@@ -167,18 +178,20 @@ class Layer(nn.Module):
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.intermediate_size)})
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, mask: Tensor, wanted: LayerWanted) -> tuple[Tensor | None, Exposed]:
-        """The layer's output, unless nothing reads it, and what it exposes."""
+    def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerWanted) -> tuple[Tensor | None, Exposed]:
+        """The layer's output (tokens, width), unless nothing reads it, and what it exposes."""
         attend = self.attention["self"]
         query, key = attend.query(hidden), attend.key(hidden)
-        scores = attend.scores(query, key) if wanted.scores else None
+        padded = real.pad(query), real.pad(key)
+        scores = attend.scores(*padded) if wanted.scores else None
         if not (wanted.output or wanted.qkv):
             return None, Exposed(scores)
         value = attend.value(hidden)
         exposed = Exposed(scores, (query, key, value) if wanted.qkv else None)
         if not wanted.output:
             return None, exposed
-        attended = self.attention["output"](attend(query, key, value, mask, scores), hidden)
+        context = attend.over(real, *padded, real.pad(value), scores)
+        attended = self.attention["output"](context, hidden)
         return self.output(F.gelu(self.intermediate["dense"](attended)), attended), exposed
 
 
@@ -193,16 +206,15 @@ class Bert(nn.Module):
 
     def forward(self, batch: Batch, want: Wanted) -> tuple[Activations, Tensor]:
         """Runs the layers that `want` needs; returns its activations (no logits) and the last hidden state run."""
-        found = Activations()
-        mask = batch.mask[:, None, None, :]  # (batch, 1, 1, key)
-        hidden = self.embeddings(batch.input_ids, batch.token_type_ids)
+        found, real = Activations(), batch.real
+        hidden = self.embeddings.of(batch)
         if 0 in want.hidden:
             found.hidden[0] = hidden
         layers = list(self.encoder["layer"])
         last = len(layers) if want.logits else want.top_layer
         for number, layer in enumerate(layers[:last], start=1):
             is_read = want.logits or number < last or number in want.hidden
-            hidden, exposed = layer(hidden, mask, LayerWanted(is_read, number in want.scores, number in want.qkv))
+            hidden, exposed = layer(hidden, real, LayerWanted(is_read, number in want.scores, number in want.qkv))
             if number in want.scores:
                 found.scores[number] = exposed.scores
             if number in want.qkv:
@@ -211,9 +223,9 @@ class Bert(nn.Module):
                 found.hidden[number] = hidden
         return found, hidden
 
-    def pooled(self, hidden: Tensor) -> Tensor:
-        """(batch, length, width) -> (batch, width): the [CLS] state after the pooler."""
-        return torch.tanh(self.pooler["dense"](hidden[:, 0]))
+    def pooled(self, first: Tensor) -> Tensor:
+        """The last hidden state of [CLS] after the pooler: (batch, width), both."""
+        return torch.tanh(self.pooler["dense"](first))
 
 
 class MaskedLMHead(nn.Module):
@@ -268,7 +280,7 @@ class BertModel(nn.Module, ABC):
 
     @abstractmethod
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Last hidden state -> logits; each head defines its shape."""
+        """Last hidden state (tokens, width) -> logits; each head defines its shape."""
 
 
 class MaskedLM(BertModel):
@@ -282,7 +294,7 @@ class MaskedLM(BertModel):
         self.initialise()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        predicted = hidden.flatten(0, 1)[batch.positions]
+        predicted = batch.real.at(hidden, batch.positions)
         return self.cls["predictions"](predicted, self.bert.embeddings.word_embeddings.weight)
 
 
@@ -294,9 +306,9 @@ class SequenceClassifier(BertModel):
     def __init__(self, config: BertConfig, labels: tuple[str, ...]) -> None:
         super().__init__(config)
         self.labels = labels
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, len(labels))
         self.initialise()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        return self.classifier(self.dropout(self.bert.pooled(hidden)))
+        return self.classifier(self.dropout(self.bert.pooled(batch.real.first(hidden))))

@@ -113,27 +113,17 @@ class _Text:
         """Hidden states of the teacher by index: (tokens, width)."""
         want = Wanted(hidden=frozenset(indices), logits=False)
         found = [self.teacher(batch, want).hidden for batch in self.batches]
-        return {
-            index: torch.cat([hidden[index][batch.mask] for hidden, batch in zip(found, self.batches, strict=True)])
-            for index in indices
-        }
+        return {index: torch.cat([hidden[index] for hidden in found]) for index in indices}
 
     def embedded(self, embeddings: Embeddings) -> Tensor:
         """What these embeddings put out: (tokens, width)."""
-        return torch.cat([embeddings(batch.input_ids, batch.token_type_ids)[batch.mask] for batch in self.batches])
+        return torch.cat([embeddings.of(batch) for batch in self.batches])
 
     def context(self, attention: SelfAttention, qkv: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Attention within each row, of queries, keys and values (tokens, width): (tokens, width)."""
         counts = [int(batch.mask.sum()) for batch in self.batches]
         parts = zip(self.batches, *(part.split(counts) for part in qkv), strict=True)
-        return torch.cat([self._attend(attention, batch.mask, tokens) for batch, *tokens in parts])
-
-    @staticmethod
-    def _attend(attention: SelfAttention, mask: Tensor, tokens: list[Tensor]) -> Tensor:
-        padded = [part.new_zeros(*mask.shape, part.shape[-1]) for part in tokens]
-        for rows, part in zip(padded, tokens, strict=True):
-            rows[mask] = part
-        return attention(*padded, mask[:, None, None, :], None)[mask]
+        return torch.cat([attention.over(batch.real, *map(batch.real.pad, tokens)) for batch, *tokens in parts])
 
 
 def _kept_directions(states: list[Tensor], width: int) -> tuple[Tensor, Tensor]:

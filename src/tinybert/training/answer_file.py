@@ -111,19 +111,23 @@ class AnswerFile:
             if isinstance(array, np.memmap):
                 array.flush()
 
-    def write(self, rows: np.ndarray, answer: Activations) -> None:
-        """Keeps the answers to `rows`, a batch in their order; a row that float16 cannot hold stays absent."""
+    def write(self, rows: np.ndarray, lengths: np.ndarray, answer: Activations) -> None:
+        """Keeps the answers to `rows`, a batch in their order; a row that float16 cannot hold stays absent.
+
+        lengths: (rows,) tokens of each.
+        """
         tokens = [getattr(answer, field)[layer] for field, layer in self.form.tokens]
         scores = [answer.scores[layer] for layer in self.form.scores]
-        tokens = torch.stack(tokens, dim=2).half().cpu() if tokens else None  # (batch, length, fields, width)
+        tokens = torch.stack(tokens, dim=1).half().cpu() if tokens else None  # (tokens, fields, width)
         scores = torch.stack(scores, dim=1).half().cpu() if scores else None  # (batch, layers, heads, query, key)
         logits = answer.logits.float().cpu()
-        for place, row in enumerate(rows):
+        ends = np.cumsum(lengths)
+        for place, (row, length, end) in enumerate(zip(rows, lengths, ends, strict=True)):
             if row >= len(self.lengths):
                 continue
-            length, mine = self.lengths[row], self._row(row)
+            mine = self._row(row)
             if tokens is not None:
-                mine[0][:] = tokens[place, :length].numpy()
+                mine[0][:] = tokens[end - length : end].numpy()
             if scores is not None:
                 mine[1][:] = scores[place, ..., :length, :length].reshape(-1).numpy()
             if self.form.classes:
@@ -142,26 +146,27 @@ class AnswerFile:
         return is_inside
 
     def read(self, rows: np.ndarray, places: np.ndarray, mask: Tensor) -> dict:
-        """The fields of Activations, padded to the shape of `mask` (batch, length), with row rows[i] at places[i].
+        """The fields of Activations of a batch with this mask (batch, length), whose row places[i] is rows[i] here.
 
-        All other places hold zeros.
+        All other rows hold zeros.
         """
         batch, length = mask.shape
         form = self.form
-        tokens = torch.zeros(batch, length, len(form.tokens), form.width, dtype=torch.float16)
+        ends = mask.sum(dim=1).cumsum(0).tolist()
+        tokens = torch.zeros(ends[-1], len(form.tokens), form.width, dtype=torch.float16)
         scores = torch.zeros(batch, len(form.scores), form.heads, length, length, dtype=torch.float16)
         logits = torch.zeros(batch, form.classes)
         for row, place in zip(rows, places, strict=True):
             own = int(self.lengths[row])
             its_tokens, its_scores, its_logits = map(torch.from_numpy, self._row(row))
-            tokens[place, :own] = its_tokens
+            tokens[ends[place] - own : ends[place]] = its_tokens
             scores[place, ..., :own, :own] = its_scores.view(len(form.scores), form.heads, own, own)
             logits[place] = its_logits
         device = mask.device
         tokens, scores = tokens.to(device), scores.to(device)
         fields: dict = {field: {} for field, _ in form.tokens}
         for index, (field, layer) in enumerate(form.tokens):
-            fields[field][layer] = tokens[:, :, index]
+            fields[field][layer] = tokens[:, index]
         if form.scores:
             fields["scores"] = {layer: scores[:, index] for index, layer in enumerate(form.scores)}
         if form.classes:

@@ -17,7 +17,7 @@ from torch import Tensor
 from tinybert import layer_weights, objective
 from tinybert.glue.encoding import Encoded
 from tinybert.models import bert
-from tinybert.models.activations import Activations, Batch, Targets
+from tinybert.models.activations import Activations, Batch, RealTokens, Targets
 from tinybert.progress import progress_bar
 from tinybert.training import answer_file
 from tinybert.training.answer_file import TOKEN_FIELDS, AnswerFile, Form
@@ -86,7 +86,7 @@ class KeptTeacher:
         answer = self._read(rows, kept, batch.mask)
         if not kept.all():
             missing = torch.from_numpy(np.flatnonzero(~kept)).to(batch.mask.device)
-            answer = _filled(answer, missing, self._targets(self.live(batch.rows(missing))))
+            answer = _filled(answer, missing, self._targets(self.live(batch.rows(missing))), batch.real)
         return answer
 
     def _read(self, rows: np.ndarray, kept: np.ndarray, mask: Tensor) -> Activations:
@@ -162,7 +162,7 @@ class KeptTeacher:
             for numbers, batch in self.examples.first(rows).batches(ASKING_BATCH_SIZE):
                 answer = self._answer(batch)
                 for file in files:
-                    file.write(numbers, answer)
+                    file.write(numbers, self.examples.lengths[numbers], answer)
                 progress.update(len(numbers))
 
 
@@ -179,18 +179,19 @@ def _opened(files: list[AnswerFile]) -> bool:
     return True
 
 
-def _filled(answer: Activations, places: Tensor, live: Activations) -> Activations:
-    """The answer with the rows of a live one, which is padded less, at their places.
+def _filled(answer: Activations, places: Tensor, live: Activations, real: RealTokens) -> Activations:
+    """The answer with the rows of a live one, whose scores are padded less, at their places.
 
     In float32: what exceeds float16 is among the rows that are not kept.
     """
     found = {}
+    tokens = torch.isin(real.rows, places)
     for field in (*TOKEN_FIELDS, "scores"):
         found[field] = {layer: whole.float() for layer, whole in getattr(answer, field).items()}
         for layer, part in getattr(live, field).items():
-            inside = slice(part.shape[-2])
-            inner = (slice(None), inside) if field == "scores" else ()
-            found[field][layer][(places, *inner, inside)] = part.float()
+            inside = slice(part.shape[-1])
+            where = (places, slice(None), inside, inside) if field == "scores" else tokens
+            found[field][layer][where] = part.float()
     if answer.logits is not None and live.logits is not None:
         answer.logits[places] = live.logits.float()
     return type(answer)(**found, logits=answer.logits)

@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor, nn
 
+from tinybert.memory import keep_memory
 from tinybert.models.activations import Activations, Batch
 from tinybert.models.bert import BertModel
 from tinybert.objective import UNITS, Objective
@@ -95,6 +96,7 @@ def train(
     if not objective.weights or not steps:
         student.eval()
         return []
+    keep_memory()
     _refuse_long_rows(batches, student, teacher)
     accelerator = start_accelerator(settings.precision)
     ask: Asks = LiveTeacher(teacher, objective, accelerator)

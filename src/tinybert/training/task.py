@@ -6,7 +6,6 @@ from tinybert.glue.encoding import Encoded
 from tinybert.models.activations import Batch
 from tinybert.models.bert import SequenceClassifier
 from tinybert.objective import Objective
-from tinybert.seeds import stream
 from tinybert.training.kept_answers import AnswerStore, KeptTeacher
 from tinybert.training.loop import Settings, train
 from tinybert.training.order import shuffled_batches
@@ -27,8 +26,7 @@ class ExampleBatches:
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, from its step `first` on."""
-        order = stream(self.seed, "order", number)
-        batches = shuffled_batches(self.examples.lengths, batch_size=self.batch_size, rng=order)
+        batches = shuffled_batches(len(self.examples), batch_size=self.batch_size, seed=self.seed, epoch=number)
         for rows in batches[first:]:
             yield self.examples.batch(rows)
 

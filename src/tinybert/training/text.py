@@ -33,8 +33,7 @@ class BlockBatches:
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, from its step `first` on."""
-        order = stream(self.seed, "order", number)
-        batches = shuffled_batches(self.blocks.lengths, batch_size=self.batch_size, rng=order)
+        batches = shuffled_batches(len(self.blocks), batch_size=self.batch_size, seed=self.seed, epoch=number)
         for step, rows in enumerate(batches[first:], start=first):
             masks = stream(self.seed, "masks", number, step)
             yield text_batch([self.blocks[row] for row in rows], self.masker, masks)

@@ -1,0 +1,108 @@
+"""What speed costs in score: bfloat16 and kept answers against float32 and a teacher that is asked at every step.
+
+`python -m benchmarks.speed_cost [--task cola] [--seeds 3] [--epochs 3 2]`, after `dvc repro`: distils the task student
+of params.yaml through both phases with each seed and either way, and scores it on the dev split. Both see the same
+rows in the same order. Printed are the 95 % interval of the difference, a paired bootstrap over seeds and dev rows,
+and last the ratio of the times.
+"""
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median, stdev
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from benchmarks.ours import best_precision
+from tinybert import paths
+from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.evaluation.bootstrap import paired_interval
+from tinybert.evaluation.glue import predict
+from tinybert.glue.encoding import Encoded, read_examples
+from tinybert.glue.scoring import score
+from tinybert.glue.tasks import TASKS, Task
+from tinybert.params import check_params
+from tinybert.schema import Params
+from tinybert.training.result import save_trained
+from tinybert.training.task_distill import distil
+
+KEPT_GB = 10.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A student's answers on the dev split, its headline score, and the seconds that both phases took."""
+
+    predictions: np.ndarray
+    score: float
+    seconds: float
+
+
+def ways(task: Task, epochs: list[int] | None) -> dict[str, Params]:
+    """params.yaml as it is trained fast, and plainly; with other epochs of the two phases where they are given."""
+    tree = YAML(typ="safe").load(Path("params.yaml"))
+    for phase, number in zip(("intermediate", "prediction"), epochs or (), strict=False):
+        tree["glue"][task.name][phase] |= {"epochs": number, "max_steps": None}
+    speeds = {"fast": (best_precision(), KEPT_GB), "plain": ("float32", 0.0)}
+    found = {}
+    for name, (precision, kept_gb) in speeds.items():
+        found[name] = check_params(tree | {"precision": precision, "glue": tree["glue"] | {"kept_answers_gb": kept_gb}})
+    return found
+
+
+def distilled(params: Params, task: Task, dev: Encoded, *, seed: int) -> Run:
+    """Both phases with one seed."""
+    started, name = time.perf_counter(), params.glue.students[0]
+    settings = {"params": params, "task": task, "name": name, "seed": seed}
+    with tempfile.TemporaryDirectory() as folder:
+        between = Path(folder) / "intermediate"
+        first = distil("intermediate", paths.student("general", name), **settings)
+        save_trained(first.model, first.objective, between)
+        student = distil("prediction", between, **settings).model
+    seconds, predictions = time.perf_counter() - started, predict(student, dev, task)
+    return Run(predictions, score(task, predictions, dev.labels)[task.headline], seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", default="cola", choices=TASKS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, nargs=2, metavar=("INTERMEDIATE", "PREDICTION"))
+    options = parser.parse_args()
+    task = TASKS[options.task]
+    speeds = ways(task, options.epochs)
+    params = speeds["fast"]
+    path, limit = paths.glue(task.name) / f"{task.dev_splits[0]}.jsonl", params.glue[task.name].max_length_tokens
+    dev = read_examples(path, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
+    training = params.glue[task.name]
+    print(
+        f"{params.glue.students[0]} on {task.name}: {training.intermediate.epochs} and {training.prediction.epochs} "
+        f"epochs, {options.seeds} seeds; fast: {params.precision}; {task.headline} on {len(dev)} dev rows"
+    )
+    runs: dict[str, list[Run]] = {name: [] for name in speeds}
+    for seed in range(params.seed, params.seed + options.seeds):
+        for name, its_params in speeds.items():
+            runs[name].append(distilled(its_params, task, dev, seed=seed))
+            print(f"seed {seed}, {name}: {runs[name][-1].score:.3f} in {runs[name][-1].seconds:.0f} s", flush=True)
+    report(runs, task, dev, seed=params.seed)
+
+
+def report(runs: dict[str, list[Run]], task: Task, dev: Encoded, *, seed: int) -> None:
+    """Prints means, the interval of their difference, and the ratio."""
+    for name, its_runs in runs.items():
+        scores = [run.score for run in its_runs]
+        spread = f" ± {stdev(scores):.3f}" if len(scores) > 1 else ""
+        print(f"{name:6}{mean(scores):7.3f}{spread}{mean(run.seconds for run in its_runs):8.1f} s a run")
+    fast, plain = ([run.predictions for run in runs[name]] for name in ("fast", "plain"))
+    interval = paired_interval(task, fast, plain, dev.labels, seed=seed)
+    difference = mean(run.score for run in runs["fast"]) - mean(run.score for run in runs["plain"])
+    print(f"difference {difference:+.3f}, 95 % interval {interval['low']:+.3f} to {interval['high']:+.3f}")
+    pairs = zip(runs["fast"], runs["plain"], strict=True)
+    print(f"ratio {median(slow.seconds / quick.seconds for quick, slow in pairs):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The paired bootstrap, over rows and over seeds."""
+
+import numpy as np
+import pytest
+
+from tinybert.evaluation.bootstrap import paired_interval
+from tinybert.glue.tasks import TASKS
+
+SST2 = TASKS["sst2"]
+
+
+def test_over_rows_it_is_that_of_a_binomial():
+    # 400 rows, of which one model has 40 wrong that the other has right: the difference is -0.1 in the mean, with a
+    # standard error of sqrt(.1 · .9 / 400) = .015; ± 1.96 of these
+    labels = np.zeros(400, dtype=np.int64)
+    predictions = (np.arange(400) < 40).astype(np.int64)
+    found = paired_interval(SST2, [predictions], [labels], labels, seed=0)
+    assert found == pytest.approx({"low": -0.1294, "high": -0.0706}, abs=0.004)
+    assert found == paired_interval(SST2, [predictions], [labels], labels, seed=0)
+
+
+def test_over_seeds_their_spread_counts():
+    # One seed loses everything, the other nothing: of two draws a quarter has the mean -1, a quarter 0
+    labels, wrong = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
+    found = paired_interval(SST2, [wrong, labels], [labels, labels], labels, seed=0)
+    assert found == {"low": -1.0, "high": 0.0}
+
+
+def test_equal_answers_have_no_difference():
+    answers, labels = np.array([0, 1, 1]), np.array([1, 1, 0])
+    assert paired_interval(SST2, [answers], [answers.copy()], labels, seed=0) == {"low": 0.0, "high": 0.0}
