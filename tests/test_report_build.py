@@ -148,6 +148,7 @@ def write_quantized(root: Path, instance: str, names: tuple[str, ...]) -> None:
         form: {
             "dev": dict.fromkeys(names, score[form]),
             "agreement": 0.987,
+            "difference_95": {"low": -0.0123, "high": 0.0042},
             "size_mb": {"raw": small * raw_mb[form], "compressed": small * raw_mb[form] / 2},
         }
         for form in FORMS
@@ -155,7 +156,8 @@ def write_quantized(root: Path, instance: str, names: tuple[str, ...]) -> None:
     write_json(root / f"metrics/quantize/{instance}.json", forms)
     if "mrpc" in instance:
         times = {"median": 240.0 * small, "p10": 230.0 * small, "p90": 260.5 * small}
-        latency = {form: {"batch_1": times, "batch_32": times} for form in FORMS}
+        batches = ("batch_1", "batch_32", "dev_batch_1", "dev_batch_32")
+        latency = {form: dict.fromkeys(batches, times) for form in FORMS}
         write_json(root / f"reports/latency/{instance}.json", {"threads": 2} | latency)
 
 
@@ -210,9 +212,23 @@ def test_the_page_shows_the_numbers_of_the_metrics(made):
         ["mrpc", "tinybert4", "accuracy", "0.850", "0.732", "0.600", "86.1 %", "52.8 %", "f1 0.864", ""],
         ["mnli mismatched", "tinybert4", "accuracy", "0.900", "0.782", "0.650", "86.1 %", "–", "0.818", "collapsed"],
         ["mrpc", "test", "f1", "0.875", "0.864", "0.873"],
-        ["mrpc", "tinybert4", "qdq", "0.720", "98.7 %", "1.21", "0.61", "24.0", "24.0"],
-        ["mnli", "teacher", "fp32", "0.730", "98.7 %", "44.44", "22.22", "–", "–"],
-        ["mrpc", "tinybert4", "dynamic", "32", "24.00", "23.00", "26.05", "10.0 ×"],
+        ["mrpc", "tinybert4", "qdq", "0.720", "-0.012 to +0.004", "98.7 %", "1.21", "0.61", "24.0", "24.0", "size"],
+        [
+            "mrpc",
+            "tinybert4",
+            "fp32",
+            "0.730",
+            "-0.012 to +0.004",
+            "98.7 %",
+            "4.44",
+            "2.22",
+            "24.0",
+            "24.0",
+            "size, speed",
+        ],
+        ["mnli", "teacher", "fp32", "0.730", "-0.012 to +0.004", "98.7 %", "44.44", "22.22", "–", "–", ""],
+        ["mrpc", "tinybert4", "dynamic", "32", "128 tokens", "24.00", "23.00", "26.05", "10.0 ×"],
+        ["mrpc", "tinybert4", "dynamic", "1", "dev rows", "24.00", "23.00", "26.05", "10.0 ×"],
         ["mrpc", "tinybert4", "20 %", "20.0 %", "0.732", "0.722", "1.39", "1.20"],
         ["history", "war", "40", "30", "75.0 %"],
         ["domain", "train", "900", "900", "777", "49,999", "1.2 %"],
@@ -250,7 +266,8 @@ def test_augmented_rows_begin_with_their_original(made):
 
 def test_curves_are_drawn_and_their_numbers_given(made):
     html = page(made[0])
-    assert html.count("<svg") == 4  # teacher: total, hard; lazy: total, a strange term; none for the learning rate
+    # teacher: total, hard; lazy: total, a strange term; none for the learning rate; three fronts
+    assert html.count("<svg") == 4 + 3
     rows = Outline(html).rows
     assert ["teacher", "10", "0", "0.001", "7.7", "7.7"] in rows
     assert ["teacher", "290", "0", "3.44828e-05", "0.265517", "0.265517"] in rows
@@ -278,7 +295,7 @@ def test_terminal_summary_fits(made):
     lines = made[1].summary_text.splitlines()
     assert max(map(len, lines)) <= 100
     assert {"Domain examination", "GLUE tasks, dev split", "ONNX models"} <= set(lines)
-    assert "mrpc tinybert4 qdq 0.720 98.7 % 1.21 0.61 24.0 24.0" in [" ".join(line.split()) for line in lines]
+    assert "mrpc tinybert4 qdq 0.720 98.7 % 1.21 0.61 24.0 24.0 size" in [" ".join(line.split()) for line in lines]
 
 
 def test_result_rows_are_the_metrics_unrounded(made):
@@ -321,7 +338,7 @@ def test_files_that_dvc_need_not_restore_may_be_missing(tree, params):
         shutil.rmtree(tree / folder)
     build_report(params, tree)
     html = page(tree)
-    assert "<svg" not in html and "Some answers" not in html
+    assert html.count("<svg") == 2 and "Some answers" not in html  # score over size, of two tasks
     assert ["prepare_teacher", "", "–", "–"] in Outline(html).rows
 
 

@@ -7,17 +7,13 @@ from typing import Any
 
 from tinybert.files import atomic_file
 from tinybert.glue.tasks import TASKS
+from tinybert.report.compression import compression_table, pruning_table
 from tinybert.report.page import render_page
-from tinybert.report.results import Results, load_results
+from tinybert.report.results import Results, latency_ms, load_results, onnx_models, pruned_models
 from tinybert.report.table import TERMINAL_COLUMNS, as_markdown, as_text
 from tinybert.report.tables import (
-    compression_table,
     domain_table,
     evaluations,
-    latency_ms,
-    onnx_models,
-    pruned_models,
-    pruning_table,
     quiz_table,
     seeds_tables,
     task_metrics_table,
@@ -58,7 +54,7 @@ def summary_text(results: Results) -> str:
         domain_table(results),
         task_table(results),
         *seeds_tables(results),
-        compression_table(results, with_latency=True),
+        compression_table(results, with_latency=True, with_intervals=False),
     )
     sentences = ["\n".join(textwrap.wrap(sentence, TERMINAL_COLUMNS)) for sentence in verdict(results)]
     return "\n".join([*map(as_text, tables), *sentences])
@@ -72,7 +68,7 @@ def summary_markdown(results: Results) -> str:
         task_table(results),
         *seeds_tables(results),
         task_metrics_table(results),
-        compression_table(results, with_latency=False),
+        compression_table(results, with_latency=False, with_intervals=True),
         pruning_table(results),
     )
     head = "# Results\n\n" + "".join(f"- {sentence}\n" for sentence in verdict(results))
@@ -116,7 +112,9 @@ def _compression_rows(results: Results) -> list[dict[str, Any]]:
     batch_sizes = results.params.quantization.latency.batch_sizes
     rows = []
     for task, model, form, found in onnx_models(results):
-        times = {f"latency_ms_batch_{size}": latency_ms(results, task, model, form, size) for size in batch_sizes}
+        times = {
+            f"latency_ms_batch_{size}": latency_ms(results, task, model, form, f"batch_{size}") for size in batch_sizes
+        }
         rows.append(
             {"group": task, "model": f"{model}/{form}", "score": found["dev"][TASKS[task].headline]}
             | {"agreement_fp32": found["agreement"], "size_mb": found["size_mb"]["raw"]}

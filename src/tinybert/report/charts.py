@@ -55,11 +55,11 @@ def _svg(term: str, lines: dict[str, tuple[int, list[tuple[float, float]]]]) -> 
     low, high = min(y for _, y in points), max(y for _, y in points)
     logarithmic = low > 0 and high / low > LOG_FROM_RATIO
     last_step = max(x for x, _ in points)
-    vertical = _Axis(low, high, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
-    horizontal = _Axis(0, last_step, LEFT, WIDTH - RIGHT, logarithmic=False)
+    vertical = Axis(low, high, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
+    horizontal = Axis(0, last_step, LEFT, WIDTH - RIGHT, logarithmic=False)
     label = f"{term} over optimizer steps, {', '.join(lines)}"
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
-    parts += [_horizontal_rule(value, vertical.place(value)) for value in vertical.ticks()]
+    parts += [horizontal_rule(value, vertical.place(value)) for value in vertical.ticks()]
     parts += [
         f'<text x="{horizontal.place(step):.0f}" y="{HEIGHT - 10}" text-anchor="{anchor}">{escape(text)}</text>'
         for step, anchor, text in ((0, "start", "0"), (last_step, "end", f"{last_step:,.0f} steps"))
@@ -70,14 +70,15 @@ def _svg(term: str, lines: dict[str, tuple[int, list[tuple[float, float]]]]) -> 
     return "".join([*parts, "</svg>"])
 
 
-def _horizontal_rule(value: float, y: float) -> str:
+def horizontal_rule(value: float, y: float) -> str:
+    """A line across the chart, with its value on the left."""
     return (
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
     )
 
 
-class _Axis:
+class Axis:
     """Places values between two pixel positions, linearly or by their logarithm."""
 
     def __init__(self, low: float, high: float, start: float, end: float, *, logarithmic: bool) -> None:

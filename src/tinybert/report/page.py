@@ -11,6 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tinybert.glue.tasks import TASKS
 from tinybert.report import background, tables
 from tinybert.report.charts import Chart, loss_charts
+from tinybert.report.compression import compression_table, latency_table, pruning_table
+from tinybert.report.fronts import front_charts
 from tinybert.report.results import Curve, Results
 from tinybert.report.table import Table, fixed
 from tinybert.report.verdict import verdict
@@ -48,10 +50,11 @@ def render_page(results: Results) -> str:
             tables.published_table(results),
         ],
         compression=[
-            tables.compression_table(results, with_latency=True),
-            tables.latency_table(results),
-            tables.pruning_table(results),
+            compression_table(results, with_latency=True, with_intervals=True),
+            latency_table(results),
+            pruning_table(results),
         ],
+        fronts=front_charts(results),
         curves=curve_groups(results),
         data=[
             background.corpus_table(results),

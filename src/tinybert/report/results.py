@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.files import read_json
+from tinybert.glue.tasks import TASKS
 from tinybert.schema import Params
 
+FORMS = ("fp32", "dynamic", "qdq", "qoperator")
 Curve = dict[str, list[float | None]]  # column -> its numbers in the order of steps; None: no number there
 
 
@@ -108,6 +111,34 @@ def load_results(params: Params, root: Path) -> Results:
     if mistakes:
         raise UserError("\n".join(mistakes))
     return Results(params, root, metrics)
+
+
+def onnx_models(results: Results) -> Iterator[tuple[str, str, str, dict]]:
+    """(task, model, form, its metrics) of each quantized or FP32 ONNX file."""
+    for task in results.params.glue.tasks:
+        for model in results.params.quantization.models:
+            for form in FORMS:
+                for keys in (("dev", TASKS[task].headline), ("difference_95", "low"), ("size_mb", "raw")):
+                    results.value("quantize", f"{task}-{model}", form, *keys)
+                yield task, model, form, results.value("quantize", f"{task}-{model}", form)
+
+
+def latency_ms(results: Results, task: str, model: str, form: str, batch: str, of: str = "median") -> float | None:
+    """Latency of one batch in milliseconds (median, p10 or p90); None when it was not measured here.
+
+    batch: batch_<n> of full rows, or dev_batch_<n> of dev rows.
+    """
+    return (results.latency(task, model) or {}).get(form, {}).get(batch, {}).get(of)
+
+
+def pruned_models(results: Results) -> Iterator[tuple[str, str, int, dict]]:
+    """(task, student, target percent, its metrics) of each pruned student."""
+    for task in results.params.glue.tasks:
+        for student in results.params.glue.students:
+            for target in results.params.pruning.sparsities_percent:
+                instance = f"{task}-{student}-{target}"
+                results.value("prune", instance, "dev", TASKS[task].headline)
+                yield task, student, target, results.metrics["prune", instance]
 
 
 def _rerun(stage: str, instance: str) -> str:

@@ -1,4 +1,4 @@
-"""The three tables of results: the domain examination, the tasks, the compressed models."""
+"""The tables of results: the domain examination and the tasks."""
 
 from collections.abc import Iterator
 from statistics import mean, stdev
@@ -6,8 +6,6 @@ from statistics import mean, stdev
 from tinybert.glue.tasks import TASKS
 from tinybert.report.results import Results
 from tinybert.report.table import ABSENT, COLLAPSED, Table, count, fixed, percent, score
-
-FORMS = ("fp32", "dynamic", "qdq", "qoperator")
 
 
 def domain_table(results: Results) -> Table:
@@ -172,78 +170,3 @@ def published_table(results: Results) -> Table:
                 rows.append((task.name, split.replace("dev", "test"), task.published_metric, *figures))
     columns = ("task", "split", "metric", "BERT-base", "TinyBERT4", "TinyBERT6")
     return Table("Published scores", columns, rows, names=3, note="GLUE test server (Jiao et al. 2020, table 1).")
-
-
-def compression_table(results: Results, *, with_latency: bool) -> Table:
-    """Score, agreement with FP32 and size of each ONNX form; latency, which differs in each run, on demand."""
-    batch_sizes = results.params.quantization.latency.batch_sizes if with_latency else ()
-    rows = []
-    for task, model, form, found in onnx_models(results):
-        times = (latency_ms(results, task, model, form, batch_size) for batch_size in batch_sizes)
-        rows.append((
-            task, model, form,
-            score(found["dev"][TASKS[task].headline]), percent(found["agreement"]),
-            *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
-            *(fixed(time_ms, 1) for time_ms in times),
-        ))  # fmt: skip
-    latency_columns = (f"ms × {batch_size}" for batch_size in batch_sizes)
-    columns = ("task", "model", "form", "score", "as FP32", "MB", "gzip MB", *latency_columns)
-    note = "As FP32: share of dev predictions equal to the FP32 form's. MB: 10^6 bytes."
-    if with_latency:
-        settings = results.params.quantization.latency
-        note += f" ms × n: median of batches of n × {settings.length_tokens} tokens on {settings.threads} threads."
-    return Table("ONNX models", columns, rows, names=3, note=note)
-
-
-def onnx_models(results: Results) -> Iterator[tuple[str, str, str, dict]]:
-    """(task, model, form, its metrics) of each quantized or FP32 ONNX file."""
-    for task in results.params.glue.tasks:
-        for model in results.params.quantization.models:
-            for form in FORMS:
-                results.value("quantize", f"{task}-{model}", form, "dev", TASKS[task].headline)
-                yield task, model, form, results.value("quantize", f"{task}-{model}", form)
-
-
-def latency_ms(results: Results, task: str, model: str, form: str, batch_size: int, of: str = "median") -> float | None:
-    """Latency of one batch in milliseconds (median, p10 or p90); None when it was not measured here."""
-    found = results.latency(task, model) or {}
-    return found.get(form, {}).get(f"batch_{batch_size}", {}).get(of)
-
-
-def latency_table(results: Results) -> Table:
-    """Median and spread of each latency, and how many times faster than the teacher's FP32 form."""
-    rows = []
-    for task, model, form, _ in onnx_models(results):
-        for batch_size in results.params.quantization.latency.batch_sizes:
-            spread = [latency_ms(results, task, model, form, batch_size, of) for of in ("median", "p10", "p90")]
-            teacher = latency_ms(results, task, "teacher", "fp32", batch_size)
-            faster = ABSENT if teacher is None or not spread[0] else f"{teacher / spread[0]:.1f} ×"
-            rows.append((task, model, form, str(batch_size), *(fixed(time_ms, 2) for time_ms in spread), faster))
-    columns = ("task", "model", "form", "batch", "median ms", "p10", "p90", "speed-up")
-    note = "Speed-up: over the teacher in FP32 at the same batch size."
-    return Table("Latency", columns, rows, names=4, note=note)
-
-
-def pruning_table(results: Results) -> Table:
-    """Pruned students: true sparsity, score beside the unpruned one, size of the weights file."""
-    rows = []
-    for task, student, target, found in pruned_models(results):
-        metric = TASKS[task].headline
-        dense = results.value("evaluate", f"{task}-{student}", "student", metric)
-        rows.append((
-            task, student, f"{target} %", percent(found["sparsity"]), score(dense), score(found["dev"][metric]),
-            *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
-        ))  # fmt: skip
-    columns = ("task", "student", "target", "sparsity", "unpruned", "score", "MB", "gzip MB")
-    note = "Sparsity: share of exact zeros over all Linear weights. MB of the weights file: 10^6 bytes."
-    return Table("Pruned students", columns, rows, names=2, note=note)
-
-
-def pruned_models(results: Results) -> Iterator[tuple[str, str, int, dict]]:
-    """(task, student, target percent, its metrics) of each pruned student."""
-    for task in results.params.glue.tasks:
-        for student in results.params.glue.students:
-            for target in results.params.pruning.sparsities_percent:
-                instance = f"{task}-{student}-{target}"
-                results.value("prune", instance, "dev", TASKS[task].headline)
-                yield task, student, target, results.metrics["prune", instance]

@@ -3,9 +3,9 @@
 from statistics import mean
 
 from tinybert.glue.tasks import TASKS
-from tinybert.report.results import Results
+from tinybert.report.results import Results, onnx_models
 from tinybert.report.table import fixed, percent, score
-from tinybert.report.tables import evaluations, onnx_models, split_name
+from tinybert.report.tables import evaluations, split_name
 
 INT8_TOLERANCE = 0.01  # one point: what an INT8 model may lose against its own FP32 form
 ROUNDING = 1e-9  # a loss of exactly one point is within it

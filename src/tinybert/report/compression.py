@@ -1,0 +1,78 @@
+"""The tables of compressed models: INT8 forms, their latencies, pruned students."""
+
+from tinybert.glue.tasks import TASKS
+from tinybert.report.fronts import on_front
+from tinybert.report.results import Results, latency_ms, onnx_models, pruned_models
+from tinybert.report.table import ABSENT, Table, fixed, percent, score
+
+
+def compression_table(results: Results, *, with_latency: bool, with_intervals: bool) -> Table:
+    """Score, agreement with FP32, size of each ONNX form, and whether it is on the front.
+
+    with_latency: milliseconds too, which differ in each run. with_intervals: that of the score less FP32's.
+    """
+    batch_sizes = results.params.quantization.latency.batch_sizes if with_latency else ()
+    rows = []
+    for task, model, form, found in onnx_models(results):
+        times = (latency_ms(results, task, model, form, f"batch_{batch_size}") for batch_size in batch_sizes)
+        interval = found["difference_95"]
+        rows.append((
+            task, model, form,
+            score(found["dev"][TASKS[task].headline]),
+            *([f"{interval['low']:+.3f} to {interval['high']:+.3f}"] if with_intervals else []),
+            percent(found["agreement"]),
+            *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
+            *(fixed(time_ms, 1) for time_ms in times),
+            on_front(results, task, model, form, with_latency=with_latency),
+        ))  # fmt: skip
+    intervals = ("less FP32, 95 %",) if with_intervals else ()
+    latency_columns = (f"ms × {batch_size}" for batch_size in batch_sizes)
+    columns = ("task", "model", "form", "score", *intervals, "as FP32", "MB", "gzip MB", *latency_columns, "best by")
+    note = (
+        "As FP32: share of dev predictions equal to the FP32 form's. MB: 10^6 bytes. Best by size: no other system of "
+        "the task scores as well from a smaller file."
+    )
+    if with_intervals:
+        note += " Less FP32: 95 % interval of the difference, a paired bootstrap over dev rows."
+    if with_latency:
+        settings = results.params.quantization.latency
+        note += (
+            f" ms × n: median of batches of n × {settings.length_tokens} tokens on {settings.threads} threads. "
+            "Best by speed: none scores as well in less time, on dev rows at their own lengths."
+        )
+    return Table("ONNX models", columns, rows, names=3, note=note)
+
+
+def latency_table(results: Results) -> Table:
+    """Median and spread of each latency, and how many times faster than the teacher's FP32 form."""
+    settings = results.params.quantization.latency
+    kinds = {f"batch_{size}": (str(size), f"{settings.length_tokens} tokens") for size in settings.batch_sizes}
+    kinds |= {f"dev_batch_{size}": (str(size), "dev rows") for size in settings.batch_sizes}
+    rows = []
+    for task, model, form, _ in onnx_models(results):
+        for batch, names in kinds.items():
+            spread = [latency_ms(results, task, model, form, batch, of) for of in ("median", "p10", "p90")]
+            teacher = latency_ms(results, task, "teacher", "fp32", batch)
+            faster = ABSENT if teacher is None or not spread[0] else f"{teacher / spread[0]:.1f} ×"
+            rows.append((task, model, form, *names, *(fixed(time_ms, 2) for time_ms in spread), faster))
+    columns = ("task", "model", "form", "batch", "rows of", "median ms", "p10", "p90", "speed-up")
+    note = (
+        f"On {settings.threads} threads. Speed-up: over the teacher in FP32 on the same rows. Dev rows: "
+        "neighbours in length together, so that their spread is mostly one of lengths."
+    )
+    return Table("Latency", columns, rows, names=5, note=note)
+
+
+def pruning_table(results: Results) -> Table:
+    """Pruned students: true sparsity, score beside the unpruned one, size of the weights file."""
+    rows = []
+    for task, student, target, found in pruned_models(results):
+        metric = TASKS[task].headline
+        dense = results.value("evaluate", f"{task}-{student}", "student", metric)
+        rows.append((
+            task, student, f"{target} %", percent(found["sparsity"]), score(dense), score(found["dev"][metric]),
+            *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
+        ))  # fmt: skip
+    columns = ("task", "student", "target", "sparsity", "unpruned", "score", "MB", "gzip MB")
+    note = "Sparsity: share of exact zeros over all Linear weights. MB of the weights file: 10^6 bytes."
+    return Table("Pruned students", columns, rows, names=2, note=note)
