@@ -121,8 +121,9 @@ def _trace(served: LogitsFromTensors, path: Path) -> None:
         # The tracing exporter takes 0.3 s where the one on torch.export takes 5 s, and its graph runs no
         # slower. It is deprecated and warns so; the comparison tells when a new version breaks it.
         warnings.simplefilter("ignore", DeprecationWarning)
-        # Of an LSTM it doubts other batch sizes than the traced one, which the comparison tries.
+        # Of an LSTM it doubts other shapes than the traced one, which the comparison tries.
         warnings.filterwarnings("ignore", "Exporting a model to ONNX with a batch_size", UserWarning)
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"torch\.nn\.modules\.rnn")
         torch.onnx.export(
             served,
             _padded_example(served.model, batch_size=2, length=8),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from google.protobuf.message import DecodeError
+from onnx import helper, numpy_helper
 
 from tinybert.errors import UserError
 
@@ -40,10 +41,13 @@ class Table:
 
 
 def read_graph(path: str | Path) -> onnx.ModelProto:
-    """The FP32 model of an ONNX file; UserError without the file."""
+    """The FP32 model of an ONNX file; UserError without a whole file."""
     if not Path(path).is_file():
         raise UserError(f"{path}: absent; an FP32 ONNX file is expected, export the model first")
-    return onnx.load(path)
+    try:
+        return onnx.load(path)
+    except DecodeError:
+        raise UserError(f"{path}: no whole ONNX file; export the model again") from None
 
 
 def quantizable(model: onnx.ModelProto) -> list[Product | Table]:
@@ -84,13 +88,13 @@ def replace_parts(
 
 def _part(node: onnx.NodeProto, graph: onnx.GraphProto, weights: dict) -> Product | Table | None:
     tensors = [weights.get(name) for name in node.input]
-    if node.op_type == "Gather" and _is_matrix(tensors[0]):
+    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    if node.op_type == "Gather" and _is_matrix(tensors[0]) and not attributes.get("axis"):
         return Table(node.name, node.input[1], node.output[0], numpy_helper.to_array(tensors[0]), (node.name,))
-    if node.op_type == "Gemm" and _is_matrix(tensors[1]):
+    if node.op_type == "Gemm" and _is_matrix(tensors[1]) and _is_plain(attributes):
         weight = numpy_helper.to_array(tensors[1])
-        is_transposed = any(each.name == "transB" and each.i for each in node.attribute)
         bias = numpy_helper.to_array(tensors[2]) if len(tensors) > 2 else None
-        weight = weight.T if is_transposed else weight
+        weight = weight.T if attributes.get("transB") else weight
         return Product(node.name, node.input[0], node.output[0], weight, bias, (node.name,))
     if node.op_type == "MatMul" and _is_matrix(tensors[1]):
         return _with_bias(node, numpy_helper.to_array(tensors[1]), graph, weights)
@@ -99,6 +103,11 @@ def _part(node: onnx.NodeProto, graph: onnx.GraphProto, weights: dict) -> Produc
 
 def _is_matrix(tensor: onnx.TensorProto | None) -> bool:
     return tensor is not None and len(tensor.dims) == 2 and tensor.data_type == onnx.TensorProto.FLOAT
+
+
+def _is_plain(attributes: dict) -> bool:
+    """Whether a Gemm is input · weight + bias, the weight transposed or not."""
+    return not attributes.get("transA") and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
 
 
 def _with_bias(node: onnx.NodeProto, weight: np.ndarray, graph: onnx.GraphProto, weights: dict) -> Product:
