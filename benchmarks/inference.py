@@ -24,10 +24,10 @@ from benchmarks.reference import Shape
 from benchmarks.timing import hardware
 from tinybert.compress.calibration import Activation, calibrate
 from tinybert.compress.export import export_onnx
+from tinybert.compress.forms import FORMS, INT8_FORMS
 from tinybert.compress.graph import Product, quantizable, read_graph
 from tinybert.compress.latency import open_session, predict, random_feeds
-from tinybert.compress.measure import FORMS
-from tinybert.compress.quantization import INT8_FORMS, Plan, write_int8
+from tinybert.compress.quantization import Plan, write_int8
 from tinybert.models.bert import SequenceClassifier
 
 TEACHER, STUDENT = "BERT-base", "TinyBERT4"

@@ -5,8 +5,9 @@ import shutil
 from tinybert import paths
 from tinybert.compress.calibration import calibration_feeds
 from tinybert.compress.export import export_onnx
+from tinybert.compress.forms import INT8_FORMS
 from tinybert.compress.measure import latencies, scores_of_forms
-from tinybert.compress.quantization import INT8_FORMS, plan_int8, write_int8
+from tinybert.compress.quantization import plan_int8, write_int8
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.files import atomic_folder, write_json
 from tinybert.glue.encoding import read_examples

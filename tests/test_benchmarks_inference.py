@@ -12,8 +12,8 @@ import pytest
 from benchmarks import inference
 from benchmarks.inference import SIZES, STUDENT, TEACHER, System, report, speed_up, take_turns, write_forms
 from tests.project import ROOT
+from tinybert.compress.forms import FORMS
 from tinybert.compress.latency import open_session, predict, random_feeds
-from tinybert.compress.measure import FORMS
 
 
 def system(form: str, times_ms: list[float], model: str = TEACHER, file_mb: float = 1.0) -> System:

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from tinybert.compress.export import export_onnx
-from tinybert.compress.measure import FORMS, latencies, scores_of_forms
+from tinybert.compress.forms import FORMS
+from tinybert.compress.measure import latencies, scores_of_forms
 from tinybert.files import write_json
 from tinybert.glue.encoding import Encoded
 from tinybert.glue.tasks import TASKS

@@ -10,13 +10,13 @@ SST2 = TASKS["sst2"]
 
 
 def test_over_rows_it_is_that_of_a_binomial():
-    # 400 rows, of which one model has 40 wrong that the other has right: the difference is -0.1 in the mean, with a
-    # standard error of sqrt(.1 · .9 / 400) = .015; ± 1.96 of these
-    labels = np.zeros(400, dtype=np.int64)
-    predictions = (np.arange(400) < 40).astype(np.int64)
-    found = paired_interval(SST2, [predictions], [labels], labels, seed=0)
+    # 400 rows, of which both have 200 wrong and one 40 more: the difference is -0.1 in the mean, with a standard error
+    # of sqrt(.1 · .9 / 400) = .015; ± 1.96 of these. Other rows for each would give more than twice that.
+    labels, rows = np.zeros(400, dtype=np.int64), np.arange(400)
+    predictions, reference = ((rows < wrong).astype(np.int64) for wrong in (240, 200))
+    found = paired_interval(SST2, [predictions], [reference], labels, seed=0)
     assert found == pytest.approx({"low": -0.1294, "high": -0.0706}, abs=0.004)
-    assert found == paired_interval(SST2, [predictions], [labels], labels, seed=0)
+    assert found == paired_interval(SST2, [predictions], [reference], labels, seed=0)
 
 
 def test_over_seeds_their_spread_counts():
@@ -24,6 +24,14 @@ def test_over_seeds_their_spread_counts():
     labels, wrong = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
     found = paired_interval(SST2, [wrong, labels], [labels, labels], labels, seed=0)
     assert found == {"low": -1.0, "high": 0.0}
+
+
+def test_seeds_are_paired():
+    # Each pair differs in one of 50 rows, the two pairs in all: seeds drawn for each side would give -1 to 1
+    labels, wrong = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
+    nearly = [np.where(np.arange(50) == 0, 1 - answers, answers) for answers in (wrong, labels)]
+    found = paired_interval(SST2, nearly, [wrong, labels], labels, seed=0)
+    assert -0.1 < found["low"] < 0 < found["high"] < 0.1
 
 
 def test_equal_answers_have_no_difference():

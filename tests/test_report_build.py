@@ -158,7 +158,7 @@ def write_quantized(root: Path, instance: str, names: tuple[str, ...]) -> None:
         times = {"median": 240.0 * small, "p10": 230.0 * small, "p90": 260.5 * small}
         batches = ("batch_1", "batch_32", "dev_batch_1", "dev_batch_32")
         latency = {form: dict.fromkeys(batches, times) for form in FORMS}
-        write_json(root / f"reports/latency/{instance}.json", {"threads": 2} | latency)
+        write_json(root / f"reports/latency/{instance}.json", {"threads": 2, "dev_examples": 8} | latency)
 
 
 def write_curve(path: Path, points: list[dict]) -> None:

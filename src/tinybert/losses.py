@@ -3,9 +3,8 @@
 All return a scalar, a mean over what is real in the batch: rows, tokens, or (query, key) pairs. States are those of
 real tokens alone, (tokens, width). Scores are padded, and `mask` is (batch, length) bool, True on real tokens: sums
 run over what is real and are divided by its count, so that neither the padded width nor what padding holds can matter.
-Inputs of half precision are compared in float32:
-a sum of many small squares has no place in eight bits. Every loss against a teacher is 0 where the student
-says what the teacher says.
+Inputs of half precision are compared in float32: a sum of many small squares has no place in eight bits. Every loss
+against a teacher is 0 where the student says what the teacher says.
 """
 
 import torch

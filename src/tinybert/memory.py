@@ -3,7 +3,7 @@
 import ctypes
 import sys
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LARGEST_INT = 2**31 - 1
 
 
@@ -17,5 +17,7 @@ def keep_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # absent from musl
     if mallopt:
-        mallopt(M_MMAP_THRESHOLD, LARGEST_INT)
+        # glibc before 2.36 refuses so high a threshold.
+        if not mallopt(M_MMAP_THRESHOLD, LARGEST_INT):
+            mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, LARGEST_INT)

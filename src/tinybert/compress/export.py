@@ -143,7 +143,7 @@ def _trace(served: LogitsFromTensors, path: Path) -> None:
 
 
 def _compare(plain: LogitsFromTensors, path: Path, real_rows: Sequence[Batch]) -> None:
-    """RuntimeError unless ONNX Runtime and PyTorch agree on padded batches of several shapes, none the traced one."""
+    """RuntimeError unless ONNX Runtime and PyTorch agree, on made-up rows of other shapes than the traced one too."""
     session = open_session(path, 1)
     made_up = (_padded_example(plain.model, batch_size=rows, length=length) for rows, length in ((1, 5), (3, 17)))
     made_up_feeds = [dict(zip(INPUT_NAMES, map(Tensor.numpy, parts), strict=True)) for parts in made_up]

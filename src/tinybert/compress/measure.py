@@ -6,6 +6,7 @@ import numpy as np
 
 from tinybert.compress.calibration import Feeds
 from tinybert.compress.export import feeds_of
+from tinybert.compress.forms import FORMS
 from tinybert.compress.latency import measure_latency_ms, open_session, predict, random_feeds
 from tinybert.evaluation.bootstrap import paired_interval
 from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
@@ -13,8 +14,6 @@ from tinybert.files import file_sizes_mb, read_json
 from tinybert.glue.encoding import Encoded
 from tinybert.glue.scoring import score
 from tinybert.glue.tasks import Task
-
-FORMS = ("fp32", "dynamic", "qdq", "qoperator")
 
 
 def scores_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threads: int, seed: int) -> dict[str, dict]:

@@ -15,13 +15,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tinybert.compress.calibration import Activation, Feeds, calibrate
+from tinybert.compress.forms import INT8_FORMS
 from tinybert.compress.graph import Product, Table, quantizable, read_graph, replace_parts
 from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
 from tinybert.compress.sensitivity import costs_of_parts, left_in_float
 from tinybert.errors import UserError
 from tinybert.files import atomic_file
 
-INT8_FORMS = ("dynamic", "qdq", "qoperator")
 ORT_DOMAIN = "com.microsoft"
 
 

@@ -64,7 +64,7 @@ class RealTokens:
     """Where the real tokens of padded rows are; models compute on these alone, and only attention on rows.
 
     mask: (batch, length) bool, True on real tokens. In a graph that is exported, where nobody knows their number,
-    every place counts as a token and nothing is moved.
+    every place counts as a token, nothing is moved, and `rows` and `at` are not there.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -93,7 +93,7 @@ class RealTokens:
         if self.index is None:
             return tokens
         padded = tokens.new_zeros(self.mask.numel(), tokens.shape[-1])
-        return padded.index_copy(0, self.index, tokens).unflatten(0, self.mask.shape)
+        return padded.index_copy_(0, self.index, tokens).unflatten(0, self.mask.shape)
 
     def first(self, tokens: Tensor) -> Tensor:
         """(tokens, width) -> (batch, width): the first token of each row, [CLS]."""

@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEVELS = 2**16  # probabilities are multiples of 1/65536: four draws to a 64-bit random number
+LEVELS = 2**16  # on a CPU probabilities are multiples of 1/65536: four draws to a 64-bit random number
 
 
 class Dropout(nn.Module):
-    """nn.Dropout, with its probability rounded to a multiple of 1/65536."""
+    """nn.Dropout by the function below."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -20,11 +20,12 @@ class Dropout(nn.Module):
 
 
 def dropout(values: Tensor, probability: float) -> Tensor:
-    """F.dropout on values of any shape, probability < 1.
+    """F.dropout on values of any shape, 0 <= probability < 1.
 
-    On a CPU it draws from PyTorch's global generator, four values at a time.
+    On a CPU the probability is rounded to a multiple of 1/65536, and PyTorch's global generator gives four values at a
+    time.
     """
-    dropped = round(probability * LEVELS)
+    dropped = min(round(probability * LEVELS), LEVELS - 1)
     if values.device.type != "cpu":
         return F.dropout(values, probability)
     if dropped == 0:

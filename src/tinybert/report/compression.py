@@ -1,7 +1,7 @@
 """The tables of compressed models: INT8 forms, their latencies, pruned students."""
 
 from tinybert.glue.tasks import TASKS
-from tinybert.report.fronts import on_front
+from tinybert.report.fronts import fronts
 from tinybert.report.results import Results, latency_ms, onnx_models, pruned_models
 from tinybert.report.table import ABSENT, Table, fixed, percent, score
 
@@ -12,8 +12,10 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
     with_latency: milliseconds too, which differ in each run. with_intervals: that of the score less FP32's.
     """
     batch_sizes = results.params.quantization.latency.batch_sizes if with_latency else ()
+    best = {task: fronts(results, task) for task in results.params.glue.tasks}
     rows = []
     for task, model, form, found in onnx_models(results):
+        costs = [cost for cost in best[task].get((model, form), []) if with_latency or cost != "speed"]
         times = (latency_ms(results, task, model, form, f"batch_{batch_size}") for batch_size in batch_sizes)
         interval = found["difference_95"]
         rows.append((
@@ -23,7 +25,7 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
             percent(found["agreement"]),
             *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
             *(fixed(time_ms, 1) for time_ms in times),
-            on_front(results, task, model, form, with_latency=with_latency),
+            ", ".join(costs),
         ))  # fmt: skip
     intervals = ("less FP32, 95 %",) if with_intervals else ()
     latency_columns = (f"ms × {batch_size}" for batch_size in batch_sizes)

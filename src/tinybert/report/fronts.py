@@ -9,6 +9,7 @@ from tinybert.glue.tasks import TASKS
 from tinybert.report.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Chart, horizontal_rule
 from tinybert.report.results import Results, latency_ms, onnx_models
 
+UNITS = {"size": "MB", "speed": "ms a row of the dev split"}
 SHAPES = {"fp32": "circle", "dynamic": "triangle", "qdq": "square", "qoperator": "diamond"}
 
 
@@ -32,46 +33,47 @@ def front(systems: Sequence[System]) -> list[System]:
     return found
 
 
-def systems(results: Results, task: str) -> dict[str, list[System]]:
-    """What the systems of a task cost: in megabytes, and in milliseconds a row, where latencies were measured."""
+def systems_by_cost(results: Results, task: str) -> dict[str, list[System]]:
+    """The systems of a task by "size" (MB) and "speed" (milliseconds a dev row), the latter where it was measured."""
     batch_size = max(results.params.quantization.latency.batch_sizes)
-    sizes, times = [], []
+    by_cost: dict[str, list[System]] = {}
     for owner, model, form, found in onnx_models(results):
         if owner != task:
             continue
         score = found["dev"][TASKS[task].headline]
-        sizes.append(System(model, form, score, found["size_mb"]["raw"]))
+        by_cost.setdefault("size", []).append(System(model, form, score, found["size_mb"]["raw"]))
         if (batch_ms := latency_ms(results, task, model, form, f"dev_batch_{batch_size}")) is not None:
-            times.append(System(model, form, score, batch_ms / batch_size))
-    kinds = {"MB": sizes, f"ms a row of the dev split, batches of {batch_size}": times}
-    return {kind: each for kind, each in kinds.items() if each}
+            rows = min(batch_size, results.latency(task, model)["dev_examples"])
+            by_cost.setdefault("speed", []).append(System(model, form, score, batch_ms / rows))
+    return by_cost
 
 
-def on_front(results: Results, task: str, model: str, form: str, *, with_latency: bool) -> str:
-    """By which costs the system is on the front: "size", "speed", both, or nothing."""
-    names = ("size", "speed") if with_latency else ("size",)
-    kinds = zip(names, systems(results, task).values(), strict=False)
-    return ", ".join(name for name, each in kinds if any((at.model, at.form) == (model, form) for at in front(each)))
+def fronts(results: Results, task: str) -> dict[tuple[str, str], list[str]]:
+    """(model, form) -> by which costs it is on the front."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for cost, systems in systems_by_cost(results, task).items():
+        for system in front(systems):
+            found.setdefault((system.model, system.form), []).append(cost)
+    return found
 
 
 def front_charts(results: Results) -> list[Chart]:
     """For each task score over size and over latency, the front drawn as a line."""
     charts = []
     for task in results.params.glue.tasks:
-        for kind, each in systems(results, task).items():
-            models = list(dict.fromkeys(system.model for system in each))
+        for cost, systems in systems_by_cost(results, task).items():
+            models = list(dict.fromkeys(system.model for system in systems))
             colours = {model: number % COLOURS for number, model in enumerate(models)}
-            charts.append(
-                Chart(f"{task}: {TASKS[task].headline} over {kind}", list(colours.items()), _svg(each, colours))
-            )
+            title = f"{task}: {TASKS[task].headline} over {UNITS[cost]}"
+            charts.append(Chart(title, list(colours.items()), _svg(systems, colours)))
     return charts
 
 
-def _svg(all_systems: list[System], colours: dict[str, int]) -> str:
-    scores, costs = ([getattr(system, name) for system in all_systems] for name in ("score", "cost"))
+def _svg(systems: list[System], colours: dict[str, int]) -> str:
+    scores, costs = ([getattr(system, name) for system in systems] for name in ("score", "cost"))
     vertical = Axis(min(scores), max(scores), HEIGHT - BOTTOM, TOP, logarithmic=False)
     horizontal = Axis(min(costs), max(costs), LEFT + 6, WIDTH - RIGHT - 6, logarithmic=min(costs) > 0)
-    best = front(all_systems)
+    best = front(systems)
     label = "best front, cheapest first: " + "; ".join(map(_described, best))
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
     parts += [horizontal_rule(value, vertical.place(value)) for value in vertical.ticks()]
@@ -81,7 +83,7 @@ def _svg(all_systems: list[System], colours: dict[str, int]) -> str:
     ]
     line = " ".join(f"{horizontal.place(at.cost):.1f},{vertical.place(at.score):.1f}" for at in best)
     parts.append(f'<polyline class="front" points="{line}"/>')
-    for system in all_systems:
+    for system in systems:
         place = horizontal.place(system.cost), vertical.place(system.score)
         parts.append(_mark(SHAPES[system.form], *place, colours[system.model], _described(system)))
     return "".join([*parts, "</svg>"])

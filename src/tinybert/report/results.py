@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tinybert import paths
+from tinybert.compress.forms import FORMS
 from tinybert.errors import UserError
 from tinybert.files import read_json
 from tinybert.glue.tasks import TASKS
 from tinybert.schema import Params
 
-FORMS = ("fp32", "dynamic", "qdq", "qoperator")
 Curve = dict[str, list[float | None]]  # column -> its numbers in the order of steps; None: no number there
 
 

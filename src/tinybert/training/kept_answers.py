@@ -16,14 +16,14 @@ from torch import Tensor
 
 from tinybert import layer_weights, objective
 from tinybert.glue.encoding import Encoded
-from tinybert.models import bert
+from tinybert.models import activations, bert
 from tinybert.models.activations import Activations, Batch, RealTokens, Targets
 from tinybert.progress import progress_bar
 from tinybert.training import answer_file
 from tinybert.training.answer_file import TOKEN_FIELDS, AnswerFile, Form
 from tinybert.training.live_teacher import LiveTeacher
 
-CODE = (bert, layer_weights, objective, answer_file)  # what answers depend on beside weights and data
+CODE = (activations, bert, layer_weights, objective, answer_file)  # what answers depend on beside weights and data
 ASKING_BATCH_SIZE = 64
 ENDING = ".safetensors"
 HEAD_BYTES = 2048  # of a file, at most, beside its form
@@ -157,12 +157,12 @@ class KeptTeacher:
                 made.path.unlink(missing_ok=True)
 
     def _ask_into(self, files: list[AnswerFile]) -> None:
-        rows = max((len(file.lengths) for file in files), default=0)
+        rows, lengths = max((len(file.lengths) for file in files), default=0), self.examples.lengths
         with progress_bar(total=rows, desc="teacher's answers", unit="row") as progress:
             for numbers, batch in self.examples.first(rows).batches(ASKING_BATCH_SIZE):
                 answer = self._answer(batch)
                 for file in files:
-                    file.write(numbers, self.examples.lengths[numbers], answer)
+                    file.write(numbers, lengths[numbers], answer)
                 progress.update(len(numbers))
 
 

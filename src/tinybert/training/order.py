@@ -1,7 +1,7 @@
 """The order of training rows: random, anew in each epoch.
 
-Batches of rows of like length need less padding, but teach less: docs/log.md, "batches of like length". Here padding
-costs next to nothing (models/activations.py, RealTokens).
+Batches of rows of like length need less padding, but teach less: docs/log.md, "batches of like length". Here attention
+alone computes padding (models/activations.py, RealTokens).
 """
 
 import numpy as np

@@ -21,15 +21,15 @@ class Part:
 def parts(batch: Batch, *, processes: int, process: int, passes: int) -> list[Part]:
     """The parts of `batch` that `process` (from 0) takes, one a pass; each process gets equally many.
 
-    Rows are dealt in turn, so that processes get like lengths. Where there are too few, a part holds a row that
-    another has too, with a share of 0: every process takes part in each pass.
+    Rows are dealt in turn by length, so that processes have like work. Where there are too few, a part holds a row
+    that another has too, with a share of 0: every process takes part in each pass.
     """
     whole = batch.counts()
     if processes == passes == 1:
         return [Part(batch, dict.fromkeys(whole, 1.0))]
-    rows = torch.arange(whole["rows"])
+    by_length = batch.mask.sum(dim=1).argsort(stable=True)
     mine = range(process, processes * passes, processes)
-    return [_part(batch, rows[first :: processes * passes], whole) for first in mine]
+    return [_part(batch, by_length[first :: processes * passes].sort().values, whole) for first in mine]
 
 
 def _part(batch: Batch, rows: torch.Tensor, whole: dict[str, int]) -> Part:
