@@ -114,13 +114,20 @@ def test_published_parameter_counts_with_pooler(shape, parameters):
 
 def test_wider_padding_changes_nothing():
     model = masked_lm()
-    narrow, wide = (model(batch(width=width, positions=torch.tensor([0])), EVERYTHING) for width in (7, 20))
+    # the first token of each row, where padding puts it
+    narrow, wide = (
+        model(batch(width=width, positions=torch.arange(3) * width), replace(EVERYTHING, qkv=frozenset({1, 2})))
+        for width in (7, 20)
+    )
     real = batch().mask
     pairs = (real[:, :, None] & real[:, None, :])[:, None].expand(-1, 3, -1, -1)
     for layer in range(3):
         assert torch.allclose(narrow.hidden[layer], wide.hidden[layer], atol=1e-6)
     for layer in (1, 2):
         assert torch.allclose(narrow.scores[layer][pairs], wide.scores[layer][..., :7, :7][pairs], atol=1e-6)
+        for part in ("queries", "keys", "values"):
+            assert torch.allclose(getattr(narrow, part)[layer], getattr(wide, part)[layer], atol=1e-6)
+    assert torch.allclose(narrow.logits, wide.logits, atol=1e-6)
 
 
 def test_what_padding_holds_changes_nothing():
