@@ -266,8 +266,8 @@ def test_augmented_rows_begin_with_their_original(made):
 
 def test_curves_are_drawn_and_their_numbers_given(made):
     html = page(made[0])
-    # teacher: total, hard; lazy: total, a strange term; none for the learning rate; three fronts
-    assert html.count("<svg") == 4 + 3
+    # teacher: total, hard; lazy: total, a strange term; none for the learning rate; three fronts, two pruning curves
+    assert html.count("<svg") == 4 + 3 + 2
     rows = Outline(html).rows
     assert ["teacher", "10", "0", "0.001", "7.7", "7.7"] in rows
     assert ["teacher", "290", "0", "3.44828e-05", "0.265517", "0.265517"] in rows
@@ -338,7 +338,7 @@ def test_files_that_dvc_need_not_restore_may_be_missing(tree, params):
         shutil.rmtree(tree / folder)
     build_report(params, tree)
     html = page(tree)
-    assert html.count("<svg") == 2 and "Some answers" not in html  # score over size, of two tasks
+    assert html.count("<svg") == 4 and "Some answers" not in html  # of two tasks score over size and over sparsity
     assert ["prepare_teacher", "", "–", "–"] in Outline(html).rows
 
 

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tinybert.report.charts import POINTS_A_LINE, loss_charts
+from tinybert.report.charts import POINTS_A_LINE, line_chart, loss_charts
 
 
 def places(svg: str) -> list[list[tuple[float, float]]]:
@@ -57,8 +57,15 @@ def test_long_curves_are_thinned_and_end_at_their_last_point():
 
 def test_names_are_escaped():
     [chart] = loss_charts({'"><b>': {"step": [1.0], "<i>": [2.0]}})
-    assert ElementTree.fromstring(chart.svg).get("aria-label") == '<i> over optimizer steps, "><b>'
+    assert ElementTree.fromstring(chart.svg).get("aria-label") == '<i> over steps, "><b>'
 
 
 def test_a_curve_without_points_has_no_chart():
     assert loss_charts({"lazy": {}, "attentive": {"step": [], "total": []}}) == []
+
+
+def test_a_curve_over_something_else_than_steps_says_so():
+    chart = line_chart("matthews over sparsity", {"tinybert4": (0, [(0.0, 0.3), (20.0, 0.32), (90.0, 0.1)])}, unit="%")
+    assert labels(chart.svg)[-2:] == ["0", "90 %"]
+    (first, _), (second, _), (third, _) = places(chart.svg)[0]
+    assert (second - first) / (third - first) == pytest.approx(20 / 90, abs=0.01)

@@ -1,4 +1,4 @@
-"""Loss curves as inline SVG: no script, no font, no file from elsewhere; colours come from the page's CSS."""
+"""Curves as inline SVG: no script, no font, no file from elsewhere; colours come from the page's CSS."""
 
 import math
 from dataclasses import dataclass
@@ -14,10 +14,12 @@ LOG_FROM_RATIO = 10.0  # values that spread wider than this are drawn on a logar
 COLOURS = 8  # CSS classes c0 … c7
 NOT_TERMS = ("step", "epoch", "learning_rate")
 
+Line = tuple[int, list[tuple[float, float]]]  # its colour number, its points
+
 
 @dataclass(frozen=True)
 class Chart:
-    """One loss term. lines: (name, colour number) of each line drawn, for the legend; svg: escaped and complete."""
+    """A picture. lines: (name, colour number) of each line drawn, for the legend; svg: escaped and complete."""
 
     title: str
     lines: list[tuple[str, int]]
@@ -35,9 +37,14 @@ def loss_charts(curves: dict[str, Curve]) -> list[Chart]:
             if any(value is not None for value in curve.get(term, []))
         }
         if lines:
-            legend = [(name, colour) for name, (colour, _) in lines.items()]
-            charts.append(Chart(term, legend, _svg(term, lines)))
+            charts.append(line_chart(term, lines, unit="steps"))
     return charts
+
+
+def line_chart(title: str, lines: dict[str, Line], *, unit: str) -> Chart:
+    """Lines over a horizontal axis from 0, whose numbers are of `unit`."""
+    legend = [(name, colour) for name, (colour, _) in lines.items()]
+    return Chart(title, legend, _svg(title, lines, unit))
 
 
 def _points(curve: Curve, term: str) -> list[tuple[float, float]]:
@@ -48,21 +55,21 @@ def _points(curve: Curve, term: str) -> list[tuple[float, float]]:
     return points[::-stride][::-1]
 
 
-def _svg(term: str, lines: dict[str, tuple[int, list[tuple[float, float]]]]) -> str:
+def _svg(title: str, lines: dict[str, Line], unit: str) -> str:
     points = [point for _, line in lines.values() for point in line]
     if not points:
         return ""
     low, high = min(y for _, y in points), max(y for _, y in points)
     logarithmic = low > 0 and high / low > LOG_FROM_RATIO
-    last_step = max(x for x, _ in points)
+    last = max(x for x, _ in points)
     vertical = Axis(low, high, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
-    horizontal = Axis(0, last_step, LEFT, WIDTH - RIGHT, logarithmic=False)
-    label = f"{term} over optimizer steps, {', '.join(lines)}"
+    horizontal = Axis(0, last, LEFT, WIDTH - RIGHT, logarithmic=False)
+    label = f"{title} over {unit}, {', '.join(lines)}"
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
     parts += [horizontal_rule(value, vertical.place(value)) for value in vertical.ticks()]
     parts += [
-        f'<text x="{horizontal.place(step):.0f}" y="{HEIGHT - 10}" text-anchor="{anchor}">{escape(text)}</text>'
-        for step, anchor, text in ((0, "start", "0"), (last_step, "end", f"{last_step:,.0f} steps"))
+        f'<text x="{horizontal.place(x):.0f}" y="{HEIGHT - 10}" text-anchor="{anchor}">{escape(text)}</text>'
+        for x, anchor, text in ((0, "start", "0"), (last, "end", f"{last:,.0f} {unit}"))
     ]
     for name, (colour, line) in lines.items():
         places = " ".join(f"{horizontal.place(x):.1f},{vertical.place(y):.1f}" for x, y in line)

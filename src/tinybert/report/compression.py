@@ -1,6 +1,7 @@
-"""The tables of compressed models: INT8 forms, their latencies, pruned students."""
+"""The tables of compressed models: INT8 forms, their latencies, pruned students; and the curve of the latter."""
 
 from tinybert.glue.tasks import TASKS
+from tinybert.report.charts import COLOURS, Chart, line_chart
 from tinybert.report.fronts import fronts
 from tinybert.report.results import Results, latency_ms, onnx_models, pruned_models
 from tinybert.report.table import ABSENT, Table, fixed, percent, score
@@ -78,3 +79,18 @@ def pruning_table(results: Results) -> Table:
     columns = ("task", "student", "target", "sparsity", "unpruned", "score", "MB", "gzip MB")
     note = "Sparsity: share of exact zeros over all Linear weights. MB of the weights file: 10^6 bytes."
     return Table("Pruned students", columns, rows, names=2, note=note)
+
+
+def pruning_charts(results: Results) -> list[Chart]:
+    """For each task the score of its students over their sparsity, from the unpruned one on."""
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for task, student, _, found in pruned_models(results):
+        metric = TASKS[task].headline
+        dense = results.value("evaluate", f"{task}-{student}", "student", metric)
+        points = curves.setdefault(f"{task}: {metric} over sparsity", {}).setdefault(student, [(0.0, dense)])
+        points.append((100 * found["sparsity"], found["dev"][metric]))
+    charts = []
+    for title, students in curves.items():
+        lines = {name: (number % COLOURS, points) for number, (name, points) in enumerate(students.items())}
+        charts.append(line_chart(title, lines, unit="%"))
+    return charts

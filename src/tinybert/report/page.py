@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tinybert.glue.tasks import TASKS
 from tinybert.report import background, tables
 from tinybert.report.charts import Chart, loss_charts
-from tinybert.report.compression import compression_table, latency_table, pruning_table
+from tinybert.report.compression import compression_table, latency_table, pruning_charts, pruning_table
 from tinybert.report.fronts import front_charts
 from tinybert.report.results import Curve, Results
 from tinybert.report.table import Table, fixed
@@ -55,6 +55,7 @@ def render_page(results: Results) -> str:
             pruning_table(results),
         ],
         fronts=front_charts(results),
+        pruning=pruning_charts(results),
         curves=curve_groups(results),
         data=[
             background.corpus_table(results),
