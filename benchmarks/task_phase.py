@@ -2,9 +2,10 @@
 
 BERT-base with random weights teaches TinyBERT4 on a task's training rows, 32 in a batch. The reference is
 benchmarks/reference.py: every row padded to 64 tokens (pairs: 128), the teacher asked at every step, fp32. Ours is the
-training run as the stages call it: no padding computed but in attention, bf16 where the hardware has it, the teacher's
-answers kept (up to 8 GB). Ours takes its whole first epoch, in which answers are checked as they are read; then the two take turns: a step of the
-reference, all of whose steps are alike, and several of ours, whose batches come in the random order of an epoch.
+training run as the stages call it: padding computed in attention alone, bf16 where the hardware has it, the teacher's
+answers kept (up to 8 GB). Ours takes its whole first epoch, in which answers are checked as they are read; then the two
+take turns: a step of the reference, all of whose steps are alike, and several of ours, whose batches come in the random
+order of an epoch.
 """
 
 import argparse

@@ -22,7 +22,7 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
         rows.append((
             task, model, form,
             score(found["dev"][TASKS[task].headline]),
-            *([f"{interval['low']:+.3f} to {interval['high']:+.3f}"] if with_intervals else []),
+            *([f"{signed(interval['low'])} to {signed(interval['high'])}"] if with_intervals else []),
             percent(found["agreement"]),
             *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
             *(fixed(time_ms, 1) for time_ms in times),
@@ -44,6 +44,11 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
             "Best by speed: none scores as well in less time, on dev rows at their own lengths."
         )
     return Table("ONNX models", columns, rows, names=3, note=note)
+
+
+def signed(difference: float) -> str:
+    """A difference of scores with its sign; what rounds to nothing has none of its own."""
+    return f"{round(difference, 3) + 0.0:+.3f}"
 
 
 def latency_table(results: Results) -> Table:
