@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import weakref
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,9 @@ class AnswerFile:
     Hidden states and scores are float16, logits float32; each row has a checksum, 0 where it has no answer. A row is
     checked when it is first read: a damaged one counts as absent. `facts` are kept with the tensors; a file with other
     facts, of another size or damaged at its head is not `is_valid`.
+
+    Logits and checksums are held in memory, the rest is read row by row. It is not mapped: pages of a mapped file
+    count as this process's memory, and one that is cut short meanwhile would end it without a word.
     """
 
     def __init__(self, path: Path, form: Form, lengths: np.ndarray, facts: dict[str, str]) -> None:
@@ -72,7 +76,10 @@ class AnswerFile:
             "scores": ("F16", (int(self.first_score[-1]),)),
         }
         self.header = _header(self.parts, facts)
-        self.size_bytes = len(self.header) + sum(_size(*part) for part in self.parts.values())
+        ends = np.cumsum([len(self.header), *(_size(*part) for part in self.parts.values())]).tolist()
+        self.offsets, self.size_bytes = dict(zip(self.parts, ends, strict=False)), ends[-1]
+        self.logits = np.zeros((rows, form.classes), np.float32)
+        self.checksums = np.zeros(rows, np.uint32)
         self.state = np.full(rows, UNKNOWN, dtype=np.uint8)
 
     @property
@@ -90,26 +97,24 @@ class AnswerFile:
         with open(self.path, "wb") as handle:
             handle.write(self.header)
             handle.flush()
-            # A hole in a mapped file that finds the disk full would end the process without a word.
             os.posix_fallocate(handle.fileno(), 0, self.size_bytes)
-        self.open("r+")
+        self._open(os.O_RDWR)
 
-    def open(self, mode: str = "c") -> None:
-        """Maps the file into memory; "c", copy on write: tensors share its memory, and nothing gets into the file."""
-        offset, arrays = len(self.header), {}
-        for name, (dtype, shape) in self.parts.items():
-            arrays[name] = np.zeros(shape, DTYPES[dtype])
-            if arrays[name].size:
-                arrays[name] = np.memmap(self.path, DTYPES[dtype], mode, offset, shape)
-            offset += _size(dtype, shape)
-        self.tokens, self.scores = arrays["tokens"], arrays["scores"]
-        self.logits, self.checksums = arrays["logits"], arrays["checksums"]
+    def open(self) -> None:
+        """Opens the file for reading."""
+        self._open(os.O_RDONLY)
+        self._read("logits", 0, self.logits)
+        self._read("checksums", 0, self.checksums)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Hands all that was written to the disk."""
-        for array in (self.tokens, self.scores, self.logits, self.checksums):
-            if isinstance(array, np.memmap):
-                array.flush()
+        self._write("logits", 0, self.logits)
+        self._write("checksums", 0, self.checksums)
+        os.fsync(self.descriptor)
+
+    def _open(self, flags: int) -> None:
+        self.descriptor = os.open(self.path, flags)
+        weakref.finalize(self, os.close, self.descriptor)
 
     def write(self, rows: np.ndarray, lengths: np.ndarray, answer: Activations) -> None:
         """Keeps the answers to `rows`, a batch in their order; a row that float16 cannot hold stays absent.
@@ -125,15 +130,17 @@ class AnswerFile:
         for place, (row, length, end) in enumerate(zip(rows, lengths, ends, strict=True)):
             if row >= len(self.lengths):
                 continue
-            mine = self._row(row)
+            mine = self._empty_row(row)
             if tokens is not None:
                 mine[0][:] = tokens[end - length : end].numpy()
             if scores is not None:
                 mine[1][:] = scores[place, ..., :length, :length].reshape(-1).numpy()
             if self.form.classes:
                 mine[2][:] = logits[place].numpy()
-            is_finite = all(np.isfinite(part).all() for part in mine)
-            self.checksums[row] = _checksum(mine) if is_finite else 0
+            if all(np.isfinite(part).all() for part in mine):
+                self._write("tokens", self.first_token[row] * len(self.form.tokens) * self.form.width, mine[0])
+                self._write("scores", self.first_score[row], mine[1])
+                self.checksums[row] = _checksum(mine)
 
     def has(self, rows: np.ndarray) -> np.ndarray:
         """(rows,) bool: whose answers are here and sound."""
@@ -174,9 +181,32 @@ class AnswerFile:
         return fields
 
     def _row(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where the tokens (length, fields, width), the scores, flat, and the logits of a row are kept."""
-        tokens = self.tokens[self.first_token[row] : self.first_token[row + 1]]
-        return tokens, self.scores[self.first_score[row] : self.first_score[row + 1]], self.logits[row]
+        """The tokens (length, fields, width), the scores, flat, and the logits of a row."""
+        found = self._empty_row(row)
+        self._read("tokens", self.first_token[row] * len(self.form.tokens) * self.form.width, found[0])
+        self._read("scores", self.first_score[row], found[1])
+        return found
+
+    def _empty_row(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Zeros for tokens and scores, and the place of the logits."""
+        tokens = np.zeros((self.lengths[row], len(self.form.tokens), self.form.width), np.float16)
+        return tokens, np.zeros(self.first_score[row + 1] - self.first_score[row], np.float16), self.logits[row]
+
+    def _read(self, part: str, first: int, into: np.ndarray) -> None:
+        """Fills `into` from element `first` of a part on; of a file that ends before, what is there."""
+        offset, view = self._place(part, first, into)
+        while view and (count := os.preadv(self.descriptor, [view], offset)):
+            offset, view = offset + count, view[count:]
+
+    def _write(self, part: str, first: int, values: np.ndarray) -> None:
+        offset, view = self._place(part, first, values)
+        while view:
+            count = os.pwrite(self.descriptor, view, offset)
+            offset, view = offset + count, view[count:]
+
+    def _place(self, part: str, first: int, values: np.ndarray) -> tuple[int, memoryview]:
+        """The byte where element `first` of a part lies, and the contiguous `values` as bytes."""
+        return self.offsets[part] + int(first) * values.itemsize, memoryview(values.reshape(-1).view(np.uint8))
 
 
 def _checksum(parts: tuple[np.ndarray, ...]) -> int:

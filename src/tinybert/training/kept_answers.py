@@ -150,7 +150,7 @@ class KeptTeacher:
                 file.create()
             self._ask_into(partial)
             for file, made in zip(files, partial, strict=True):
-                made.close()
+                made.finish()
                 os.replace(made.path, file.path)
         finally:
             for made in partial:
