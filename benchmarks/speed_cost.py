@@ -9,7 +9,9 @@ and last the ratio of the times; answers that an earlier run kept are used, so t
 import argparse
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -24,7 +26,7 @@ from tinybert.evaluation.glue import predict
 from tinybert.glue.encoding import Encoded, read_examples
 from tinybert.glue.scoring import score
 from tinybert.glue.tasks import TASKS, Task
-from tinybert.params import check_params
+from tinybert.params import Declared, check_params
 from tinybert.schema import Params
 from tinybert.training.result import save_trained
 from tinybert.training.task_distill import distil
@@ -53,17 +55,26 @@ def ways(task: Task, epochs: list[int] | None) -> dict[str, Params]:
     return found
 
 
-def distilled(params: Params, task: Task, dev: Encoded, *, seed: int) -> Run:
-    """Both phases with one seed."""
-    started, name = time.perf_counter(), params.glue.students[0]
-    settings = {"params": params, "task": task, "name": name, "seed": seed}
+def distilled(params: Params, task_name: str, seed: int) -> Run:
+    """Both phases with one seed, to be called in a process of its own: Accelerate keeps to one precision."""
+    task, name, started = TASKS[task_name], params.glue.students[0], time.perf_counter()
+    keys = ("seed", "precision", "optimizer", "students", "glue.kept_answers_gb", f"glue.{task_name}")
+    settings = {"params": Declared(params, keys), "task": task, "name": name, "seed": seed}
     with tempfile.TemporaryDirectory() as folder:
         between = Path(folder) / "intermediate"
         first = distil("intermediate", paths.student("general", name), **settings)
         save_trained(first.model, first.objective, between)
         student = distil("prediction", between, **settings).model
-    seconds, predictions = time.perf_counter() - started, predict(student, dev, task)
+    seconds, dev = time.perf_counter() - started, dev_rows(params, task)
+    predictions = predict(student, dev, task)
     return Run(predictions, score(task, predictions, dev.labels)[task.headline], seconds)
+
+
+def dev_rows(params: Params, task: Task) -> Encoded:
+    """The rows that all are scored on."""
+    limit = getattr(params.glue, task.name).max_length_tokens
+    path = paths.glue(task.name) / f"{task.dev_splits[0]}.jsonl"
+    return read_examples(path, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
 
 
 def main() -> None:
@@ -75,19 +86,18 @@ def main() -> None:
     task = TASKS[options.task]
     speeds = ways(task, options.epochs)
     params = speeds["fast"]
-    path, limit = paths.glue(task.name) / f"{task.dev_splits[0]}.jsonl", params.glue[task.name].max_length_tokens
-    dev = read_examples(path, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
-    training = params.glue[task.name]
+    dev, training = dev_rows(params, task), getattr(params.glue, task.name)
     print(
         f"{params.glue.students[0]} on {task.name}: {training.intermediate.epochs} and {training.prediction.epochs} "
         f"epochs, {options.seeds} seeds; fast: {params.precision}; {task.headline} on {len(dev)} dev rows"
     )
     runs: dict[str, list[Run]] = {name: [] for name in speeds}
-    for number in range(options.seeds):
-        seed, names = params.seed + number, list(speeds)
-        for name in names if number % 2 else reversed(names):  # neither is always the first
-            runs[name].append(distilled(speeds[name], task, dev, seed=seed))
-            print(f"seed {seed}, {name}: {runs[name][-1].score:.3f} in {runs[name][-1].seconds:.0f} s", flush=True)
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        for number in range(options.seeds):
+            seed, names = params.seed + number, list(speeds)
+            for name in names if number % 2 else reversed(names):  # neither is always the first
+                runs[name].append(pool.submit(distilled, speeds[name], task.name, seed).result())
+                print(f"seed {seed}, {name}: {runs[name][-1].score:.3f} in {runs[name][-1].seconds:.0f} s", flush=True)
     report(runs, task, dev, seed=params.seed)
 
 
