@@ -37,6 +37,7 @@ def tiny_params() -> dict:
         "cola": TASK,
     }
     tree["augmentation"]["substitution"]["word_vectors"]["dimensions"] = 4
+    tree["pruning"]["sparsities_percent"] = [20]
     tree["quantization"]["models"] = ["tinybert4"]
     tree["quantization"]["calibration"]["examples"] = 16
     tree["quantization"]["latency"] |= {"length_tokens": 16, "runs": 2, "warmup_runs": 1}
