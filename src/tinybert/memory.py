@@ -17,7 +17,7 @@ def keep_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # absent from musl
     if mallopt:
-        # glibc before 2.36 refuses so high a threshold.
+        # Not every version of glibc takes so high a threshold; 0 blocks by mmap is the same.
         if not mallopt(M_MMAP_THRESHOLD, LARGEST_INT):
             mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, LARGEST_INT)

@@ -67,6 +67,7 @@ class AnswerFile:
         self.path, self.form, self.lengths, self.facts = path, form, lengths.astype(np.int64), facts
         squares = self.lengths**2 * len(form.scores) * form.heads
         self.first_token = np.concatenate([[0], np.cumsum(self.lengths)])
+        self.first_value = self.first_token * len(form.tokens) * form.width
         self.first_score = np.concatenate([[0], np.cumsum(squares)])
         rows = len(lengths)
         self.parts = {
@@ -138,7 +139,7 @@ class AnswerFile:
             if self.form.classes:
                 mine[2][:] = logits[place].numpy()
             if all(np.isfinite(part).all() for part in mine):
-                self._write("tokens", self.first_token[row] * len(self.form.tokens) * self.form.width, mine[0])
+                self._write("tokens", self.first_value[row], mine[0])
                 self._write("scores", self.first_score[row], mine[1])
                 self.checksums[row] = _checksum(mine)
 
@@ -183,7 +184,7 @@ class AnswerFile:
     def _row(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The tokens (length, fields, width), the scores, flat, and the logits of a row."""
         found = self._empty_row(row)
-        self._read("tokens", self.first_token[row] * len(self.form.tokens) * self.form.width, found[0])
+        self._read("tokens", self.first_value[row], found[0])
         self._read("scores", self.first_score[row], found[1])
         return found
 
