@@ -2,6 +2,7 @@
 
 from tinybert import paths
 from tinybert.evaluation.glue import compare_on_splits
+from tinybert.evaluation.predictions import save_predictions
 from tinybert.glue.tasks import TASKS
 from tinybert.models.folder import load_model
 from tinybert.stage import Stage, run_stage
@@ -13,10 +14,10 @@ def main(stage: Stage) -> None:
     teacher = load_model(paths.task_model(task.name, "teacher"))
     student = load_model(paths.task_model(task.name, name))
     limit = stage.params.glue[task.name].max_length_tokens
-    stage.write_metrics(
-        compare_on_splits(student, teacher, task, max_length_tokens=limit)
-        | {"parameters": {"teacher": teacher.parameter_count, "student": student.parameter_count}}
-    )
+    metrics, answers = compare_on_splits(student, teacher, task, max_length_tokens=limit)
+    save_predictions(paths.predictions(stage.name, stage.instance), answers)
+    parameters = {"teacher": teacher.parameter_count, "student": student.parameter_count}
+    stage.write_metrics(metrics | {"parameters": parameters})
 
 
 if __name__ == "__main__":

@@ -5,10 +5,12 @@ import torch
 from tinybert import paths
 from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
 from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.evaluation.glue import evaluate
+from tinybert.evaluation.glue import predict
+from tinybert.evaluation.predictions import Predictions, save_predictions
 from tinybert.files import file_sizes_mb, read_jsonl
 from tinybert.glue.encoding import encode
 from tinybert.glue.fraction import fraction_of
+from tinybert.glue.scoring import score
 from tinybert.glue.tasks import TASKS
 from tinybert.models.bert import BertModel
 from tinybert.models.folder import load_model
@@ -57,8 +59,11 @@ def main(stage: Stage) -> None:
         return Trained(student, objective, curve)
 
     def measure(model: BertModel) -> dict:
+        answers = Predictions(task.headline, dev.labels, predict(model, dev, task))
+        save_predictions(paths.predictions(stage.name, stage.instance), {"student": answers})
         reached = {"target": int(percent) / 100, "sparsity": linear_sparsity(load_model(target))}
-        return reached | {"dev": evaluate(model, dev, task), "size_mb": file_sizes_mb(target / "model.safetensors")}
+        scores = score(task, answers.predictions, dev.labels)
+        return reached | {"dev": scores, "size_mb": file_sizes_mb(target / "model.safetensors")}
 
     target = paths.task_model(task.name, f"{name}_pruned{percent}")
     train_and_save(stage, target, train_pruned, measure=measure)

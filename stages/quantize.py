@@ -6,9 +6,10 @@ from tinybert import paths
 from tinybert.compress.calibration import calibration_feeds
 from tinybert.compress.export import export_onnx
 from tinybert.compress.forms import INT8_FORMS
-from tinybert.compress.measure import latencies, scores_of_forms
+from tinybert.compress.measure import answers_of_forms, latencies, scores_of_forms
 from tinybert.compress.quantization import plan_int8, write_int8
 from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.evaluation.predictions import save_predictions
 from tinybert.files import atomic_folder, write_json
 from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
@@ -48,9 +49,11 @@ def main(stage: Stage) -> None:
         )
         for form in INT8_FORMS:
             write_int8(fp32, folder / f"{form}.onnx", form=form, plan=plan)
-        metrics = scores_of_forms(folder, dev, task, threads=settings.latency.threads, seed=params.seed)
+        answers = answers_of_forms(folder, dev, task, threads=settings.latency.threads)
+        metrics = scores_of_forms(folder, answers, task, seed=params.seed)
         measured = latencies(folder, settings.latency, dev)
     write_json(paths.latency(task.name, name), measured)
+    save_predictions(paths.predictions(stage.name, stage.instance), answers)
     # Names of nodes begin with a slash, which MLflow refuses within names.
     left = {part.lstrip("/"): plan.costs[part] for part in plan.in_float}
     stage.write_metrics(metrics | {"search": {"sum_of_single_moves": sum(plan.costs.values()), "left_in_float": left}})

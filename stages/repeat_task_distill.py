@@ -5,6 +5,7 @@ from tempfile import TemporaryDirectory
 
 from tinybert import paths
 from tinybert.evaluation.glue import compare_on_splits
+from tinybert.evaluation.predictions import save_predictions
 from tinybert.glue.tasks import TASKS
 from tinybert.launch import is_main_process
 from tinybert.models.folder import load_model
@@ -15,7 +16,7 @@ from tinybert.training.task_distill import distil
 
 
 def main(stage: Stage) -> None:
-    """Runs both phases from the same general student and with the same teacher; keeps the scores alone."""
+    """Runs both phases from the same general student and with the same teacher; keeps scores and answers alone."""
     task, name, seed = TASKS[stage.items["task"]], stage.items["student"], int(stage.items["seed"])
     settings = {"params": stage.params, "task": task, "name": name, "seed": seed}
     checkpoints = {phase: Checkpoint.of(stage, phase=phase) for phase in ("intermediate", "prediction")}
@@ -28,7 +29,9 @@ def main(stage: Stage) -> None:
         return
     teacher = load_model(paths.task_model(task.name, "teacher"))
     limit = stage.params.glue[task.name].max_length_tokens
-    stage.write_metrics(compare_on_splits(student, teacher, task, max_length_tokens=limit))
+    metrics, answers = compare_on_splits(student, teacher, task, max_length_tokens=limit)
+    save_predictions(paths.predictions(stage.name, stage.instance), answers)
+    stage.write_metrics(metrics)
     for checkpoint in checkpoints.values():
         checkpoint.remove()
 

@@ -4,7 +4,7 @@ import torch
 
 from tinybert.compress.export import export_onnx
 from tinybert.compress.forms import FORMS
-from tinybert.compress.measure import latencies, scores_of_forms
+from tinybert.compress.measure import answers_of_forms, latencies, scores_of_forms
 from tinybert.files import write_json
 from tinybert.glue.encoding import Encoded
 from tinybert.glue.tasks import TASKS
@@ -31,7 +31,8 @@ def folder(tmp_path):
 
 
 def test_forms_are_compared_with_fp32_on_the_same_rows(folder):
-    found = scores_of_forms(folder, examples(60), TASKS["sst2"], threads=1, seed=0)
+    answers = answers_of_forms(folder, examples(60), TASKS["sst2"], threads=1)
+    found = scores_of_forms(folder, answers, TASKS["sst2"], seed=0)
     assert list(found) == list(FORMS)
     assert found["qdq"]["agreement"] == 1.0 > found["qoperator"]["agreement"]
     assert found["qdq"]["dev"] == found["fp32"]["dev"]

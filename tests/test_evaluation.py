@@ -153,12 +153,12 @@ def test_predictions_come_in_the_order_of_the_rows(tokenizer):
 def test_comparison_of_student_teacher_and_majority(tokenizer):
     rows = [{"sentence": "rome", "label": label} for label in (1, 1, 1, 0)]
     examples = encode(rows, TASKS["sst2"], tokenizer, max_length_tokens=8)
-    right, always = [[0.0, 1.0]] * 3 + [[1.0, 0.0]], [[0.0, 1.0]] * 4
-    found = compare(Fixed(always), Fixed(right), examples, TASKS["sst2"], train_labels=np.array([1, 1, 0]))
+    right = [[0.0, 1.0]] * 3 + [[1.0, 0.0]]
+    found = compare(np.array([1, 1, 1, 1]), Fixed(right), examples, TASKS["sst2"], train_labels=np.array([1, 1, 0]))
     assert [found[who]["accuracy"] for who in ("teacher", "student", "majority")] == [1.0, 0.75, 0.75]
     assert found["retention"] == {"plain": 0.75, "above_majority": 0.0}
     assert found["collapsed"] is True
-    sound = compare(Fixed(right), Fixed(right), examples, TASKS["sst2"], train_labels=np.array([1]))
+    sound = compare(np.array([1, 1, 1, 0]), Fixed(right), examples, TASKS["sst2"], train_labels=np.array([1]))
     assert sound["collapsed"] is False
 
 

@@ -75,6 +75,11 @@ def answers(student: str) -> Path:
     return Path(f"reports/answers/{student}.json")
 
 
+def predictions(stage: str, instance: str) -> Path:
+    """What a stage instance's models answered to the dev rows, or to held-out text and quiz."""
+    return _instance_file("reports/predictions", stage, instance, "json")
+
+
 def latency(task: str, model: str) -> Path:
     """Latencies of the ONNX forms of a task model."""
     return Path(f"reports/latency/{task}-{model}.json")

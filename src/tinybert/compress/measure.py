@@ -10,27 +10,37 @@ from tinybert.compress.forms import FORMS
 from tinybert.compress.latency import measure_latency_ms, open_session, predict, random_feeds
 from tinybert.evaluation.bootstrap import paired_interval
 from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
+from tinybert.evaluation.predictions import Predictions
 from tinybert.files import file_sizes_mb, read_json
 from tinybert.glue.encoding import Encoded
-from tinybert.glue.scoring import score
+from tinybert.glue.scoring import METRICS, score
 from tinybert.glue.tasks import Task
 
 
-def scores_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threads: int, seed: int) -> dict[str, dict]:
-    """For each form in `folder`: dev metrics, share of predictions equal to FP32's (None for a
-    regression), the 95 % interval of the headline score less FP32's, and file size in MB (10^6 bytes), raw and
+def answers_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threads: int) -> dict[str, Predictions]:
+    """What each form in `folder` answers to the examples."""
+    return {
+        form: Predictions(
+            task.headline, examples.labels, _predictions(Path(folder) / f"{form}.onnx", examples, task, threads=threads)
+        )
+        for form in FORMS
+    }
+
+
+def scores_of_forms(folder: str | Path, answers: dict[str, Predictions], task: Task, *, seed: int) -> dict[str, dict]:
+    """For each form in `folder`, by its answers to the dev rows: metrics, share of predictions equal to FP32's (None
+    for a regression), the 95 % interval of the headline score less FP32's, and file size in MB (10^6 bytes), raw and
     compressed.
     """
-    results, reference = {}, None
-    for form in FORMS:
-        path = Path(folder) / f"{form}.onnx"
-        predictions = _predictions(path, examples, task, threads=threads)
-        reference = predictions if reference is None else reference
+    metric, labels, reference = METRICS[task.headline], answers["fp32"].labels, answers["fp32"].predictions
+    results = {}
+    for form, found in answers.items():
+        predictions = found.predictions
         results[form] = {
-            "dev": score(task, predictions, examples.labels),
+            "dev": score(task, predictions, labels),
             "agreement": None if task.is_regression else float(np.mean(predictions == reference)),
-            "difference_95": paired_interval(task, [predictions], [reference], examples.labels, seed=seed),
-            "size_mb": file_sizes_mb(path),
+            "difference_95": paired_interval(metric, [predictions], [reference], labels, seed=seed),
+            "size_mb": file_sizes_mb(Path(folder) / f"{form}.onnx"),
         }
     return results
 

@@ -1,33 +1,31 @@
 """How sure the difference of two scores is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-
-from tinybert.glue.scoring import METRICS
-from tinybert.glue.tasks import Task
 
 RESAMPLES = 1000
 
 
 def paired_interval(
-    task: Task,
+    metric: Callable[[np.ndarray, np.ndarray], float],
     predictions: Sequence[np.ndarray],
     reference: Sequence[np.ndarray],
     labels: np.ndarray,
     *,
     seed: int,
 ) -> dict[str, float]:
-    """95 % interval of the headline score of `predictions` less that of `reference`: paired percentile bootstrap.
+    """95 % interval of the score of `predictions` less that of `reference`: paired percentile bootstrap.
 
-    predictions, reference: (rows,) each, one for each training seed, the two in the same order. Seeds and rows are
-    drawn with repetition, the same for both (Efron & Tibshirani 1993, ch. 13); the difference is the mean over seeds.
-    Of few seeds the spread is underestimated, of three by a fifth: then it is a little too narrow.
+    metric: of predictions and labels (rows,). predictions, reference: (rows,) each, one for each training seed, the
+    two in the same order. Seeds and rows are drawn with repetition, the same for both (Efron & Tibshirani 1993, ch.
+    13); the difference is the mean over seeds. Of few seeds the spread is underestimated, of three by a fifth: then it
+    is a little too narrow.
     """
     pairs = list(zip(predictions, reference, strict=True))
     if all(np.array_equal(mine, other) for mine, other in pairs):
         return {"low": 0.0, "high": 0.0}
-    rng, metric, differences = np.random.default_rng(seed), METRICS[task.headline], []
+    rng, differences = np.random.default_rng(seed), []
     for _ in range(RESAMPLES):
         rows = rng.integers(len(labels), size=len(labels))
         drawn = [pairs[number] for number in rng.integers(len(pairs), size=len(pairs))]

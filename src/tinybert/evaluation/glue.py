@@ -5,6 +5,7 @@ import torch
 
 from tinybert import paths
 from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.evaluation.predictions import Predictions
 from tinybert.glue.encoding import Encoded, read_examples
 from tinybert.glue.scoring import is_collapsed, majority_score, retention, score
 from tinybert.glue.tasks import Task
@@ -37,29 +38,36 @@ def evaluate(model: SequenceClassifier, examples: Encoded, task: Task) -> dict[s
 
 def compare_on_splits(
     student: SequenceClassifier, teacher: SequenceClassifier, task: Task, *, max_length_tokens: int
-) -> dict:
-    """`compare` on the task's dev split and on further ones (MNLI has two); says what the model was selected by."""
+) -> tuple[dict, dict[str, Predictions]]:
+    """`compare` on the task's dev split and on further ones (MNLI has two), and the student's answers to the first."""
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
     train, *devs = (
         read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=max_length_tokens)
         for split in ("train", *task.dev_splits)
     )
-    first, *further = (compare(student, teacher, dev, task, train_labels=train.labels) for dev in devs)
+    answers = [predict(student, dev, task) for dev in devs]
+    first, *further = (
+        compare(predictions, teacher, dev, task, train_labels=train.labels)
+        for predictions, dev in zip(answers, devs, strict=True)
+    )
     facts = {"split": task.dev_splits[0], "selection": "none: the last step"}
     others = dict(zip(task.dev_splits[1:], further, strict=True))
-    return facts | first | ({"further_splits": others} if others else {})
+    metrics = facts | first | ({"further_splits": others} if others else {})
+    return metrics, {"student": Predictions(task.headline, devs[0].labels, answers[0])}
 
 
 def compare(
-    student: SequenceClassifier,
+    predictions: np.ndarray,
     teacher: SequenceClassifier,
     examples: Encoded,
     task: Task,
     *,
     train_labels: np.ndarray,
 ) -> dict:
-    """Scores of teacher, student and majority guess, what the student keeps of the teacher, whether it collapsed."""
-    predictions = predict(student, examples, task)
+    """Scores of teacher, student and majority guess, what the student keeps of the teacher, whether it collapsed.
+
+    predictions: the student's answers to `examples`.
+    """
     scores = {
         "teacher": evaluate(teacher, examples, task),
         "student": score(task, predictions, examples.labels),
