@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test lint bench ui ask profile
+.PHONY: setup setup-dev repro test lint bench ui ask profile study
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -47,3 +47,6 @@ profile:
 	@test "$(FORCE)" || git diff --quiet -- params.yaml || \
 		{ echo "params.yaml has changes that are not committed: commit them, or say FORCE=1 to lose them."; exit 1; }
 	cp profiles/$(NAME).yaml params.yaml
+
+study: setup
+	PYTHONPATH=src python -m tinybert.studies $(or $(NAME),"") $(ARGS)

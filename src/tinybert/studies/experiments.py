@@ -1,0 +1,144 @@
+"""The DVC experiments of a study: which there must be, which there are, running those that lack, their answers.
+
+An experiment is named <study>-<variant>-<digest>, the digest one of its settings, its stages and the code: what was
+run once is found again, in this study or another, and what has changed since is run anew.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ruamel.yaml import YAML
+
+from tinybert.errors import UserError
+from tinybert.evaluation.predictions import Predictions, read_predictions
+from tinybert.glue.tasks import TASKS
+from tinybert.params import check_params
+from tinybert.schema import Params
+from tinybert.studies.study import Study
+
+DIGEST_DIGITS = 10
+NOT_CODE_OF_STAGES = ("report", "studies")  # packages that change no answer
+REPEATS = {"evaluate": "repeat_task_distill"}  # the stage that a further seed of a student is measured by
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """variant, seeds: whose answers it makes. overrides: for `dvc exp run -S`. stages: what is to be run."""
+
+    name: str
+    variant: str
+    seeds: tuple[int, ...]
+    overrides: tuple[str, ...]
+    stages: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        return self.name.rsplit("-", 1)[1]
+
+
+def plan(study_name: str, study: Study, params: Params, *, tasks: Sequence[str], seeds: int) -> list[Experiment]:
+    """All experiments of a study, in the order of its variants; UserError where a setting is refused."""
+    experiments, code = [], _code_digest()
+    numbers = tuple(range(params.seed, params.seed + seeds))
+    for variant in study.variants:
+        for group in [numbers] if study.repeat == "student" else [(number,) for number in numbers]:
+            overrides = tuple(_overrides(study, variant, params, tasks, group))
+            settings = changed_params(overrides, f"study {study_name}, variant {variant}")
+            stages = _stages(study, variant, group)
+            content = json.dumps([settings.model_dump(mode="json"), sorted(stages), code], sort_keys=True)
+            digest = hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
+            experiments.append(Experiment(f"{study_name}-{variant}-{digest}", variant, group, overrides, stages))
+    return experiments
+
+
+def changed_params(overrides: Sequence[str], origin: str) -> Params:
+    """params.yaml with the overrides of a `dvc exp run -S`; UserError, its lines beginning with `origin`."""
+    from dvc.exceptions import DvcException
+    from dvc.utils.hydra import apply_overrides
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "params.yaml"
+        path.write_bytes(Path("params.yaml").read_bytes())
+        try:
+            apply_overrides(path, list(overrides))
+        except DvcException as error:
+            reason = error.__cause__ or error
+            raise UserError(f"{origin}: {' '.join(str(reason).split())}") from None
+        return check_params(YAML(typ="safe").load(path), origin)
+
+
+def run(experiment: Experiment) -> None:
+    """Runs it in a temporary copy of the project; UserError when a stage fails, whose finished ones are kept."""
+    print(f"\n=== {experiment.name}: {' '.join(experiment.overrides)}", flush=True)
+    settings = [part for override in experiment.overrides for part in ("-S", override)]
+    command = ["exp", "run", "--temp", "--name", experiment.name, *settings, *experiment.stages]
+    if subprocess.run([sys.executable, "-m", "dvc", *command]).returncode:
+        raise UserError(
+            f"experiment {experiment.name} failed: mend what is said above, and say it again; what is finished is kept"
+        )
+
+
+def finished() -> dict[str, str]:
+    """digest -> name of the experiments that there are, whatever commit they began at."""
+    command = [sys.executable, "-m", "dvc", "exp", "list", "--all-commits", "--name-only"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return {name.rsplit("-", 1)[1]: name for name in listed if "-" in name}
+
+
+def answers(study: Study, experiment: Experiment, found_as: str, task: str) -> Iterator[tuple[int, Predictions]]:
+    """(seed, answers) of an experiment's variant to a task, read from the experiment as DVC keeps it."""
+    import dvc.api
+
+    place, system = study.measured_of(experiment.variant).replace("{task}", task).split(":")
+    stage, instance = place.split("/")
+    for number, seed in enumerate(experiment.seeds):
+        file = f"{REPEATS[stage]}/{instance}-{seed}" if number else f"{stage}/{instance}"
+        try:
+            content = dvc.api.read(f"reports/predictions/{file}.json", rev=found_as)
+        except Exception as error:
+            raise UserError(
+                f"experiment {found_as}: its answers {file} cannot be read ({' '.join(str(error).split())}); remove it "
+                f"(dvc exp remove {found_as}) and run the study again"
+            ) from None
+        yield seed, read_predictions(content)[system]
+
+
+def _overrides(
+    study: Study, variant: str, params: Params, tasks: Sequence[str], seeds: tuple[int, ...]
+) -> Iterator[str]:
+    student = study.variants[variant].student or study.student
+    glue_tasks = [task for task in tasks if task in TASKS]
+    if glue_tasks:
+        yield f"glue.tasks=[{','.join(glue_tasks)}]"
+        yield f"glue.students=[{student}]"
+        yield f"quantization.models=[teacher,{student}]"
+    if student not in params.general.students:
+        yield f"general.students=[{','.join((*params.general.students, student))}]"
+    if study.repeat == "student":
+        yield f"glue.further_seeds=[{','.join(map(str, seeds[1:]))}]"
+    else:
+        yield f"seed={seeds[0]}"
+    for text in (*study.set, *study.variants[variant].set):
+        text = text.replace("{student}", student)
+        yield from [text.replace("{task}", task) for task in glue_tasks] if "{task}" in text else [text]
+
+
+def _stages(study: Study, variant: str, seeds: tuple[int, ...]) -> tuple[str, ...]:
+    stage = study.measured_of(variant).split("/")[0]
+    return (stage, REPEATS[stage]) if len(seeds) > 1 else (stage,)
+
+
+def _code_digest() -> str:
+    """Of all code that can change an answer: dvc.yaml, the stages, the package but for its reports and studies."""
+    package = Path("src/tinybert")
+    modules = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in NOT_CODE_OF_STAGES]
+    digest = hashlib.sha256()
+    for path in sorted([Path("dvc.yaml"), *Path("stages").glob("*.py"), *modules]):
+        digest.update(str(path).encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,103 @@
+"""A study: variants of the settings, what is measured of each, and what was published about them."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from tinybert.errors import UserError
+from tinybert.schema_fields import AboveZero, Name, Positive, Section, Text, tuple_of
+
+FOLDER = Path("studies")
+RELATIONS = ("beats", "equals", "not_below")
+
+
+class Variant(Section):
+    """Overrides of params.yaml for `dvc exp run -S`, and where else than by the study's rule its answers lie."""
+
+    set: tuple_of(Text) = ()
+    student: Name | None = None
+    measured: Text | None = None
+
+
+class Claim(Section):
+    """What was published: one variant beats another, equals it, or is not below it; equal is what differs by less
+    than the study's margin.
+    """
+
+    variant: Name
+    beats: Name | None = None
+    equals: Name | None = None
+    not_below: Name | None = None
+    tasks: tuple_of(Name, min_length=1) | None = None
+    published: Text
+
+    @model_validator(mode="after")
+    def _one_relation(self) -> "Claim":
+        if len([name for name in RELATIONS if getattr(self, name)]) != 1:
+            raise ValueError(f"exactly one of {', '.join(RELATIONS)} is needed, with the other variant's name")
+        return self
+
+    @property
+    def relation(self) -> str:
+        return next(name for name in RELATIONS if getattr(self, name))
+
+    @property
+    def other(self) -> str:
+        """The variant that this one is compared with."""
+        return getattr(self, self.relation)
+
+
+class Study(Section):
+    """A file of studies/.
+
+    tasks: GLUE tasks, or what `evaluate_domain` measures. measured: <stage>/<instance>:<system> of the answers, where
+    {task} and {student} are filled in; the stages that write them are run. repeat: what a further seed repeats: the
+    student's task distillation, or the pipeline, teacher and all. set: overrides of every variant; {task} in one
+    gives one for each task. The first variant is what the others are shown against.
+    """
+
+    question: Text
+    source: Text
+    tasks: tuple_of(Name, min_length=1)
+    student: Name
+    measured: Text = "evaluate/{task}-{student}:student"
+    repeat: Literal["student", "pipeline"] = "student"
+    seeds: Positive = 3
+    margin: AboveZero = 0.01
+    set: tuple_of(Text) = ()
+    variants: dict[Name, Variant] = Field(min_length=2)
+    claims: tuple_of(Claim, min_length=1)
+
+    @model_validator(mode="after")
+    def _claims_fit(self) -> "Study":
+        for claim in self.claims:
+            for name in (claim.variant, claim.other):
+                if name not in self.variants:
+                    raise ValueError(f"claims name the variant {name}; there are {', '.join(self.variants)}")
+            for task in claim.tasks or ():
+                if task not in self.tasks:
+                    raise ValueError(f"claims name the task {task}; there are {', '.join(self.tasks)}")
+        return self
+
+    def measured_of(self, variant: str) -> str:
+        """The place of a variant's answers, {task} still open."""
+        chosen = self.variants[variant]
+        return (chosen.measured or self.measured).replace("{student}", chosen.student or self.student)
+
+
+def load_study(name: str, folder: Path = FOLDER) -> Study:
+    """Reads studies/<name>.yaml; UserError naming those that there are, or the key that is wrong."""
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+        raise UserError(f"NAME={name}: no such study; choose one of: {known}")
+    try:
+        return Study.model_validate(YAML(typ="safe").load(path))
+    except YAMLError as error:
+        raise UserError(f"{path}: no valid YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        lines = (f"{path}: {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise UserError("\n".join(lines)) from None

@@ -1,0 +1,80 @@
+"""Does a published claim hold here, fail here, or can this budget not tell?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from tinybert.evaluation.bootstrap import paired_interval
+from tinybert.evaluation.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions
+from tinybert.studies.study import Claim, Study
+
+HOLDS, FAILS, OPEN = "holds here", "fails here", "this budget cannot tell"
+
+Measured = Mapping[tuple[str, str], Mapping[int, Predictions]]  # (task, variant) -> seed -> answers
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a variant scores more than another, mean over seeds, with its 95 % interval.
+
+    Of a metric of which less is better, what it scores less: a positive difference is always a better one.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim on one task, and what was found."""
+
+    claim: Claim
+    task: str
+    difference: Difference
+    verdict: str
+
+
+def scores(answers: Mapping[int, Predictions]) -> list[float]:
+    """The score of each seed."""
+    return [found.score for found in answers.values()]
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Standard deviation (of a sample); None of a single value."""
+    return stdev(values) if len(values) > 1 else None
+
+
+def difference(first: Mapping[int, Predictions], second: Mapping[int, Predictions], *, seed: int) -> Difference:
+    """Of two variants by the answers of the same seeds to the same rows: paired bootstrap over both."""
+    some = next(iter(first.values()))
+    sign = -1 if some.metric in LOWER_IS_BETTER else 1
+    pairs = ([found.predictions for found in answers.values()] for answers in (first, second))
+    interval = paired_interval(ROW_METRICS[some.metric], *pairs, some.labels, seed=seed)
+    low, high = sorted(sign * interval[end] for end in ("low", "high"))
+    return Difference(sign * (mean(scores(first)) - mean(scores(second))), low, high)
+
+
+def verdict(relation: str, found: Difference, margin: float) -> str:
+    """By the whole interval: beats: above 0; equals: within ± margin; not_below: above -margin.
+
+    It fails when the whole interval contradicts: below 0, beyond the margin on one side, below -margin.
+    """
+    if relation == "beats":
+        holds, fails = found.low > 0, found.high < 0
+    elif relation == "equals":
+        holds = -margin < found.low and found.high < margin
+        fails = found.low > margin or found.high < -margin
+    else:
+        holds, fails = found.low > -margin, found.high < -margin
+    return HOLDS if holds else FAILS if fails else OPEN
+
+
+def findings(study: Study, measured: Measured, *, tasks: Sequence[str], seed: int) -> Iterator[Finding]:
+    """Every claim of the study on every task that it speaks of and that was measured."""
+    for claim in study.claims:
+        for task in claim.tasks or study.tasks:
+            if task in tasks:
+                first, second = (measured[task, variant] for variant in (claim.variant, claim.other))
+                found = difference(first, second, seed=seed)
+                yield Finding(claim, task, found, verdict(claim.relation, found, study.margin))
