@@ -14,11 +14,11 @@ from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import train_tokenizer
 from tinybert.errors import UserError
 from tinybert.evaluation.glue import compare, predict
-from tinybert.evaluation.masked_lm import agreement, frequency_accuracy, heldout_batches, masked_lm_scores
+from tinybert.evaluation.masked_lm import agreement, block_losses, frequency_accuracy, heldout_batches, masked_lm_scores
 from tinybert.evaluation.quiz import best_answers, load_questions, quiz_batches, quiz_scores
 from tinybert.glue.encoding import encode
 from tinybert.glue.tasks import TASKS
-from tinybert.models.activations import Activations
+from tinybert.models.activations import Activations, Batch
 from tinybert.training.masking import Masker
 
 MASKER = Masker(0.3, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
@@ -168,3 +168,18 @@ def test_pairs_are_encoded_with_segments_and_cut_at_the_longer_part(tokenizer):
     pieces = [tokenizer.id_to_token(piece) for piece in encoded.input_ids[0]]
     assert pieces == ["[CLS]", "the", "capital", "of", "[SEP]", "rome", "[SEP]"]
     assert encoded.token_type_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1]
+
+
+def test_losses_of_blocks_sum_over_their_masked_tokens():
+    batch = Batch(
+        torch.zeros(2, 3, dtype=torch.int64),
+        torch.ones(2, 3, dtype=torch.bool),
+        torch.zeros(2, 3, dtype=torch.int64),
+        labels=torch.tensor([1, 0, 1]),
+        positions=torch.tensor([0, 4, 5]),  # one in the first row, two in the second
+    )
+    model = Fixed([[0.0, 0.0], [math.log(3), 0.0], [math.log(3), 0.0]])
+    found = block_losses(model, [batch])
+    assert found.labels.tolist() == [1, 2]
+    assert found.predictions == pytest.approx([math.log(2), math.log(4 / 3) + math.log(4)])
+    assert found.score == pytest.approx(masked_lm_scores(model, [batch])["perplexity"])

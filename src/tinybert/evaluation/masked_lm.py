@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from tinybert.corpus.blocks import Blocks
+from tinybert.evaluation.predictions import Predictions
 from tinybert.models.activations import Batch, best_device
 from tinybert.models.bert import MaskedLM
 from tinybert.seeds import stream
@@ -35,6 +36,18 @@ def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torc
     for batch in batches:
         model.config.refuse_longer(batch.input_ids.shape[1], "examination.quiz")
         yield model(batch.to(device)).logits.cpu()
+
+
+def block_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
+    """The cross-entropy of each block, summed over its masked tokens (nats), beside their number."""
+    losses, tokens = [], []
+    for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
+        rows, width = batch.input_ids.shape
+        row_of_token = (batch.positions // width).numpy()
+        of_token = F.cross_entropy(logits, batch.labels, reduction="none").double().numpy()
+        losses.append(np.bincount(row_of_token, weights=of_token, minlength=rows))
+        tokens.append(np.bincount(row_of_token, minlength=rows))
+    return Predictions("perplexity", np.concatenate(tokens), np.concatenate(losses))
 
 
 def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.evaluation.masked_lm import EVALUATION_BATCH_SIZE, predicted_logits
+from tinybert.evaluation.predictions import Predictions
 from tinybert.files import read_jsonl
 from tinybert.models.activations import Batch, pad
 from tinybert.models.bert import MaskedLM
@@ -84,10 +85,7 @@ def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Ba
 
 def quiz_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequence[Batch]) -> dict[str, dict]:
     """Questions, top-1 and top-5 accuracy, over all and for each subject."""
-    logits = torch.cat(list(predicted_logits(model, batches)))
-    labels = torch.cat([batch.labels for batch in batches])
-    # Pieces at least as likely as the right one: a model that cannot tell them apart has not answered.
-    rank = (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
+    rank = _ranks(model, batches)
     subjects = {"all": list(range(len(questions)))}
     for index, question in enumerate(questions):
         subjects.setdefault(question.subject, []).append(index)
@@ -99,6 +97,20 @@ def quiz_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequenc
         }
         for subject, indices in subjects.items()
     }
+
+
+def answered(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
+    """Whether each question's answer is the likeliest piece: 1 or 0; the labels are 1, so that accuracy is top-1."""
+    right = (_ranks(model, batches) < 1).numpy().astype(np.int64)
+    return Predictions("accuracy", np.ones_like(right), right)
+
+
+def _ranks(model: MaskedLM, batches: Sequence[Batch]) -> torch.Tensor:
+    """The place of each question's answer among the pieces (questions,), 0 being the likeliest."""
+    logits = torch.cat(list(predicted_logits(model, batches)))
+    labels = torch.cat([batch.labels for batch in batches])
+    # Pieces at least as likely as the right one: a model that cannot tell them apart has not answered.
+    return (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
 
 
 def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]) -> list[list[dict]]:

@@ -32,10 +32,7 @@ def main() -> None:
 def conduct(name: str, *, tasks: list[str] | None, seeds: int | None) -> str:
     """Runs what lacks, compares, writes; returns the tables as text."""
     study, params = load_study(name), load_params()
-    tasks = tasks or list(study.tasks)
-    for task in tasks:
-        if task not in study.tasks:
-            raise UserError(f"--tasks {task}: not in this study; choose of {', '.join(study.tasks)}")
+    tasks = study.choose_tasks(tasks, params)
     planned = experiments.plan(name, study, params, tasks=tasks, seeds=seeds or study.seeds)
     found_as = experiments.finished()
     missing = {experiment.digest: experiment for experiment in planned if experiment.digest not in found_as}

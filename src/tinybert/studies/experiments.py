@@ -50,8 +50,8 @@ def plan(study_name: str, study: Study, params: Params, *, tasks: Sequence[str],
         for group in [numbers] if study.repeat == "student" else [(number,) for number in numbers]:
             overrides = tuple(_overrides(study, variant, params, tasks, group))
             settings = changed_params(overrides, f"study {study_name}, variant {variant}")
-            stages = _stages(study, variant, group)
-            content = json.dumps([settings.model_dump(mode="json"), sorted(stages), code], sort_keys=True)
+            stages = _stages(study, group)
+            content = json.dumps([settings.model_dump(mode="json"), stages, code], sort_keys=True)
             digest = hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
             experiments.append(Experiment(f"{study_name}-{variant}-{digest}", variant, group, overrides, stages))
     return experiments
@@ -129,9 +129,10 @@ def _overrides(
         yield from [text.replace("{task}", task) for task in glue_tasks] if "{task}" in text else [text]
 
 
-def _stages(study: Study, variant: str, seeds: tuple[int, ...]) -> tuple[str, ...]:
-    stage = study.measured_of(variant).split("/")[0]
-    return (stage, REPEATS[stage]) if len(seeds) > 1 else (stage,)
+def _stages(study: Study, seeds: tuple[int, ...]) -> tuple[str, ...]:
+    """Those that write the answers of any variant: variants of the same settings are then one experiment."""
+    stages = {study.measured_of(variant).split("/")[0] for variant in study.variants}
+    return tuple(sorted(stages | {REPEATS[stage] for stage in stages if len(seeds) > 1}))
 
 
 def _code_digest() -> str:

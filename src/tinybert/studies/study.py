@@ -1,5 +1,6 @@
 """A study: variants of the settings, what is measured of each, and what was published about them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -8,6 +9,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from tinybert.errors import UserError
+from tinybert.glue.tasks import TASKS
+from tinybert.schema import Params
 from tinybert.schema_fields import AboveZero, Name, Positive, Section, Text, tuple_of
 
 FOLDER = Path("studies")
@@ -86,6 +89,20 @@ class Study(Section):
         """The place of a variant's answers, {task} still open."""
         chosen = self.variants[variant]
         return (chosen.measured or self.measured).replace("{student}", chosen.student or self.student)
+
+    def choose_tasks(self, asked: Sequence[str] | None, params: Params) -> list[str]:
+        """The tasks asked for, or all of those that params have settings for; UserError where there is none."""
+        usable = [task for task in self.tasks if task not in TASKS or getattr(params.glue, task)]
+        for task in asked or ():
+            if task not in usable:
+                raise UserError(
+                    f"--tasks {task}: not in this study or not in params.yaml; choose of {', '.join(usable)}"
+                )
+        if not usable:
+            raise UserError(
+                f"params.yaml has settings for none of the study's tasks: glue.{', glue.'.join(self.tasks)}"
+            )
+        return list(asked or usable)
 
 
 def load_study(name: str, folder: Path = FOLDER) -> Study:
