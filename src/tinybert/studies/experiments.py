@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 
 from tinybert.errors import UserError
 from tinybert.evaluation.predictions import Predictions, read_predictions
+from tinybert.files import read_json, write_json
 from tinybert.glue.tasks import TASKS
 from tinybert.params import check_params
 from tinybert.schema import Params
@@ -44,12 +45,12 @@ class Experiment:
 
 def plan(study_name: str, study: Study, params: Params, *, tasks: Sequence[str], seeds: int) -> list[Experiment]:
     """All experiments of a study, in the order of its variants; UserError where a setting is refused."""
-    experiments, code = [], _code_digest()
+    experiments, code, tree = [], _code_digest(), YAML(typ="safe").load(Path("params.yaml"))
     numbers = tuple(range(params.seed, params.seed + seeds))
     for variant in study.variants:
         for group in [numbers] if study.repeat == "student" else [(number,) for number in numbers]:
             overrides = tuple(_overrides(study, variant, params, tasks, group))
-            settings = changed_params(overrides, f"study {study_name}, variant {variant}")
+            settings = changed_params(tree, overrides, f"study {study_name}, variant {variant}")
             stages = _stages(study, group)
             content = json.dumps([settings.model_dump(mode="json"), stages, code], sort_keys=True)
             digest = hashlib.sha256(content.encode()).hexdigest()[:DIGEST_DIGITS]
@@ -57,20 +58,23 @@ def plan(study_name: str, study: Study, params: Params, *, tasks: Sequence[str],
     return experiments
 
 
-def changed_params(overrides: Sequence[str], origin: str) -> Params:
-    """params.yaml with the overrides of a `dvc exp run -S`; UserError, its lines beginning with `origin`."""
+def changed_params(tree: dict, overrides: Sequence[str], origin: str) -> Params:
+    """The tree of a params.yaml with the overrides of a `dvc exp run -S`, checked.
+
+    UserError, its lines beginning with `origin`.
+    """
     from dvc.exceptions import DvcException
     from dvc.utils.hydra import apply_overrides
 
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "params.yaml"
-        path.write_bytes(Path("params.yaml").read_bytes())
+        path = Path(folder) / "params.json"  # many times as quick to read as YAML
+        write_json(path, tree)
         try:
             apply_overrides(path, list(overrides))
         except DvcException as error:
             reason = error.__cause__ or error
             raise UserError(f"{origin}: {' '.join(str(reason).split())}") from None
-        return check_params(YAML(typ="safe").load(path), origin)
+        return check_params(read_json(path), origin)
 
 
 def run(experiment: Experiment) -> None:
