@@ -34,6 +34,8 @@ def _options(threads: int) -> onnxruntime.SessionOptions:
     options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
     options.log_severity_level = SEVERITY_ERROR
+    # Idle threads of one session would else spin for a while on the cores that the next one runs on.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if not has_int8_dot_products():
         # There the fast uint8·int8 product of x64 saturates at 16 bits, which can ruin a score; this asks for an
         # exact one. Where it is not needed it must not be set: it then takes half as much time again.
