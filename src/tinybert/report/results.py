@@ -141,6 +141,18 @@ def pruned_models(results: Results) -> Iterator[tuple[str, str, int, dict]]:
                 yield task, student, target, results.metrics["prune", instance]
 
 
+def student_of(params: Params, model: str) -> str | None:
+    """The GLUE student that a task model is, pruned or not; None for the teacher."""
+    owners = {name: name for name in params.glue.students}
+    owners |= {f"{name}_pruned{percent}": name for name in owners for percent in params.pruning.sparsities_percent}
+    return owners.get(model)
+
+
+def majority_score(results: Results, task: str) -> float:
+    """What guessing the majority class scores in the task's headline metric on its first dev split."""
+    return results.value("prepare_glue", task, "majority", TASKS[task].headline)
+
+
 def _rerun(stage: str, instance: str) -> str:
     return f"dvc repro {stage}@{instance}" if instance else f"dvc repro {stage}"
 
