@@ -9,7 +9,7 @@ from tinybert.glue.tasks import TASKS
 from tinybert.report.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Chart, horizontal_rule
 from tinybert.report.results import Results, latency_ms, onnx_models
 
-UNITS = {"size": "MB", "speed": "ms a row of the dev split"}
+UNITS = {"size": "MB", "speed": "ms a dev row"}
 SHAPES = {"fp32": "circle", "dynamic": "triangle", "qdq": "square", "qoperator": "diamond"}
 
 

@@ -22,10 +22,10 @@ Edge = tuple[int, int, float]  # student layer, teacher layer, weight; layer 0 i
 
 @dataclass(frozen=True)
 class LayerMap:
-    """What a student imitates layer by layer. stages: those that read this very map, such as "intermediate cola"."""
+    """What a student imitates layer by layer. stages: those that read this very map, "intermediate: cola, mrpc"."""
 
     student: str
-    stages: tuple[str, ...]
+    stages: str
     kind: str
     student_layers: int
     teacher_layers: int
@@ -34,18 +34,22 @@ class LayerMap:
 
 def layer_maps(results: Results) -> list[LayerMap]:
     """The maps of all students in use; a stage that trained nothing, or reads no mapped layer, has none."""
-    stages: dict[tuple, list[str]] = {}
+    stages: dict[tuple, dict[str, list[str]]] = {}
     for name in _students(results):
         student = results.params.students[name]
-        for label, section, instance, teacher_layers in _stages(results, name):
+        for section, task, instance, teacher_layers in _stages(results, name):
             recipe = getattr(student, section)
             if recipe is None or not _mapped_losses(recipe) or not results.value(*instance, "steps"):
                 continue
             learnt = results.metrics[instance].get("layer_map", {})
             edges = tuple(_edges(student, recipe, teacher_layers, learnt))
             key = (name, _kind(student, recipe), student.architecture.layers, teacher_layers, edges)
-            stages.setdefault(key, []).append(label)
-    return [LayerMap(key[0], tuple(labels), *key[1:]) for key, labels in stages.items()]
+            stages.setdefault(key, {}).setdefault(section, []).extend(task)
+    return [LayerMap(key[0], _named(sections), *key[1:]) for key, sections in stages.items()]
+
+
+def _named(sections: dict[str, list[str]]) -> str:
+    return "; ".join(f"{section}: {', '.join(tasks)}" if tasks else section for section, tasks in sections.items())
 
 
 def _students(results: Results) -> list[str]:
@@ -53,17 +57,17 @@ def _students(results: Results) -> list[str]:
     return list(dict.fromkeys((*params.domain.students, *params.general.students, *params.glue.students)))
 
 
-def _stages(results: Results, name: str) -> Iterator[tuple[str, str, tuple[str, str], int]]:
-    """(label, section of the recipe, stage instance, the teacher's layers) of each stage that distils a student."""
+def _stages(results: Results, name: str) -> Iterator[tuple[str, list[str], tuple[str, str], int]]:
+    """(section of the recipe, its task if any, stage instance, the teacher's layers) of each stage of a student."""
     params = results.params
     text_teacher = results.value("prepare_teacher", "", "layers")
     for section, students in (("general", params.general.students), ("domain", params.domain.students)):
         if name in students:
-            yield section, section, (f"{section}_distill", name), text_teacher
+            yield section, [], (f"{section}_distill", name), text_teacher
     for section in ("intermediate", "prediction"):
         for task in params.glue.tasks if name in params.glue.students else ():
             instance = (f"task_distill_{section}", f"{task}-{name}")
-            yield f"{section} {task}", section, instance, results.value("finetune_teacher", task, "layers")
+            yield section, [task], instance, results.value("finetune_teacher", task, "layers")
 
 
 def _mapped_losses(recipe: StageLosses) -> set[str]:
@@ -105,7 +109,7 @@ def layers_read(losses: set[str], layers: int) -> set[int]:
 def layer_map_table(maps: list[LayerMap]) -> Table:
     """The weight of each teacher layer for each student layer that a loss reads."""
     rows = [
-        (found.student, ", ".join(found.stages), found.kind, _layer(student), _layer(teacher), fixed(weight, 3))
+        (found.student, found.stages, found.kind, _layer(student), _layer(teacher), fixed(weight, 3))
         for found in maps
         for student, teacher, weight in found.edges
     ]
@@ -123,7 +127,7 @@ def _layer(number: int) -> str:
 
 def layer_map_charts(maps: list[LayerMap]) -> list[Chart]:
     """Teacher layers on the left, student layers on the right; the thicker a line, the larger its weight."""
-    return [Chart(f"{found.student}: {found.kind} ({', '.join(found.stages)})", [], _svg(found)) for found in maps]
+    return [Chart(f"{found.student}: {found.kind} ({found.stages})", [], _svg(found)) for found in maps]
 
 
 def _svg(found: LayerMap) -> str:
@@ -165,7 +169,7 @@ def _box(x: float, y: float, layer: int) -> str:
 def _edge(edge: Edge, found: LayerMap) -> str:
     student, teacher, weight = edge
     width = THINNEST + (THICKEST - THINNEST) * weight
-    style = "map drawn" if found.kind == RANDOM else "map"
+    style = "map drawn" if found.kind == RANDOM and weight < 1 else "map"
     return (
         f'<line class="{style}" x1="{TEACHER_X + BOX_WIDTH}" y1="{_teacher_y(teacher, found):.1f}" x2="{STUDENT_X}" '
         f'y2="{_student_y(student, found):.1f}" stroke-width="{width:.2f}">'

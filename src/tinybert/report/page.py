@@ -18,6 +18,7 @@ from tinybert.report.verdict import best_students_table, verdict
 from tinybert.report.versions import versions_table
 
 TEMPLATE = "page.html.j2"  # it includes page.css
+LONG_TABLE = 60  # rows; longer ones are folded
 
 
 def render_page(results: Results) -> str:
@@ -43,6 +44,7 @@ def render_page(results: Results) -> str:
         versions=versions_table(results),
         flags=FLAGS,
         colours=COLOURS,
+        long_table=LONG_TABLE,
         **_compression(results),
         **_layer_maps(results),
         **_data(results),

@@ -24,8 +24,7 @@ def best_students_table(results: Results, *, with_latency: bool) -> Table:
             chosen.pop("fastest", None)
         rows += [_choice_row(results, task, need, system, with_latency) for need, system in chosen.items()]
         if not chosen:
-            reason = f"none is above the majority guess, {score(majority_score(results, task))}"
-            rows.append((task, ABSENT, reason, *[ABSENT] * (8 if with_latency else 6)))
+            rows.append((task, ABSENT, _why_none(results, task), *[ABSENT] * (8 if with_latency else 6)))
     time_columns = ("ms", "faster") if with_latency else ()
     columns = ("task", "take", "student", "form", "score", "kept", "lead", "MB", "smaller", *time_columns)
     fastest, faster = (" and fastest", ", faster") if with_latency else ("", "")
@@ -39,13 +38,26 @@ def best_students_table(results: Results, *, with_latency: bool) -> Table:
     return Table("Which student do I take?", columns, rows, names=4, note=note)
 
 
+def _why_none(results: Results, task: str) -> str:
+    if not any(student_of(results.params, model) for model in results.params.quantization.models):
+        return "none in quantization.models"
+    return f"none is better than the majority guess, {score(majority_score(results, task))}"
+
+
 def best_students(results: Results, task: str) -> dict[str, System]:
     """The student systems to take for a task: of the "best" score, the "smallest" (MB), the "fastest" (ms a dev row).
 
     Collapsed students, and forms no better than the majority guess, are none of them; empty where no other is left.
     """
+    collapsed = {student for owner, student, _, found in evaluations(results) if owner == task and found["collapsed"]}
+    guess = majority_score(results, task)
+    students = set(results.params.glue.students) - collapsed
     sound = {
-        cost: [system for system in systems if _is_sound(results, task, system)]
+        cost: [
+            system
+            for system in systems
+            if student_of(results.params, system.model) in students and system.score > guess
+        ]
         for cost, systems in systems_by_cost(results, task).items()
     }
     if not sound.get("size"):
@@ -57,15 +69,6 @@ def best_students(results: Results, task: str) -> dict[str, System]:
         if near:
             chosen[need] = min(near, key=lambda system: (system.cost, -system.score))
     return chosen
-
-
-def _is_sound(results: Results, task: str, system: System) -> bool:
-    student = student_of(results.params, system.model)
-    return (
-        student is not None
-        and not results.value("evaluate", f"{task}-{student}", "collapsed")
-        and system.score > majority_score(results, task)
-    )
 
 
 def _choice_row(results: Results, task: str, need: str, system: System, with_latency: bool) -> tuple[str, ...]:
