@@ -152,29 +152,39 @@ def write_curve(path: Path, points: list[dict]) -> None:
 
 
 class Outline(HTMLParser):
-    """Tags, the rows of cell texts, and what the page refers to."""
+    """What a page holds; rows: of cell texts, tables: the same by title, texts: of paragraphs and <pre>."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.tags, self.rows, self.references, self.ids = [], [], [], []
-        self.in_cell = False
+        self.tags, self.attributes, self.references, self.ids = [], [], [], []
+        self.rows: list[list[str]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.texts = dict.fromkeys(("p", "pre"), "")
+        self.inside: list[str] = []
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
         self.tags.append(tag)
+        self.attributes += found
         self.references += [found[name] for name in ("src", "href", "srcset", "action") if name in found]
         self.ids += [found["id"]] if "id" in found else []
+        if found.get("role") == "region":
+            self.tables[found["aria-label"]] = self.table = []
         if tag == "tr":
             self.rows.append([])
+            self.table.append(self.rows[-1])
         if tag in ("td", "th"):
             self.rows[-1].append("")
-            self.in_cell = True
+        if tag in ("td", "th", *self.texts):
+            self.inside.append(tag)
 
     def handle_endtag(self, tag):
-        if tag in ("td", "th"):
-            self.in_cell = False
+        if self.inside and tag == self.inside[-1]:
+            self.inside.pop()
 
     def handle_data(self, data):
-        if self.in_cell:
+        if self.inside and self.inside[-1] in self.texts:
+            self.texts[self.inside[-1]] += data
+        elif self.inside:
             self.rows[-1][-1] += data
