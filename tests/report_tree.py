@@ -17,8 +17,8 @@ PERPLEXITY = {"lazy": 8.512, "attentive": 9.034, "little_professor": 8.127}
 QUIZ_TOP1 = {"lazy": 0.31, "attentive": 0.27, "little_professor": 0.29}
 
 
-def small_params() -> Params:
-    """Two tasks, one of them with two dev splits, and one task student beside three domain students."""
+def small_tree() -> dict:
+    """Plain params: two tasks, one with two dev splits, and one task student beside three domain students."""
     tree = YAML(typ="safe").load(ROOT / "params.yaml")
     tree["glue"]["tasks"] = ["mrpc", "mnli"]
     tree["glue"]["students"] = ["tinybert4"]
@@ -26,7 +26,11 @@ def small_params() -> Params:
     tree["domain"]["students"] = list(PERPLEXITY)
     tree["quantization"]["models"] = ["teacher", "tinybert4"]
     tree["pruning"]["sparsities_percent"] = [20]
-    return check_params(tree)
+    return tree
+
+
+def small_params() -> Params:
+    return check_params(small_tree())
 
 
 def write_tree(root: Path) -> None:

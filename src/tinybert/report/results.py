@@ -128,6 +128,8 @@ def latency_ms(results: Results, task: str, model: str, form: str, batch: str, o
 
     batch: batch_<n> of full rows, or dev_batch_<n> of dev rows.
     """
+    if model not in results.params.quantization.models:  # its file may be left from earlier params
+        return None
     return (results.latency(task, model) or {}).get(form, {}).get(batch, {}).get(of)
 
 
