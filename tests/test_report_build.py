@@ -102,6 +102,7 @@ def test_data_is_escaped(made):
     assert "<script" not in html
     assert html.count("&lt;script&gt;") >= 4  # a term, a question, an answer, an augmented row, a loss
     assert [f"{NASTY} is [MASK].", "paris", *[f"paris 0.40, {NASTY} 0.40"] * 4] in Outline(html).rows
+    assert "<mark>paris 0.40</mark>" in html  # the right answer
 
 
 def test_augmented_rows_begin_with_their_original(made):
@@ -129,7 +130,7 @@ def test_summary_names_the_best(made):
     assert "Collapsed: tinybert4 on mnli matched, tinybert4 on mnli mismatched" in text
     assert "| mrpc | best | tinybert4 | fp32 | 0.730 | 86 % | 52 % | 4.44 | 10.0 × |" in text
     assert "| mrpc | smallest | tinybert4 | qdq | 0.720 | 85 % | 48 % | 1.21 | 36.7 × |" in text
-    assert "| mnli | – | none is better than the majority guess, 0.600 |" in text  # it collapsed
+    assert "| mnli | – | none beats a guess |" in text  # it collapsed
 
 
 def test_summary_holds_no_timings_and_is_the_same_again(made, tree, params):
@@ -146,6 +147,13 @@ def test_terminal_summary_fits(made):
     assert max(map(len, lines)) <= 100
     assert {"Domain examination", "GLUE tasks, dev split", "ONNX models"} <= set(lines)
     assert "mrpc tinybert4 qdq 0.720 98.7 % 1.21 0.61 24.0 24.0 size" in [" ".join(line.split()) for line in lines]
+
+
+def test_the_end_of_the_terminal_summary_answers_which_student_to_take(made):
+    screen = made[1].summary_text.splitlines()[-24:]
+    start = screen.index("Which student do I take?")
+    assert " ".join(screen[start + 2].split()) == "mrpc best tinybert4 fp32 0.730 86 % 52 % 4.44 10.0 × 3.000 10.0 ×"
+    assert any(line.startswith("Tasks: tinybert4 keeps 52.8 %") for line in screen[start:])
 
 
 def test_result_rows_are_the_metrics_unrounded(made):

@@ -21,13 +21,18 @@ def answers_table(results: Results) -> Table:
     for index in evenly(asked, ANSWERS_A_STUDENT):
         question = answers[students[0]][index]
         cells = (question["teacher"], *(answers[student][index]["student"] for student in students))
-        rows.append((question["prompt"], question["answer"], *map(_top_answers, cells)))
+        rows.append(
+            (question["prompt"], question["answer"], *(_top_answers(cell, question["answer"]) for cell in cells))
+        )
     columns = ("question", "answer", "teacher", *students)
-    return Table("Some answers", columns, rows, names=len(columns), note="The two likeliest pieces, with probability.")
+    note = "The two likeliest pieces, with probability; the right one is marked."
+    return Table("Some answers", columns, rows, names=len(columns), note=note)
 
 
-def _top_answers(best: list[dict]) -> str:
-    return ", ".join(f"{piece['token']} {fixed(piece['probability'], 2)}" for piece in best[:2])
+def _top_answers(best: list[dict], right: str) -> Markup:
+    forms = (Markup("<mark>{} {}</mark>") if piece["token"] == right else Markup("{} {}") for piece in best[:2])
+    pieces = ((piece["token"], fixed(piece["probability"], 2)) for piece in best[:2])
+    return Markup(", ").join(form.format(*piece) for form, piece in zip(forms, pieces, strict=True))
 
 
 def variations_table(results: Results) -> Table:

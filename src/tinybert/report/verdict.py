@@ -9,6 +9,7 @@ from tinybert.report.table import ABSENT, Table, fixed, percent, score, times
 from tinybert.report.tables import evaluations, split_name
 
 TOLERANCE = 0.01  # one point: what a smaller or faster student may score below the best one
+NONE = "none beats a guess"
 ROUNDING = 1e-9  # a loss of exactly one point is within it
 
 
@@ -24,7 +25,7 @@ def best_students_table(results: Results, *, with_latency: bool) -> Table:
             chosen.pop("fastest", None)
         rows += [_choice_row(results, task, need, system, with_latency) for need, system in chosen.items()]
         if not chosen:
-            rows.append((task, ABSENT, _why_none(results, task), *[ABSENT] * (8 if with_latency else 6)))
+            rows.append((task, ABSENT, NONE, *[ABSENT] * (8 if with_latency else 6)))
     time_columns = ("ms", "faster") if with_latency else ()
     columns = ("task", "take", "student", "form", "score", "kept", "lead", "MB", "smaller", *time_columns)
     fastest, faster = (" and fastest", ", faster") if with_latency else ("", "")
@@ -35,13 +36,9 @@ def best_students_table(results: Results, *, with_latency: bool) -> Table:
     )
     if with_latency:
         note += " ms: a dev row."
+    if any(NONE in row for row in rows):
+        note += f" {NONE.capitalize()}: what is in ONNX form collapsed, or scores no better than the majority class."
     return Table("Which student do I take?", columns, rows, names=4, note=note)
-
-
-def _why_none(results: Results, task: str) -> str:
-    if not any(student_of(results.params, model) for model in results.params.quantization.models):
-        return "none in quantization.models"
-    return f"none is better than the majority guess, {score(majority_score(results, task))}"
 
 
 def best_students(results: Results, task: str) -> dict[str, System]:
