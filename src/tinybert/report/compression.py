@@ -34,6 +34,11 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
     intervals = ("less FP32, 95 %",) if with_intervals else ()
     latency_columns = (*(f"ms × {batch_size}" for batch_size in batch_sizes), *(("ms a row",) if with_rows else ()))
     columns = ("task", "model", "form", "score", *intervals, "as FP32", "MB", "gzip MB", *latency_columns, "best by")
+    note = _compression_note(results, with_latency=with_latency, with_intervals=with_intervals)
+    return Table("ONNX models", columns, rows, names=3, note=note)
+
+
+def _compression_note(results: Results, *, with_latency: bool, with_intervals: bool) -> str:
     note = (
         "As FP32: share of dev predictions equal to the FP32 form's. MB: 10^6 bytes. Best by size: no other system of "
         f"the task scores as well from a smaller file. {NO_BETTER}: no better than guessing the majority class."
@@ -46,7 +51,7 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
             f" ms × n: median of batches of n × {settings.length_tokens} tokens on {settings.threads} threads. "
             "Best by speed: none scores as well in less time a row, on dev rows at their own lengths."
         )
-    return Table("ONNX models", columns, rows, names=3, note=note)
+    return note
 
 
 def signed(difference: float) -> str:
