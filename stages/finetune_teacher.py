@@ -47,7 +47,7 @@ def main(stage: Stage) -> None:
         stage,
         paths.task_model(task.name, "teacher"),
         take if settings.finetuned_teacher else fine_tune,
-        measure=lambda teacher: {"dev": evaluate(teacher, dev, task)},
+        measure=lambda teacher: {"layers": teacher.config.num_hidden_layers, "dev": evaluate(teacher, dev, task)},
     )
 
 

@@ -43,6 +43,7 @@ def main(stage: Stage) -> None:
     stage.write_metrics(
         training_metrics(teacher, curve)
         | {
+            "layers": teacher.config.num_hidden_layers,
             "heldout": masked_lm_scores(teacher, heldout),
             "frequency_accuracy": frequency_accuracy(blocks, heldout, masker),
         }

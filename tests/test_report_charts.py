@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tinybert.report.charts import POINTS_A_LINE, line_chart, loss_charts
+from tinybert.report.charts import POINTS_A_LINE, WIDTH, bar_chart, line_chart, loss_charts
 
 
 def places(svg: str) -> list[list[tuple[float, float]]]:
@@ -69,3 +69,15 @@ def test_a_curve_over_something_else_than_steps_says_so():
     assert labels(chart.svg)[-2:] == ["0", "90 %"]
     (first, _), (second, _), (third, _) = places(chart.svg)[0]
     assert (second - first) / (third - first) == pytest.approx(20 / 90, abs=0.01)
+
+
+def test_a_span_given_sets_the_vertical_axis():
+    chart = line_chart("weight", {"a": (0, [(0.0, 0.01), (10.0, 0.5)])}, unit="steps", span=(0.0, 1.0))
+    assert labels(chart.svg)[:5] == ["0", "0.25", "0.5", "0.75", "1"]
+
+
+def test_bars_are_as_long_as_their_numbers():
+    chart = bar_chart("Seconds", {"short": 1.5, "<long>": 6.0})
+    widths = [float(bar.get("width")) for bar in ElementTree.fromstring(chart.svg).iter("rect")]
+    assert widths == [WIDTH / 4, WIDTH]
+    assert labels(chart.svg) == ["short", "1.5", "<long>", "6.0"]

@@ -1,6 +1,7 @@
 """Which systems no other beats."""
 
-from tinybert.report.fronts import System, front
+from tinybert.compress.forms import FORMS
+from tinybert.report.fronts import System, front, shape_legend
 
 
 def names(*systems: tuple[str, float, float]) -> list[str]:
@@ -23,3 +24,9 @@ def test_of_equals_the_first():
 
 def test_nothing_has_no_front():
     assert front([]) == []
+
+
+def test_every_form_has_a_shape_of_its_own_in_the_legend():
+    legend = dict(shape_legend())
+    assert set(legend) == set(FORMS)
+    assert len({svg.replace(form, "") for form, svg in legend.items()}) == len(FORMS)

@@ -1,5 +1,6 @@
 """Tables of what lies behind the results: corpus, filter, tokens, task data, the training of each stage."""
 
+from tinybert.report.charts import Chart, bar_chart
 from tinybert.report.results import Results, stage_instances
 from tinybert.report.table import ABSENT, Table, count, fixed, percent, score
 
@@ -74,16 +75,30 @@ def training_table(results: Results) -> Table:
 
 
 def timing_table(results: Results) -> Table:
-    """Seconds and peak memory of each stage instance, as far as it ran here."""
-    rows = []
-    total = 0.0
-    for stage, instance in stage_instances(results.params):
-        found = results.timing(stage, instance) or {}
-        total += found.get("seconds", 0.0)
-        rows.append((stage, instance, fixed(found.get("seconds"), 1), fixed(found.get("peak_memory_mb"), 0)))
-    rows.append(("all", "", fixed(total, 1), ABSENT))
+    """Seconds, their share and peak memory of each stage instance, as far as it ran here."""
+    instances = stage_instances(results.params)
+    timings = {instance: results.timing(*instance) or {} for instance in instances}
+    total = sum(found.get("seconds", 0.0) for found in timings.values())
+    rows = [
+        (*instance, fixed(found.get("seconds"), 1), _share(found, total), fixed(found.get("peak_memory_mb"), 0))
+        for instance, found in timings.items()
+    ]
+    rows.append(("all", "", fixed(total, 1), ABSENT, ABSENT))
     note = f"{ABSENT}: the stage did not run here; DVC restored its outputs."
-    return Table("Stage times", ("stage", "instance", "seconds", "peak MB"), rows, names=2, note=note)
+    return Table("Stage times", ("stage", "instance", "seconds", "share", "peak MB"), rows, names=2, note=note)
+
+
+def _share(timing: dict, total: float) -> str:
+    return percent(timing["seconds"] / total) if timing and total else ABSENT
+
+
+def timing_chart(results: Results) -> Chart | None:
+    """Seconds of each stage, its instances together; None where none ran here."""
+    seconds: dict[str, float] = {}
+    for stage, instance in stage_instances(results.params):
+        if found := results.timing(stage, instance):
+            seconds[stage] = seconds.get(stage, 0.0) + found["seconds"]
+    return bar_chart("Seconds by stage", seconds) if seconds else None
 
 
 def teacher_table(results: Results) -> Table:

@@ -19,7 +19,7 @@ from tinybert.report.tables import (
     task_metrics_table,
     task_table,
 )
-from tinybert.report.verdict import verdict
+from tinybert.report.verdict import best_students_table, verdict
 from tinybert.schema import Params
 
 PAGE = Path("reports/index.html")
@@ -49,15 +49,16 @@ def build_report(params: Params, root: str | Path = ".") -> Report:
 
 
 def summary_text(results: Results) -> str:
-    """Three tables and the verdict for a terminal."""
+    """For a terminal, that shows the end: the long table first, the student to take and the verdict last."""
     tables = (
+        compression_table(results, with_latency=True, with_intervals=False),
         domain_table(results),
         task_table(results),
         *seeds_tables(results),
-        compression_table(results, with_latency=True, with_intervals=False),
+        choice := best_students_table(results, with_latency=True),
     )
-    sentences = ["\n".join(textwrap.wrap(sentence, TERMINAL_COLUMNS)) for sentence in verdict(results)]
-    return "\n".join([*map(as_text, tables), *sentences])
+    sentences = [textwrap.fill(sentence, TERMINAL_COLUMNS) for sentence in (choice.note, *verdict(results))]
+    return "\n".join([*map(as_text, tables), *sentences]) + "\n"
 
 
 def summary_markdown(results: Results) -> str:
@@ -71,8 +72,9 @@ def summary_markdown(results: Results) -> str:
         compression_table(results, with_latency=False, with_intervals=True),
         pruning_table(results),
     )
-    head = "# Results\n\n" + "".join(f"- {sentence}\n" for sentence in verdict(results))
-    return "\n".join([head, *map(as_markdown, tables)])
+    sentences = "".join(f"- {sentence}\n" for sentence in verdict(results))
+    choice = as_markdown(best_students_table(results, with_latency=False))
+    return "\n".join(["# Results", "", choice, sentences, *map(as_markdown, tables)])
 
 
 def result_rows(results: Results) -> list[dict[str, Any]]:

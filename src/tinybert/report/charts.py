@@ -1,4 +1,4 @@
-"""Curves as inline SVG: no script, no font, no file from elsewhere; colours come from the page's CSS."""
+"""Curves and bars as inline SVG: no script, no font, no file from elsewhere; colours come from the page's CSS."""
 
 import math
 from dataclasses import dataclass
@@ -8,11 +8,13 @@ from tinybert.report.results import Curve
 
 WIDTH, HEIGHT = 360, 200
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 28
+BAR_ROW = 26
 POINTS_A_LINE = 200
 TICKS = 4
 LOG_FROM_RATIO = 10.0  # values that spread wider than this are drawn on a logarithmic axis
 COLOURS = 8  # CSS classes c0 … c7
 NOT_TERMS = ("step", "epoch", "learning_rate")
+MAP_PREFIX = "map_"  # map_<student layer>_<teacher layer>: weights of a learnable layer map
 
 Line = tuple[int, list[tuple[float, float]]]  # its colour number, its points
 
@@ -28,11 +30,11 @@ class Chart:
 
 def loss_charts(curves: dict[str, Curve]) -> list[Chart]:
     """One chart for each loss term of a stage; curves: instance -> its curve. Instances without a term lack there."""
-    terms = dict.fromkeys(column for curve in curves.values() for column in curve if column not in NOT_TERMS)
+    terms = dict.fromkeys(column for curve in curves.values() for column in curve if is_term(column))
     charts = []
     for term in terms:
         lines = {
-            name: (number % COLOURS, _points(curve, term))
+            name: (number % COLOURS, curve_points(curve, term))
             for number, (name, curve) in enumerate(curves.items())
             if any(value is not None for value in curve.get(term, []))
         }
@@ -41,13 +43,36 @@ def loss_charts(curves: dict[str, Curve]) -> list[Chart]:
     return charts
 
 
-def line_chart(title: str, lines: dict[str, Line], *, unit: str) -> Chart:
-    """Lines over a horizontal axis from 0, whose numbers are of `unit`."""
+def bar_chart(title: str, bars: dict[str, float]) -> Chart:
+    """Horizontal bars of the given lengths, from 0 on, each with its name above and its number."""
+    longest = max(bars.values()) or 1.0
+    label = f"{title}: {'; '.join(f'{name} {value:,.1f}' for name, value in bars.items())}"
+    parts = [f'<svg viewBox="0 0 {WIDTH} {BAR_ROW * len(bars)}" role="img" aria-label="{escape(label)}">']
+    for number, (name, value) in enumerate(bars.items()):
+        y = BAR_ROW * number
+        parts.append(
+            f'<rect class="bar" x="0" y="{y + 14}" width="{WIDTH * value / longest:.1f}" height="6"/>'
+            f'<text x="0" y="{y + 11}">{escape(name)}</text>'
+            f'<text x="{WIDTH}" y="{y + 11}" text-anchor="end">{value:,.1f}</text>'
+        )
+    return Chart(title, [], "".join([*parts, "</svg>"]))
+
+
+def is_term(column: str) -> bool:
+    """Whether a column of a curve is a loss, no weight of a learnable map."""
+    return column not in NOT_TERMS and not column.startswith(MAP_PREFIX)
+
+
+def line_chart(title: str, lines: dict[str, Line], *, unit: str, span: tuple[float, float] | None = None) -> Chart:
+    """Lines over a horizontal axis from 0, whose numbers are of `unit`.
+
+    span: the ends of a linear vertical axis; without it they are the least and the largest value.
+    """
     legend = [(name, colour) for name, (colour, _) in lines.items()]
-    return Chart(title, legend, _svg(title, lines, unit))
+    return Chart(title, legend, _svg(title, lines, unit, span))
 
 
-def _points(curve: Curve, term: str) -> list[tuple[float, float]]:
+def curve_points(curve: Curve, term: str) -> list[tuple[float, float]]:
     """(step, value) pairs, thinned to about POINTS_A_LINE; the last is always there."""
     pairs = zip(curve["step"], curve[term], strict=True)
     points = [(x, y) for x, y in pairs if x is not None and y is not None and math.isfinite(y)]
@@ -55,12 +80,12 @@ def _points(curve: Curve, term: str) -> list[tuple[float, float]]:
     return points[::-stride][::-1]
 
 
-def _svg(title: str, lines: dict[str, Line], unit: str) -> str:
+def _svg(title: str, lines: dict[str, Line], unit: str, span: tuple[float, float] | None) -> str:
     points = [point for _, line in lines.values() for point in line]
     if not points:
         return ""
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    logarithmic = low > 0 and high / low > LOG_FROM_RATIO
+    low, high = span or (min(y for _, y in points), max(y for _, y in points))
+    logarithmic = not span and low > 0 and high / low > LOG_FROM_RATIO
     last = max(x for x, _ in points)
     vertical = Axis(low, high, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
     horizontal = Axis(0, last, LEFT, WIDTH - RIGHT, logarithmic=False)

@@ -2,38 +2,46 @@
 
 from tinybert.glue.tasks import TASKS
 from tinybert.report.charts import COLOURS, Chart, line_chart
-from tinybert.report.fronts import fronts
-from tinybert.report.results import Results, latency_ms, onnx_models, pruned_models
-from tinybert.report.table import ABSENT, Table, fixed, percent, score
+from tinybert.report.fronts import fronts, row_ms
+from tinybert.report.results import Results, latency_ms, majority_score, onnx_models, pruned_models
+from tinybert.report.table import NO_BETTER, Table, fixed, percent, score, times
 
 
 def compression_table(results: Results, *, with_latency: bool, with_intervals: bool) -> Table:
     """Score, agreement with FP32, size of each ONNX form, and whether it is on the front.
 
-    with_latency: milliseconds too, which differ in each run. with_intervals: that of the score less FP32's.
+    with_latency: milliseconds too, which differ in each run. with_intervals: that of the score less FP32's, and, with
+    latency, milliseconds a dev row.
     """
     batch_sizes = results.params.quantization.latency.batch_sizes if with_latency else ()
+    with_rows = with_latency and with_intervals
     best = {task: fronts(results, task) for task in results.params.glue.tasks}
     rows = []
     for task, model, form, found in onnx_models(results):
         costs = [cost for cost in best[task].get((model, form), []) if with_latency or cost != "speed"]
-        times = (latency_ms(results, task, model, form, f"batch_{batch_size}") for batch_size in batch_sizes)
-        interval = found["difference_95"]
+        batches_ms = (latency_ms(results, task, model, form, f"batch_{batch_size}") for batch_size in batch_sizes)
+        interval, reached = found["difference_95"], found["dev"][TASKS[task].headline]
         rows.append((
             task, model, form,
-            score(found["dev"][TASKS[task].headline]),
+            score(reached),
             *([f"{signed(interval['low'])} to {signed(interval['high'])}"] if with_intervals else []),
             percent(found["agreement"]),
             *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
-            *(fixed(time_ms, 1) for time_ms in times),
-            ", ".join(costs),
+            *(fixed(batch_ms, 1) for batch_ms in batches_ms),
+            *([fixed(row_ms(results, task, model, form), 3)] if with_rows else []),
+            ", ".join(costs) if reached > majority_score(results, task) else NO_BETTER,
         ))  # fmt: skip
     intervals = ("less FP32, 95 %",) if with_intervals else ()
-    latency_columns = (f"ms × {batch_size}" for batch_size in batch_sizes)
+    latency_columns = (*(f"ms × {batch_size}" for batch_size in batch_sizes), *(("ms a row",) if with_rows else ()))
     columns = ("task", "model", "form", "score", *intervals, "as FP32", "MB", "gzip MB", *latency_columns, "best by")
+    note = _compression_note(results, with_latency=with_latency, with_intervals=with_intervals)
+    return Table("ONNX models", columns, rows, names=3, note=note)
+
+
+def _compression_note(results: Results, *, with_latency: bool, with_intervals: bool) -> str:
     note = (
         "As FP32: share of dev predictions equal to the FP32 form's. MB: 10^6 bytes. Best by size: no other system of "
-        "the task scores as well from a smaller file."
+        f"the task scores as well from a smaller file. {NO_BETTER}: no better than guessing the majority class."
     )
     if with_intervals:
         note += " Less FP32: 95 % interval of the difference, a paired bootstrap over dev rows."
@@ -41,9 +49,9 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
         settings = results.params.quantization.latency
         note += (
             f" ms × n: median of batches of n × {settings.length_tokens} tokens on {settings.threads} threads. "
-            "Best by speed: none scores as well in less time, on dev rows at their own lengths."
+            "Best by speed: none scores as well in less time a row, on dev rows at their own lengths."
         )
-    return Table("ONNX models", columns, rows, names=3, note=note)
+    return note
 
 
 def signed(difference: float) -> str:
@@ -61,8 +69,7 @@ def latency_table(results: Results) -> Table:
         for batch, names in kinds.items():
             spread = [latency_ms(results, task, model, form, batch, of) for of in ("median", "p10", "p90")]
             teacher = latency_ms(results, task, "teacher", "fp32", batch)
-            faster = ABSENT if teacher is None or not spread[0] else f"{teacher / spread[0]:.1f} ×"
-            rows.append((task, model, form, *names, *(fixed(time_ms, 2) for time_ms in spread), faster))
+            rows.append((task, model, form, *names, *(fixed(ms, 2) for ms in spread), times(teacher, spread[0])))
     columns = ("task", "model", "form", "batch", "rows of", "median ms", "p10", "p90", "speed-up")
     note = (
         f"On {settings.threads} threads. Speed-up: over the teacher in FP32 on the same rows. Dev rows: "
@@ -80,9 +87,13 @@ def pruning_table(results: Results) -> Table:
         rows.append((
             task, student, f"{target} %", percent(found["sparsity"]), score(dense), score(found["dev"][metric]),
             *(fixed(found["size_mb"][kind], 2) for kind in ("raw", "compressed")),
+            NO_BETTER if found["dev"][metric] <= majority_score(results, task) else "",
         ))  # fmt: skip
-    columns = ("task", "student", "target", "sparsity", "unpruned", "score", "MB", "gzip MB")
-    note = "Sparsity: share of exact zeros over all Linear weights. MB of the weights file: 10^6 bytes."
+    columns = ("task", "student", "target", "sparsity", "unpruned", "score", "MB", "gzip MB", "flag")
+    note = (
+        "Sparsity: share of exact zeros over all Linear weights. MB of the weights file: 10^6 bytes. "
+        f"{NO_BETTER}: no better than guessing the majority class."
+    )
     return Table("Pruned students", columns, rows, names=2, note=note)
 
 

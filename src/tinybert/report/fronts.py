@@ -9,7 +9,7 @@ from tinybert.glue.tasks import TASKS
 from tinybert.report.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Chart, horizontal_rule
 from tinybert.report.results import Results, latency_ms, onnx_models
 
-UNITS = {"size": "MB", "speed": "ms a row of the dev split"}
+UNITS = {"size": "MB", "speed": "ms a dev row"}
 SHAPES = {"fp32": "circle", "dynamic": "triangle", "qdq": "square", "qoperator": "diamond"}
 
 
@@ -35,17 +35,22 @@ def front(systems: Sequence[System]) -> list[System]:
 
 def systems_by_cost(results: Results, task: str) -> dict[str, list[System]]:
     """The systems of a task by "size" (MB) and "speed" (milliseconds a dev row), the latter where it was measured."""
-    batch_size = max(results.params.quantization.latency.batch_sizes)
     by_cost: dict[str, list[System]] = {}
     for owner, model, form, found in onnx_models(results):
         if owner != task:
             continue
         score = found["dev"][TASKS[task].headline]
         by_cost.setdefault("size", []).append(System(model, form, score, found["size_mb"]["raw"]))
-        if (batch_ms := latency_ms(results, task, model, form, f"dev_batch_{batch_size}")) is not None:
-            rows = min(batch_size, results.latency(task, model)["dev_examples"])
-            by_cost.setdefault("speed", []).append(System(model, form, score, batch_ms / rows))
+        if (time_ms := row_ms(results, task, model, form)) is not None:
+            by_cost.setdefault("speed", []).append(System(model, form, score, time_ms))
     return by_cost
+
+
+def row_ms(results: Results, task: str, model: str, form: str) -> float | None:
+    """Milliseconds a dev row, in batches of the largest size; None where it was not measured."""
+    batch_size = max(results.params.quantization.latency.batch_sizes)
+    batch_ms = latency_ms(results, task, model, form, f"dev_batch_{batch_size}")
+    return None if batch_ms is None else batch_ms / min(batch_size, results.latency(task, model)["dev_examples"])
 
 
 def fronts(results: Results, task: str) -> dict[tuple[str, str], list[str]]:
@@ -67,6 +72,12 @@ def front_charts(results: Results) -> list[Chart]:
             title = f"{task}: {TASKS[task].headline} over {UNITS[cost]}"
             charts.append(Chart(title, list(colours.items()), _svg(systems, colours)))
     return charts
+
+
+def shape_legend() -> list[tuple[str, str]]:
+    """(form, a small picture of its mark) for each ONNX form."""
+    place = 'viewBox="-6 -6 12 12" class="shape" aria-hidden="true"'
+    return [(form, f"<svg {place}>{_mark(shape, 0, 0, COLOURS - 1, form)}</svg>") for form, shape in SHAPES.items()]
 
 
 def _svg(systems: list[System], colours: dict[str, int]) -> str:

@@ -128,6 +128,8 @@ def latency_ms(results: Results, task: str, model: str, form: str, batch: str, o
 
     batch: batch_<n> of full rows, or dev_batch_<n> of dev rows.
     """
+    if model not in results.params.quantization.models:  # its file may be left from earlier params
+        return None
     return (results.latency(task, model) or {}).get(form, {}).get(batch, {}).get(of)
 
 
@@ -139,6 +141,18 @@ def pruned_models(results: Results) -> Iterator[tuple[str, str, int, dict]]:
                 instance = f"{task}-{student}-{target}"
                 results.value("prune", instance, "dev", TASKS[task].headline)
                 yield task, student, target, results.metrics["prune", instance]
+
+
+def student_of(params: Params, model: str) -> str | None:
+    """The GLUE student that a task model is, pruned or not; None for the teacher."""
+    owners = {name: name for name in params.glue.students}
+    owners |= {f"{name}_pruned{percent}": name for name in owners for percent in params.pruning.sparsities_percent}
+    return owners.get(model)
+
+
+def majority_score(results: Results, task: str) -> float:
+    """What guessing the majority class scores in the task's headline metric on its first dev split."""
+    return results.value("prepare_glue", task, "majority", TASKS[task].headline)
 
 
 def _rerun(stage: str, instance: str) -> str:

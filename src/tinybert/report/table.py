@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 ABSENT = "–"
 COLLAPSED = "collapsed"
+NO_BETTER = "≤ majority"  # a score that guessing the majority class reaches too
+FLAGS = (COLLAPSED, NO_BETTER)
 TERMINAL_COLUMNS = 100
 
 
@@ -36,8 +38,20 @@ def count(value: int | None) -> str:
     return fixed(value, 0)
 
 
-def percent(share: float | None) -> str:
-    return ABSENT if share is None else f"{100 * share:.1f} %"
+def percent(share: float | None, digits: int = 1) -> str:
+    return ABSENT if share is None else f"{100 * share:.{digits}f} %"
+
+
+def times(larger: float | None, smaller: float | None) -> str:
+    """How many times the one is of the other; a dash where either is not known."""
+    return ABSENT if larger is None or not smaller else f"{larger / smaller:.1f} ×"
+
+
+def evenly(length: int, limit: int) -> list[int]:
+    """At most `limit` indices spread over `length`, the first and the last among them."""
+    if length <= limit:
+        return list(range(length))
+    return [round(i * (length - 1) / (limit - 1)) for i in range(limit)]
 
 
 def as_markdown(table: Table) -> str:

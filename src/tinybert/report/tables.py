@@ -5,7 +5,7 @@ from statistics import mean, stdev
 
 from tinybert.glue.tasks import TASKS
 from tinybert.report.results import Results
-from tinybert.report.table import ABSENT, COLLAPSED, Table, count, fixed, percent, score
+from tinybert.report.table import ABSENT, COLLAPSED, NO_BETTER, Table, count, fixed, percent, score
 
 
 def domain_table(results: Results) -> Table:
@@ -87,16 +87,23 @@ def task_table(results: Results) -> Table:
             *(score(found[who][metric]) for who in ("teacher", "student", "majority")),
             percent(kept["plain"]), percent(kept["above_majority"]),
             _published_student(task, split),
-            COLLAPSED if found["collapsed"] else "",
+            _flag(found, metric),
         ))  # fmt: skip
         selections.add(results.value("evaluate", f"{task}-{student}", "selection"))
     columns = ("task", "student", "metric", "teacher", "score", "majority", "kept", "above maj.", "published", "flag")
     note = (
         "Scores on the dev split. Kept: score / teacher. Above maj.: (score − majority) / (teacher − majority). "
         "Published: TinyBERT4 on the test server, with its metric where that is another one. Collapsed: one answer "
-        f"for nearly all rows. Model selection: {'; '.join(sorted(selections))}."
+        f"for nearly all rows; {NO_BETTER}: no better than that guess. Seed {results.params.seed}. "
+        f"Model selection: {'; '.join(sorted(selections))}."
     )
     return Table("GLUE tasks, dev split", columns, rows, names=3, note=note)
+
+
+def _flag(found: dict, metric: str) -> str:
+    if found["collapsed"]:
+        return COLLAPSED
+    return NO_BETTER if found["student"][metric] <= found["majority"][metric] else ""
 
 
 def task_metrics_table(results: Results) -> Table:
