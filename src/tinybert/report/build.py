@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinybert.files import atomic_file
+from tinybert.files import atomic_file, write_json
 from tinybert.glue.tasks import TASKS
 from tinybert.report.compression import compression_table, pruning_table
+from tinybert.report.headline import HEADLINE, headline
 from tinybert.report.page import render_page
 from tinybert.report.results import Results, latency_ms, load_results, onnx_models, pruned_models
 from tinybert.report.table import TERMINAL_COLUMNS, as_markdown, as_text
@@ -35,7 +36,7 @@ class Report:
 
 
 def build_report(params: Params, root: str | Path = ".") -> Report:
-    """Writes reports/index.html and reports/summary.md under `root` from what the stages left there.
+    """Writes reports/index.html, summary.md and headline.json under `root` from what the stages left there.
 
     What is read follows from the lists of params, never from what lies in the folders. UserError with a line for
     each metrics file that is missing.
@@ -45,6 +46,7 @@ def build_report(params: Params, root: str | Path = ".") -> Report:
     for path, text in {PAGE: render_page(results), SUMMARY: summary_markdown(results)}.items():
         with atomic_file(root / path) as handle:
             handle.write(text)
+    write_json(root / HEADLINE, headline(results))
     return Report(summary_text(results), result_rows(results))
 
 
