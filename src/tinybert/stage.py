@@ -155,9 +155,11 @@ def declared_params(name: str, items: dict[str, str]) -> list[str]:
 
 
 def declared_files(name: str, items: dict[str, str]) -> list[Path]:
-    """The files that a stage depends on by dvc.yaml, those in folders too, in a fixed order."""
+    """The files that a stage reads by dvc.yaml, those in folders too, in a fixed order."""
     found = []
     for dep in map(Path, _declared("deps", name, items)):
+        if dep == paths.PARAMS_CHECKED:  # says when, not what
+            continue
         found += sorted(path for path in dep.rglob("*") if path.is_file()) if dep.is_dir() else [dep]
     return found
 
