@@ -95,8 +95,13 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
         _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"{label}: {line}", file=sys.stderr)
+            print(f"{label}: {printable(line)}", file=sys.stderr)
         sys.exit(1)
+
+
+def printable(text: str) -> str:
+    """The text with escapes in the place of control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> None:
