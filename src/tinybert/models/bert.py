@@ -42,6 +42,10 @@ class BertConfig:
                 f"architecture: width {self.hidden_size} is no multiple of {self.num_attention_heads} heads; "
                 "change width or heads"
             )
+        if self.type_vocab_size < 2:
+            raise UserError(
+                f"config.json: type_vocab_size is {self.type_vocab_size}; pairs of sentences need a model with 2 segments"
+            )
         if self.pad_token_id >= self.vocab_size:
             raise UserError(
                 f"config.json: pad_token_id {self.pad_token_id} is no piece of a vocabulary of {self.vocab_size}"
