@@ -69,7 +69,7 @@ class Stage:
 
     def on_point(self, point: dict[str, float]) -> None:
         """Logs a point of the loss curve while training goes on."""
-        self.run.log_curve_point(point["step"], {k: v for k, v in point.items() if k != "step"})
+        self.run.log_curve_point(int(point["step"]), {k: v for k, v in point.items() if k != "step"})
 
     def write_curve(self, points: list[dict[str, float]]) -> None:
         """Writes the whole loss curve, for DVC's plots and the report."""

@@ -43,9 +43,7 @@ class BertConfig:
                 "change width or heads"
             )
         if self.type_vocab_size < 2:
-            raise UserError(
-                f"config.json: type_vocab_size is {self.type_vocab_size}; pairs of sentences need a model with 2 segments"
-            )
+            raise UserError(f"config.json: type_vocab_size {self.type_vocab_size}; pairs of sentences need 2 segments")
         if self.pad_token_id >= self.vocab_size:
             raise UserError(
                 f"config.json: pad_token_id {self.pad_token_id} is no piece of a vocabulary of {self.vocab_size}"

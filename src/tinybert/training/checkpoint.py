@@ -125,7 +125,7 @@ def training_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 
 def restore_training_state(tensors: dict[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Puts back what `training_state` gave."""
-    parts = {"module": {}, "optimizer": {}}
+    parts: dict[str, dict[str, Tensor]] = {"module": {}, "optimizer": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = tensor

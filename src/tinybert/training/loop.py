@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -51,8 +51,8 @@ class Batches(Protocol):
 class Settings:
     """How to train. `training` and `optimizer` are sections of params of that kind."""
 
-    training: object
-    optimizer: object
+    training: Any
+    optimizer: Any
     seed: int
     precision: str
 
@@ -99,9 +99,10 @@ def train(
     keep_memory()
     _refuse_long_rows(batches, student, teacher)
     accelerator = start_accelerator(settings.precision)
-    ask: Asks = LiveTeacher(teacher, objective, accelerator)
+    live = LiveTeacher(teacher, objective, accelerator)
+    ask: Asks = live
     if kept_for and objective.reads_teacher and steps >= len(batches):  # else fewer rows are asked for than are kept
-        ask = kept_for(ask)
+        ask = kept_for(live)
     module = Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     last_good = {"last_good": checkpoint.describe} if checkpoint else {}
