@@ -1,5 +1,6 @@
 # make repro   everything: environment, pipeline on params.yaml, summary and report
-# make test    environment and tests          make lint   style
+# make test    environment and tests          make lint   style and types
+# make coverage   how much of src the tests run
 # make bench   speed and memory, ours against a plain reference   (BENCH="--data local/glue --vocabulary .../vocab.txt")
 # make ui      MLflow's page on this machine  make profile NAME=minilm   another scale's params.yaml
 # make ask Q="The capital city of France is [MASK]."   what teacher and domain students answer
@@ -7,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test lint bench ui ask profile study
+.PHONY: setup setup-dev repro test coverage lint bench ui ask profile
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -30,8 +31,12 @@ repro: setup
 test: setup-dev
 	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 
+# At least 90 % of src, or it fails; the stages that tests start count too.
+coverage: setup-dev
+	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile --cov
+
 lint: setup-dev
-	ruff check . && ruff format --check .
+	ruff check . && ruff format --check . && mypy
 
 ui: setup
 	mlflow ui --host 127.0.0.1 --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlflow.db}

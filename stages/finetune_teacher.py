@@ -9,8 +9,9 @@ from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.folder import load_classifier
-from tinybert.models.teacher import finetuned_teacher
+from tinybert.models.teacher import finetuned_teacher, refuse_unfit_recipes
 from tinybert.objective import Imitation, Objective
+from tinybert.params import load_params
 from tinybert.stage import Stage, run_stage
 from tinybert.training.result import Trained, train_and_save
 from tinybert.training.task import train_on_task
@@ -30,6 +31,7 @@ def main(stage: Stage) -> None:
         """For the given number of epochs; no model is selected, the last step counts."""
         torch.manual_seed(params.seed)
         teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
+        refuse_long_rows(teacher)
         objective = gold_labels(teacher)
         title, training = f"{task.name} teacher", settings.teacher
         curve = train_on_task(
@@ -39,9 +41,13 @@ def main(stage: Stage) -> None:
 
     def take(**hooks) -> Trained:
         teacher = finetuned_teacher(settings.finetuned_teacher, task, vocab_size=tokenizer.get_vocab_size())
+        refuse_long_rows(teacher)
+        refuse_unfit_recipes(load_params().used_students, teacher.config, stages=("intermediate", "prediction"))
+        return Trained(teacher, gold_labels(teacher), [])
+
+    def refuse_long_rows(teacher: SequenceClassifier) -> None:
         for rows in (train, dev):
             teacher.config.refuse_longer(int(rows.lengths.max()), f"glue.{task.name}.max_length_tokens")
-        return Trained(teacher, gold_labels(teacher), [])
 
     train_and_save(
         stage,

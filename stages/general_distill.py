@@ -7,7 +7,9 @@ from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.models.folder import load_model
 from tinybert.models.start import start_student
+from tinybert.models.teacher import refuse_unfit_recipes
 from tinybert.objective import Imitation, Objective
+from tinybert.params import load_params
 from tinybert.recipe import training_of
 from tinybert.stage import Stage, run_stage
 from tinybert.training.result import Trained, train_and_save
@@ -20,6 +22,7 @@ def main(stage: Stage) -> None:
 
     def train_general(**hooks) -> Trained:
         teacher, blocks = load_model(paths.TEACHER), Blocks.open(paths.blocks("general", "train"))
+        refuse_unfit_recipes(load_params().used_students, teacher.config)
         torch.manual_seed(params.seed)
         started = start_student(params.students[name], teacher, sample=lambda: sample_batches(blocks))
         objective = Objective(Imitation.of(params, name, "general"), started.model.config, teacher.config)

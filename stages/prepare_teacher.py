@@ -5,8 +5,9 @@ from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.masked_lm import frequency_accuracy, heldout_batches, masked_lm_scores
 from tinybert.launch import is_main_process
-from tinybert.models.teacher import start_teacher
+from tinybert.models.teacher import refuse_unfit_recipes, start_teacher
 from tinybert.objective import Imitation, Objective
+from tinybert.params import load_params
 from tinybert.stage import Stage, run_stage
 from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.masking import Masker
@@ -20,6 +21,7 @@ def main(stage: Stage) -> None:
     tokenizer = load_tokenizer(paths.TOKENIZER)
     blocks = Blocks.open(paths.blocks("general", "train"))
     teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
+    refuse_unfit_recipes(load_params().used_students, teacher.config)
     objective = Objective(Imitation({"hard": 1.0}), teacher.config)
 
     checkpoint = Checkpoint.of(stage)

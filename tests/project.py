@@ -17,10 +17,10 @@ TASK = {"max_length_tokens": 32, "augmented_copies": 1, "train_fraction": 0.9, "
 TASK |= {"teacher": SHORT, "intermediate": WHOLE_EPOCHS, "prediction": WHOLE_EPOCHS, "pruning": SHORT}
 
 
-def tiny_params() -> dict:
+def tiny_params(*, heads: int = 2) -> dict:
     """The default with few students, one of them no BERT, one task, few documents and few steps."""
     tree = copy.deepcopy(YAML(typ="safe").load(ROOT / "params.yaml"))
-    small = {"layers": 2, "width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0}
+    small = {"layers": 2, "width": 8 * heads, "heads": heads, "feed_forward": 32, "dropout": 0.0}
     tree["teacher"]["embedded"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
     tree["teacher"]["pretraining"] = SHORT
     tree["corpus"]["max_documents"] = 100

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.builders import TEACHER, batch, classifier, masked_lm
+from tests.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tinybert.errors import UserError
 from tinybert.models.activations import RealTokens, Wanted
 from tinybert.models.bert import Bert, BertConfig
@@ -211,6 +211,13 @@ def test_damaged_folders_have_one_line(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(weights[:100])
     with pytest.raises(UserError, match="no whole safetensors file"):
         load_model(tmp_path)
+
+
+def test_a_shape_that_no_pair_of_sentences_fits_is_refused():
+    with pytest.raises(UserError, match="type_vocab_size 1; pairs of sentences need 2 segments"):
+        replace(STUDENT, type_vocab_size=1)
+    with pytest.raises(UserError, match="pad_token_id 50 is no piece of a vocabulary of 50"):
+        replace(STUDENT, pad_token_id=50)
 
 
 def test_heads_must_divide_the_width():

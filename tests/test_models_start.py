@@ -1,6 +1,7 @@
 """How students and teachers start."""
 
 import json
+import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,8 @@ from tinybert.models.bert import MaskedLM
 from tinybert.models.folder import save_model
 from tinybert.models.pretrained import load_pretrained
 from tinybert.models.start import start_student
-from tinybert.models.teacher import finetuned_teacher, start_teacher
-from tinybert.recipe import HubModel, ModelSource, Start
+from tinybert.models.teacher import finetuned_teacher, refuse_unfit_recipes, start_teacher
+from tinybert.recipe import HubModel, ModelSource, Start, Student
 
 SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
 NARROW = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)
@@ -209,6 +210,74 @@ def test_local_teachers_that_do_not_fit_are_refused(tmp_path):
     save_file(encoder, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="has no masked-LM head; give it at least 1 epoch"):
         start_teacher(local, vocab_size=50, seed=0)
+
+
+class Payload:
+    """Unpickling it makes the file `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+def test_a_pickle_is_refused_and_never_opened(tmp_path, name):
+    save_model(masked_lm(TEACHER), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(pickle.dumps(Payload(tmp_path / "run")))
+    fix = r"write it with save_pretrained" if name.endswith("bin") else "no whole safetensors file"
+    with pytest.raises(UserError, match=fix) as error:
+        load_pretrained(tmp_path)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+    pickle.loads((tmp_path / name).read_bytes())
+    assert (tmp_path / "run").exists(), "the payload would have run"
+
+
+def test_code_that_a_checkpoint_brings_never_runs(tmp_path):
+    save_model(masked_lm(TEACHER), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "remote.Config", "AutoModelForMaskedLM": "remote.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "remote.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')\n")
+    model, _ = load_pretrained(tmp_path)
+    assert type(model) is MaskedLM
+    assert not (tmp_path / "run").exists()
+    assert "remote" not in sys.modules
+
+
+UNFIT = [
+    (replace(TEACHER, num_attention_heads=2), "general.losses.attention: the student has 3 heads, the teacher 2; set"),
+    (replace(TEACHER, hidden_size=21), "domain.losses.value_relation: relation_heads 6 must divide .* 12 and .* 21"),
+    (replace(TEACHER, num_hidden_layers=1), "layer_map: "),
+]
+
+
+def recipe(**stages) -> Student:
+    tree = {"architecture": vars(NARROW), "start": "random", "layer_map": "uniform", "projection": "shared"}
+    return Student.model_validate(tree | {"general": None} | stages)
+
+
+@pytest.mark.parametrize(("teacher", "line"), UNFIT)
+def test_a_teacher_that_a_recipe_cannot_use_is_refused_for_all_stages_at_once(teacher, line):
+    students = {
+        "tiny": recipe(
+            general={"losses": {"attention": 1.0}}, domain={"losses": {"value_relation": 1.0}, "relation_heads": 6}
+        )
+    }
+    refuse_unfit_recipes(students, TEACHER)
+    with pytest.raises(UserError, match=rf"^params\.yaml: students\.tiny\.{line}"):
+        refuse_unfit_recipes(students, teacher)
+
+
+def test_a_task_teacher_need_fit_the_task_stages_alone():
+    students = {"tiny": recipe(general={"losses": {"attention": 1.0}}, prediction={"losses": {"hard": 1.0}})}
+    other = replace(TEACHER, num_attention_heads=2)
+    refuse_unfit_recipes(students, other, stages=("intermediate", "prediction"))
+    with pytest.raises(UserError, match="attention"):
+        refuse_unfit_recipes(students, other)
 
 
 def test_a_teacher_comes_from_the_hub(fake_hub, tmp_path):

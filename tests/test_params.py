@@ -45,6 +45,21 @@ def changed(path: str, value):
 
 
 @pytest.mark.parametrize(
+    "name", ["../../x", "/x", "a/b", ".", "x y", "x;y", "$(x)", "`x`", "x\n", "-x", "X", "é", "", "x" * 65]
+)
+@pytest.mark.parametrize("key", ["general.students", "domain.students", "glue.students", "glue.tasks", "students"])
+def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key, name):
+    section, _, last = key.partition(".")
+    tree = copy.deepcopy(DEFAULT)
+    if last:
+        tree[section][last] = [name]
+    else:
+        tree["students"][name] = tree["students"]["lazy"]
+    with pytest.raises(UserError, match=f"params.yaml: {key}"):
+        check_params(tree)
+
+
+@pytest.mark.parametrize(
     ("path", "value", "line"),
     [
         ("sed", 1, "sed: unknown key; check its spelling, or remove it"),

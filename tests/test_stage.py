@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.dependencies import ROOT
 from tests.project import copy_project, run, tiny_params, write_params
+from tinybert.stage import printable
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,15 @@ def test_a_missing_glue_column_and_a_label_out_of_range(project):
     assert not (project / "data/glue/cola").exists()
 
 
+def test_control_characters_of_data_do_not_reach_the_terminal():
+    assert printable("λ of a\x1b[2J\x00\r é") == r"λ of a\x1b[2J\x00\r é"
+
+
+def test_mlflows_page_is_for_this_machine_only():
+    recipe = (ROOT / "Makefile").read_text().split("\nui: ")[1].split("\n\n")[0]
+    assert "--host 127.0.0.1 " in recipe and recipe.count("--host") == 1
+
+
 def test_help_is_there(project):
     found = run(project, "stages.prune", "--help")
     assert found.returncode == 0
@@ -103,3 +114,32 @@ def test_a_local_teacher_that_is_absent_never_asks_the_hub(project):
     found = run(project, "stages.prepare_tokenizer", HF_ENDPOINT="http://127.0.0.1:9")
     assert found.returncode == 1
     assert found.stderr.startswith("prepare_tokenizer: teacher.local.folder: local/teacher is no folder")
+
+
+@pytest.mark.parametrize("name", ["$(touch pwned)", "../../docs", "../../../elsewhere"])
+def test_names_that_are_no_names_reach_neither_shell_nor_paths(project, name):
+    elsewhere = project.parent / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    tree = tiny_params()
+    tree["students"][name] = tree["students"]["lazy"]
+    tree["general"]["students"] = [name]
+    write_params(project, tree)
+    found = run(project, "dvc", "repro")
+    assert found.returncode != 0
+    assert "must be lower-case letters, digits and _, a letter first" in found.stderr
+    assert (project / "docs/log.md").is_file() and elsewhere.is_dir()
+    assert not (project / "pwned").exists() and not (project / "models").exists()
+
+
+def test_commands_quote_what_comes_from_params(project):
+    """Also where one stage alone is asked for, and the check of params is passed by."""
+    tree = tiny_params()
+    tree["students"]["lazy; touch pwned"] = tree["students"]["lazy"]
+    tree["general"]["students"] = ["lazy; touch pwned"]
+    write_params(project, tree)
+    for needed in ("data/tokenizer", "data/blocks/general", "models/teacher"):
+        (project / needed).mkdir(parents=True, exist_ok=True)
+    (project / "data/params_checked").write_text("")
+    found = run(project, "dvc", "repro", "--single-item", "general_distill")
+    assert "python -m stages.general_distill --student 'lazy; touch pwned'" in found.stdout
+    assert found.returncode != 0 and not (project / "pwned").exists()

@@ -1,6 +1,7 @@
 """The stage finetune_teacher where the task teacher is there already."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from stages.finetune_teacher import main
 from tests.builders import TEACHER, classifier
+from tests.project import tiny_params, write_params
 from tinybert import paths
 from tinybert.corpus.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.errors import UserError
@@ -21,6 +23,7 @@ def stage(tmp_path, monkeypatch):
     """The stage for CoLA in an empty project with tokenizer, rows and a model that calls every row acceptable."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
+    write_params(tmp_path, tiny_params(heads=TEACHER.num_attention_heads))
     tokenizer = train_tokenizer(["fish swim", "swim fish the"], vocabulary_size=40)
     paths.TOKENIZER.mkdir(parents=True)
     save_tokenizer(tokenizer, paths.TOKENIZER)
@@ -62,5 +65,21 @@ def test_a_ready_teacher_is_taken_without_training_and_measured(stage):
 def test_rows_longer_than_a_ready_teachers_positions_are_refused(stage):
     write_jsonl(paths.glue("cola") / "train.jsonl", [{"sentence": "fish swim " * 5, "label": 1}])
     with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
+        main(stage)
+    assert not paths.task_model("cola", "teacher").exists()
+
+
+def test_dev_rows_longer_than_the_positions_are_refused_before_training(stage):
+    stage.params.glue["cola"].finetuned_teacher = stage.params.glue["cola"].teacher = None
+    paths.TEACHER.parent.mkdir(exist_ok=True)
+    Path("ready").rename(paths.TEACHER)
+    write_jsonl(paths.glue("cola") / "dev.jsonl", [{"sentence": "fish swim " * 5, "label": 1}])
+    with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
+        main(stage)
+
+
+def test_a_ready_teacher_that_a_student_cannot_imitate_is_refused(stage):
+    write_params(Path(), tiny_params(heads=2))  # whose students' attention has no third head
+    with pytest.raises(UserError, match=r"params\.yaml: students\.tinybert4\.intermediate\.losses\.attention: .* 2 he"):
         main(stage)
     assert not paths.task_model("cola", "teacher").exists()

@@ -1,5 +1,6 @@
-"""The stage general_distill where a released general student replaces it."""
+"""The stage general_distill: a released general student replaces it; what stops it."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,11 +10,14 @@ from safetensors.torch import load_file, save_file
 
 from stages.general_distill import main
 from tests.builders import STUDENT, TEACHER, classifier, masked_lm
+from tests.project import tiny_params, write_params
 from tinybert import paths
 from tinybert.corpus.blocks import blocks_writer
 from tinybert.corpus.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.errors import UserError
 from tinybert.models.folder import load_model, save_model
-from tinybert.recipe import Start
+from tinybert.recipe import StageLosses, Start, Training
+from tinybert.schema import Masking, Optimizer
 
 ARCHITECTURE = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)
 
@@ -23,6 +27,7 @@ def project(tmp_path, monkeypatch):
     """An empty project with tokenizer, blocks, a teacher, and in `released` an encoder with its projection."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
+    write_params(tmp_path, tiny_params(heads=TEACHER.num_attention_heads))
     for folder in (paths.TOKENIZER, paths.TEACHER, tmp_path / "released", paths.blocks("general", "train")):
         folder.mkdir(parents=True)
     save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
@@ -63,3 +68,48 @@ def test_a_released_general_student_passes_through_with_its_projection(project):
     learnt = load_file(folder / "objective.safetensors")
     assert torch.equal(learnt["projections.hidden.weight"], released["fit_dense.weight"])
     assert torch.equal(learnt["projections.embedding.weight"], released["fit_dense.weight"])
+
+
+def training_stage(learning_rate: float) -> SimpleNamespace:
+    """The stage for a student that learns from the masked text."""
+    recipe = SimpleNamespace(architecture=ARCHITECTURE, start=Start(), layer_map="uniform", projection="shared",
+                             general=StageLosses(losses={"hard": 1.0}))  # fmt: skip
+    training = Training(epochs=9, max_steps=None, batch_size=1, learning_rate=learning_rate)
+    params = SimpleNamespace(
+        seed=1,
+        precision="float32",
+        optimizer=Optimizer(weight_decay=0.0, max_gradient_norm=1.0, warmup_fraction=0.0),
+        masking=Masking(rate=0.5, mask_share=1.0, random_share=0.0),
+        students={"tiny": recipe},
+        general=SimpleNamespace(training=training),
+    )
+    return SimpleNamespace(
+        name="general_distill",
+        items={"student": "tiny"},
+        params=params,
+        fingerprint=lambda: lambda: f"rate{learning_rate}",
+        on_point=lambda point: None,
+        write_metrics=lambda metrics: None,
+        write_curve=lambda points: None,
+    )
+
+
+def test_a_fault_leaves_no_output_and_a_lower_learning_rate_starts_anew(project, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+    with pytest.raises(UserError, match=r"^step 2 of 9: the .* is (nan|inf); lower learning_rate .* step 1, \.check"):
+        main(training_stage(1e30))
+    assert not Path("models/general").exists()
+    left = Path(".checkpoints/general_distill/tiny")
+    assert all(tensor.isfinite().all() for tensor in load_file(left / "rate1e+30.safetensors").values())
+    main(training_stage(1e-3))
+    assert (paths.student("general", "tiny") / "model.safetensors").is_file()
+    assert [path.name for path in sorted(left.iterdir())] == ["rate1e+30.lock", "rate1e+30.safetensors"]
+
+
+def test_a_teacher_that_any_recipe_cannot_use_is_refused(project):
+    write_params(project, tiny_params(heads=2))
+    with pytest.raises(
+        UserError, match=r"params\.yaml: students\.little_professor\.general\.losses\.attention: .* 2 he"
+    ):
+        main(training_stage(1e-3))
+    assert not Path("models/general").exists()

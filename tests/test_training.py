@@ -12,6 +12,7 @@ from tinybert.corpus.blocks import Blocks
 from tinybert.errors import UserError
 from tinybert.glue.encoding import Encoded
 from tinybert.objective import Imitation, Objective
+from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.loop import Distiller, Settings, adamw, lr_factor, mixed_precision, total_steps, train
 from tinybert.training.masking import Masker
 from tinybert.training.order import shuffled_batches
@@ -209,3 +210,61 @@ def test_rows_longer_than_the_models_positions_are_refused_before_training():
     objective = Objective(Imitation({"hard": 1.0}), STUDENT)
     with pytest.raises(UserError, match="max_length_tokens: a row has 40 tokens, but the model only 32 positions"):
         train(classifier(), objective, ExampleBatches(long, batch_size=8, seed=0), settings(), title="test")
+
+
+def spoil(student, *, step: int, value: float) -> None:
+    """Makes the student's hidden states `value` in the forward pass of `step`, from 1."""
+    passes = itertools.count(1)
+
+    def hook(module, inputs, output):
+        return output * value if next(passes) == step else output
+
+    student.bert.encoder["layer"][-1].output.register_forward_hook(hook)
+
+
+def faulty(*, step: int, value=float("nan"), checkpoint=None, epochs=70):
+    """210 steps, a point every fourth, one of them spoilt."""
+    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+    spoil(student, step=step, value=value)
+    objective = Objective(Imitation({"prediction": 1.0, "hidden": 1.0}), STUDENT, TEACHER)
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    train(student, objective, batches, settings(epochs), title="test", teacher=teacher, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("step", [4, 5, 6, 8, 210])
+def test_the_very_step_of_a_fault_is_named(step):
+    with pytest.raises(UserError, match=rf"^step {step} of 210: the hidden loss is nan; .* \(no checkpoint is kept\)$"):
+        faulty(step=step)
+
+
+def test_a_term_that_is_infinite_is_told_from_the_total():
+    with pytest.raises(UserError, match="step 6 of 210: the hidden loss is inf; lower learning_rate or its λ"):
+        faulty(step=6, value=1e30)  # whose square float32 does not hold
+
+
+def test_a_gradient_that_is_not_finite_is_refused_though_the_losses_are():
+    student, steps = classifier(seed=1), itertools.count(1)
+    student.classifier.weight.register_hook(lambda gradient: gradient * (float("inf") if next(steps) == 6 else 1.0))
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    with pytest.raises(UserError, match=r"step 6 of 210: the gradient is (nan|inf); lower learning_rate, or set"):
+        train(student, Objective(Imitation({"hard": 1.0}), STUDENT), batches, settings(70), title="test")
+
+
+def test_a_fault_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+    checkpoint = Checkpoint(tmp_path, lambda: "run")
+    with pytest.raises(UserError, match=rf"step 6 .* \(last good checkpoint: step 5, {tmp_path}/run\.safetensors\)"):
+        faulty(step=6, checkpoint=checkpoint)
+    tensors, facts = checkpoint.load()
+    assert facts["step"] == 5
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+    again = Checkpoint(tmp_path, lambda: "run")
+    again._lock = checkpoint._lock  # as after the end of the first
+    with pytest.raises(UserError, match=r"step 7 of 210: .* \(last good checkpoint: step 6, "):
+        faulty(step=2, checkpoint=again)  # the second step after the fifth
+
+
+def test_a_fault_before_the_first_checkpoint_says_so(tmp_path):
+    with pytest.raises(UserError, match=r"step 2 of 210: .* \(no checkpoint yet\)"):
+        faulty(step=2, checkpoint=Checkpoint(tmp_path, lambda: "run"))
+    assert list(tmp_path.iterdir()) == []

@@ -25,9 +25,9 @@ def atomic_file(path: str | Path, mode: str = "w") -> Iterator[IO]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
     try:
-        with os.fdopen(descriptor, mode, **text) as handle:
+        with os.fdopen(descriptor, mode, encoding=encoding, newline=newline) as handle:
             yield handle
         os.chmod(temporary, 0o644)  # mkstemp makes private files; outputs are ordinary ones
         os.replace(temporary, path)

@@ -1,9 +1,10 @@
-"""What must fit together in params: lists against recipes, recipes against an embedded teacher.
+"""What must fit together in params: lists against recipes, recipes against a teacher.
 
 Each function raises ValueError with the line that people read.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from tinybert.errors import UserError
 from tinybert.layer_map import mapped_layers
@@ -13,6 +14,15 @@ LOGIT_LOSSES = ("hard", "prediction", "logits")
 SCORE_LOSSES = ("attention", "attention_kl")  # compare head by head
 RELATION_LOSSES = ("query_key_relation", "value_relation")
 UNMAPPED_LOSSES = (*LOGIT_LOSSES, "embedding")  # read no layer that a layer map gives
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What recipes ask of a teacher."""
+
+    layers: int
+    width: int
+    heads: int
 
 
 def refuse_repeats(key: str, names: tuple) -> None:
@@ -46,21 +56,21 @@ def refuse_unfit_losses(stage: str, losses: Mapping[str, float], architecture) -
             raise ValueError(f"{stage}.losses.cls: reads all layers but the last, and there is one; use hidden instead")
 
 
-def refuse_misfits(students: Mapping, teacher) -> None:
-    """What a teacher from elsewhere is refused for once it is loaded is known of an embedded one at once.
+def refuse_misfits(students: Mapping, teacher: Shape, *, stages: tuple[str, ...] = STAGES) -> None:
+    """Every loss of every recipe must find in the teacher what it compares with, before anything is trained.
 
-    students: name -> recipe. teacher: the architecture section of the embedded teacher.
+    students: name -> recipe.
     """
     for name, student in students.items():
-        if student.start.teacher and student.architecture.kind == "bert":
+        if "general" in stages and student.start.teacher and student.architecture.kind == "bert":
             _refuse_map(f"students.{name}.start.teacher", student.start.teacher, student, teacher.layers)
-        for stage in STAGES:
+        for stage in stages:
             if recipe := getattr(student, stage):
                 losses = {loss for loss, weight in recipe.weighted_losses.items() if weight}
                 _refuse_unfit_losses(f"students.{name}", stage, losses, student, teacher)
 
 
-def _refuse_unfit_losses(key: str, stage: str, losses: set[str], student, teacher) -> None:
+def _refuse_unfit_losses(key: str, stage: str, losses: set[str], student, teacher: Shape) -> None:
     if losses - set(UNMAPPED_LOSSES):
         own = getattr(student, stage).layer_map
         layers = own or student.layer_map

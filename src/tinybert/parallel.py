@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tinybert.errors import UserError
 
@@ -79,9 +79,10 @@ def _start_worker(function: Callable) -> None:
 
 def _end_with_parent() -> None:
     """A parent killed by SIGKILL ends nobody, and its workers would wait for ever."""
-    wait([multiprocessing.parent_process().sentinel])
+    if parent := multiprocessing.parent_process():
+        wait([parent.sentinel])
     os._exit(1)
 
 
-def _work(item: Item) -> Result:
+def _work(item: Any) -> Any:
     return _function(item)

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+PARAMS_CHECKED = Path("data/params_checked")
 TOKENIZER = Path("data/tokenizer")
 TEACHER = Path("models/teacher")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tinybert.fitness import refuse_misfits, refuse_repeats, refuse_strangers
+from tinybert.fitness import Shape, refuse_misfits, refuse_repeats, refuse_strangers
 from tinybert.recipe import Architecture, HubModel, ModelSource, Student, Training
 from tinybert.schema_fields import AboveZero, Count, Name, NonNegative, Positive, Real, Section, Share, Text, tuple_of
 
@@ -304,8 +304,8 @@ class Params(Section):
         if "teacher" in self.students:
             raise ValueError("students.teacher: teacher is the name of the teacher's model; call the student otherwise")
         if self.teacher.source == "embedded":
-            used = {name: self.students[name] for name in self.general.students}
-            refuse_misfits(used, self.teacher.embedded.architecture)
+            shape = self.teacher.embedded.architecture
+            refuse_misfits(self.used_students, Shape(shape.layers, shape.width, shape.heads))
         for name in self.domain.students:
             self._need_sections(name, "domain.students", ("domain",))
         for name in self.glue.students:
@@ -322,6 +322,11 @@ class Params(Section):
         for section in sections:
             if getattr(self.students[student], section) is None:
                 raise ValueError(f"{key} lists {student}, which has no section students.{student}.{section}; add it")
+
+    @property
+    def used_students(self) -> dict[str, Student]:
+        """The recipes that are trained, by name."""
+        return {name: self.students[name] for name in self.general.students}
 
     @property
     def pruned_students(self) -> tuple[str, ...]:

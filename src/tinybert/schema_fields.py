@@ -11,8 +11,8 @@ NonNegative = Annotated[Real, Field(ge=0)]
 AboveZero = Annotated[Real, Field(gt=0)]
 Share = Annotated[Real, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
-# A name becomes part of stage names and paths.
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+# A name becomes part of stage names, commands and paths.
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
 
 def _as_tuple(value: Any) -> Any:

@@ -69,7 +69,7 @@ class Stage:
 
     def on_point(self, point: dict[str, float]) -> None:
         """Logs a point of the loss curve while training goes on."""
-        self.run.log_curve_point(point["step"], {k: v for k, v in point.items() if k != "step"})
+        self.run.log_curve_point(int(point["step"]), {k: v for k, v in point.items() if k != "step"})
 
     def write_curve(self, points: list[dict[str, float]]) -> None:
         """Writes the whole loss curve, for DVC's plots and the report."""
@@ -95,8 +95,13 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
         _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"{label}: {line}", file=sys.stderr)
+            print(f"{label}: {printable(line)}", file=sys.stderr)
         sys.exit(1)
+
+
+def printable(text: str) -> str:
+    """The text with escapes in the place of control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> None:
@@ -155,9 +160,11 @@ def declared_params(name: str, items: dict[str, str]) -> list[str]:
 
 
 def declared_files(name: str, items: dict[str, str]) -> list[Path]:
-    """The files that a stage depends on by dvc.yaml, those in folders too, in a fixed order."""
+    """The files that a stage reads by dvc.yaml, those in folders too, in a fixed order."""
     found = []
     for dep in map(Path, _declared("deps", name, items)):
+        if dep == paths.PARAMS_CHECKED:  # says when, not what
+            continue
         found += sorted(path for path in dep.rglob("*") if path.is_file()) if dep.is_dir() else [dep]
     return found
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class Run:
 
 
 @contextmanager
-def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[str, str | None]) -> Iterator[Run]:
+def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: Mapping[str, str | None]) -> Iterator[Run]:
     """Runs its block under an MLflow run `<stage>/<instance>`, which ends FINISHED, FAILED or KILLED.
 
     params: nested settings, logged as `outer.inner`. tags: such as task and student; None is left out.
@@ -145,7 +145,7 @@ class _Session:
                 raise
 
 
-def _open_session(stage: str, instance: str, params: dict[str, Any], tags: dict[str, str | None]) -> _Session | None:
+def _open_session(stage: str, instance: str, params: dict[str, Any], tags: Mapping[str, str | None]) -> _Session | None:
     """The opened child run, or None after a warning."""
     try:
         root = _root()

@@ -92,7 +92,7 @@ def variations(
     shape = (settings.copies, len(slots))
     replaced = rng.random(shape) < settings.probability
     drawn = rng.integers([len(choices) for _, choices in slots], size=shape)
-    texts = {}  # a dict keeps the order drawn
+    texts: dict[str, None] = {}  # a dict keeps the order drawn
     for copy in range(settings.copies):
         texts[_substituted(sentence.text, slots, replaced[copy], drawn[copy])] = None
     texts.pop(sentence.text, None)

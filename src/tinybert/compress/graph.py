@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import onnx
@@ -93,7 +94,7 @@ def _part(node: onnx.NodeProto, graph: onnx.GraphProto, weights: dict) -> Produc
         return Table(node.name, node.input[1], node.output[0], numpy_helper.to_array(tensors[0]), (node.name,))
     if node.op_type == "Gemm" and _is_matrix(tensors[1]) and _is_plain(attributes):
         weight = numpy_helper.to_array(tensors[1])
-        bias = numpy_helper.to_array(tensors[2]) if len(tensors) > 2 else None
+        bias = numpy_helper.to_array(tensors[2]) if len(tensors) > 2 and tensors[2] is not None else None
         weight = weight.T if attributes.get("transB") else weight
         return Product(node.name, node.input[0], node.output[0], weight, bias, (node.name,))
     if node.op_type == "MatMul" and _is_matrix(tensors[1]):
@@ -101,7 +102,7 @@ def _part(node: onnx.NodeProto, graph: onnx.GraphProto, weights: dict) -> Produc
     return None
 
 
-def _is_matrix(tensor: onnx.TensorProto | None) -> bool:
+def _is_matrix(tensor: onnx.TensorProto | None) -> TypeGuard[onnx.TensorProto]:
     return tensor is not None and len(tensor.dims) == 2 and tensor.data_type == onnx.TensorProto.FLOAT
 
 

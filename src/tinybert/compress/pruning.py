@@ -6,6 +6,7 @@ follows a schedule, cubic being that of Zhu & Gupta (2017), eq. 1. What ranks th
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -187,11 +188,11 @@ def _lowest(scores: list[Tensor], count: int) -> list[Tensor]:
     return [part.view_as(score) for part, score in zip(parts, scores, strict=True)]
 
 
-def _zeros(weights: list[Tensor]) -> list[Tensor]:
+def _zeros(weights: Sequence[Tensor]) -> list[Tensor]:
     return [weight.detach() == 0 for weight in weights]
 
 
-def _total(tensors: list[Tensor]) -> int:
+def _total(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 

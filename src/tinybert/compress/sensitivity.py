@@ -60,7 +60,7 @@ def relative_move(plain: np.ndarray, moved: np.ndarray) -> float:
     else:
         plain = plain - plain.mean()
     moved_square, square = float((difference**2).mean()), float((plain**2).mean())
-    return moved_square / max(square, np.finfo(np.float32).tiny) if moved_square else 0.0
+    return moved_square / max(square, float(np.finfo(np.float32).tiny)) if moved_square else 0.0
 
 
 def switchable(
@@ -84,7 +84,7 @@ def _switched(graph, number: int, part: Product | Table, activations: Mapping[st
         graph.initializer.append(numpy_helper.from_array(value, f"{own}_{name}"))
         return f"{own}_{name}"
 
-    switch = helper.make_node("Gather", [SWITCHES, constant("number", np.int64(number))], [f"{own}_switch"])
+    switch = helper.make_node("Gather", [SWITCHES, constant("number", np.array(number, np.int64))], [f"{own}_switch"])
     if isinstance(part, Table):
         integers, scales = quantized_rows(part.weight)
         tables = {"rounded": integers * scales, "plain": part.weight}

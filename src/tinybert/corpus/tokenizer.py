@@ -158,7 +158,9 @@ def _from_hub(name: str, revision: str | None) -> Tokenizer:
     with hub_access("teacher.hub.model", name, fix=fix):
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True).backend_tokenizer
+        return AutoTokenizer.from_pretrained(
+            name, revision=revision, use_fast=True, trust_remote_code=False
+        ).backend_tokenizer
 
 
 def _require_bert(tokenizer: Tokenizer, name: str) -> Tokenizer:

@@ -158,8 +158,8 @@ def _told_twice(rng: Random) -> str:
 
 
 def _topic_article(rng: Random) -> tuple[str, list[str]]:
-    titles, templates, words = TOPICS[rng.choice(tuple(TOPICS))]
-    words = {**SHARED_WORDS, **words}
+    titles, templates, own_words = TOPICS[rng.choice(tuple(TOPICS))]
+    words = {**SHARED_WORDS, **own_words}
     sentences = [sentence(fill(template, words, rng)) for template in rng.sample(templates, rng.randint(6, 11))]
     sentences += [cola.example(rng, True)["sentence"] for _ in range(rng.randint(0, 2))]
     return fill(rng.choice(titles), words, rng), sentences

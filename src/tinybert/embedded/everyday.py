@@ -26,7 +26,7 @@ SHARED_WORDS = {
 }
 
 # topic -> (titles, templates, words). Some words hold a dictionary term as a part ("software", "baking", "warm").
-TOPICS = {
+TOPICS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "cooking": (
         ("How to cook {dish}", "A {taste} {dish}", "{food} in {season}", "{name}'s kitchen"),
         (

@@ -18,16 +18,17 @@ def example(rng: Random, same: bool) -> dict[str, str]:
     """One pair of the wanted kind, as the text columns of MRPC."""
     kind = _scenes if rng.random() < SCENE_SHARE else _statements
     if same:
-        pair = kind(rng, True)
+        first, second = kind(rng, True)
         if rng.random() < DENIED_TWICE:
-            pair = [f"{rng.choice(DENIALS)} {text}" for text in pair]
+            first, second = (f"{rng.choice(DENIALS)} {text}" for text in (first, second))
     elif rng.random() < DENIED_ONCE:
-        pair = list(kind(rng, True))
-        denied = rng.randrange(2)
-        pair[denied] = f"{rng.choice(DENIALS)} {pair[denied]}"
+        first, second = kind(rng, True)
+        if rng.randrange(2):
+            second = f"{rng.choice(DENIALS)} {second}"
+        else:
+            first = f"{rng.choice(DENIALS)} {first}"
     else:
-        pair = kind(rng, False)
-    first, second = pair
+        first, second = kind(rng, False)
     return {"sentence1": sentence(with_articles(first)), "sentence2": sentence(with_articles(second))}
 
 

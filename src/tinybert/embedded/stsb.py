@@ -116,7 +116,7 @@ def example(rng: Random) -> dict[str, str | float]:
 
 
 def _telling(kind: str, rng: Random) -> dict[str, Detail | None]:
-    told = {name: rng.choice(details) for name, details in CHOICES[kind].items()}
+    told: dict[str, Detail | None] = {name: rng.choice(details) for name, details in CHOICES[kind].items()}
     for name in OPTIONAL:
         if name in told and rng.random() < 0.3:
             told[name] = None

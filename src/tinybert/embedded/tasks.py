@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 
 from tinybert.embedded import cola, mrpc, rte, sst2, stsb
@@ -49,7 +50,11 @@ def _labelled(task: str, count: int, rng: Random) -> Iterator[Callable[[], dict]
     labels = [1] * ones + [0] * (count - ones)
     rng.shuffle(labels)
     for label in labels:
-        yield lambda label=label: {**TEXT_OF_LABEL[task](rng, bool(label)), "label": label}
+        yield partial(_row, task, label, rng)
+
+
+def _row(task: str, label: int, rng: Random) -> dict:
+    return {**TEXT_OF_LABEL[task](rng, bool(label)), "label": label}
 
 
 def _distinct(draws: Iterator[Callable[[], dict]], split: str, count: int, task: str) -> list[dict]:

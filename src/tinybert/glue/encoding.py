@@ -34,7 +34,7 @@ class Encoded:
         """Tokens of each row: (rows,) int64."""
         return np.array([len(ids) for ids in self.input_ids])
 
-    def batch(self, indices: Sequence[int]) -> Batch:
+    def batch(self, indices: Sequence[int] | np.ndarray) -> Batch:
         """The rows `indices`, padded to the longest of them."""
         numbers = np.asarray(indices)
         labels = None if self.labels is None else torch.from_numpy(self.labels[numbers])

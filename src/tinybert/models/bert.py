@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.errors import UserError
+from tinybert.fitness import Shape
 from tinybert.models.activations import Activations, Batch, RealTokens, Wanted
 from tinybert.models.dropout import Dropout, dropout
 
@@ -41,6 +42,12 @@ class BertConfig:
                 f"architecture: width {self.hidden_size} is no multiple of {self.num_attention_heads} heads; "
                 "change width or heads"
             )
+        if self.type_vocab_size < 2:
+            raise UserError(f"config.json: type_vocab_size {self.type_vocab_size}; pairs of sentences need 2 segments")
+        if self.pad_token_id >= self.vocab_size:
+            raise UserError(
+                f"config.json: pad_token_id {self.pad_token_id} is no piece of a vocabulary of {self.vocab_size}"
+            )
 
     @classmethod
     def of(cls, architecture, *, vocab_size: int, max_position_embeddings: int) -> "BertConfig":
@@ -55,6 +62,11 @@ class BertConfig:
             hidden_dropout_prob=architecture.dropout,
             attention_probs_dropout_prob=architecture.dropout,
         )
+
+    @property
+    def shape(self) -> Shape:
+        """What recipes ask of a teacher."""
+        return Shape(self.num_hidden_layers, self.hidden_size, self.num_attention_heads)
 
     def refuse_longer(self, tokens: int, what: str) -> None:
         """UserError where rows of `tokens` tokens are longer than the model has positions; `what` names their key."""

@@ -103,7 +103,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     """UserError where a stored tensor has not the shape that config.json makes of it."""
-    for name in wanted.keys() & stored.keys():
+    for name in (name for name in wanted if name in stored):  # in the model's order
         found, expected = tuple(stored[name].shape), tuple(wanted[name].shape)
         if found != expected:
             raise UserError(

@@ -84,5 +84,6 @@ def _released(config: BertConfig, start, *, teacher_width: int) -> Started:
     student = MaskedLM(replace(config, max_position_embeddings=stored.config.max_position_embeddings))
     student.load_state_dict(stored.state_dict())
     projection = read_weights(folder / "model.safetensors").get(RELEASED_PROJECTION)
-    fits = projection is not None and projection.shape == (teacher_width, config.hidden_size)
-    return Started(student, projection.float() if fits else None)
+    if projection is None or projection.shape != (teacher_width, config.hidden_size):
+        return Started(student)
+    return Started(student, projection.float())

@@ -1,12 +1,14 @@
 """Where teachers come from: the masked-LM teacher, and a task teacher that others fine-tuned."""
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from tinybert import paths
 from tinybert.errors import UserError
+from tinybert.fitness import STAGES, refuse_misfits
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.folder import REGRESSION_LABEL
 from tinybert.models.pretrained import checkpoint_folder, hub_folder, load_finetuned, load_pretrained
@@ -45,6 +47,17 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
             f"teacher.pretraining.epochs: 0, but {source} has no masked-LM head; give it at least 1 epoch to learn one"
         )
     return model
+
+
+def refuse_unfit_recipes(students: Mapping, teacher: BertConfig, *, stages: tuple[str, ...] = STAGES) -> None:
+    """UserError where a recipe compares a student with what this teacher has not.
+
+    students: name -> recipe. Those of all `stages` are looked at: a misfit of the last would else show after hours.
+    """
+    try:
+        refuse_misfits(students, teacher.shape, stages=stages)
+    except ValueError as error:
+        raise UserError(f"params.yaml: {error}") from None
 
 
 def finetuned_teacher(source, task: "Task", *, vocab_size: int) -> SequenceClassifier:

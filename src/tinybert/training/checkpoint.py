@@ -44,6 +44,7 @@ class Checkpoint:
         self.folder, self.fingerprint, self.is_writer = folder, fingerprint, is_writer
         self.seconds_between = _seconds_between()
         self.last = time.monotonic()
+        self.step: int | None = None  # of the saved state
         self._path: Path | None = None
         self._lock: IO | None = None
         self._is_taken = False  # by another run of the same kind
@@ -72,7 +73,9 @@ class Checkpoint:
         try:
             with safe_open(self.path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-                return tensors, json.loads(file.metadata()["facts"])
+                facts = json.loads(file.metadata()["facts"])
+                self.step = facts["step"]
+                return tensors, facts
         except (SafetensorError, TypeError, KeyError, ValueError):  # damaged, or none of ours
             return None
 
@@ -85,10 +88,15 @@ class Checkpoint:
                 whole = {name: part.contiguous() for name, part in tensors.items()}
                 save_file(whole, temporary, metadata={"facts": json.dumps(facts)})
                 os.replace(temporary, self.path)
+                self.step = facts["step"]
         except (OSError, SafetensorError) as error:
             print(f"checkpoint: goes on without, {self.folder}: {error}", file=sys.stderr)
             self.is_writer = False
         self.last = time.monotonic()
+
+    def describe(self) -> str:
+        """Words for what is saved."""
+        return "no checkpoint yet" if self.step is None else f"last good checkpoint: step {self.step}, {self.path}"
 
     def remove(self) -> None:
         """To be called when the run's outputs are in place."""
@@ -117,7 +125,7 @@ def training_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 
 def restore_training_state(tensors: dict[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Puts back what `training_state` gave."""
-    parts = {"module": {}, "optimizer": {}}
+    parts: dict[str, dict[str, Tensor]] = {"module": {}, "optimizer": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = tensor

@@ -91,7 +91,7 @@ class KeptTeacher:
 
     def _read(self, rows: np.ndarray, kept: np.ndarray, mask: Tensor) -> Activations:
         places = np.flatnonzero(kept)
-        fields = {}
+        fields: dict = {}
         for file in self.files:
             fields |= file.read(rows[places], places, mask)
         return (Targets if self._is_mapped else Activations)(**fields)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -51,8 +51,8 @@ class Batches(Protocol):
 class Settings:
     """How to train. `training` and `optimizer` are sections of params of that kind."""
 
-    training: object
-    optimizer: object
+    training: Any
+    optimizer: Any
     seed: int
     precision: str
 
@@ -99,12 +99,14 @@ def train(
     keep_memory()
     _refuse_long_rows(batches, student, teacher)
     accelerator = start_accelerator(settings.precision)
-    ask: Asks = LiveTeacher(teacher, objective, accelerator)
+    live = LiveTeacher(teacher, objective, accelerator)
+    ask: Asks = live
     if kept_for and objective.reads_teacher and steps >= len(batches):  # else fewer rows are asked for than are kept
-        ask = kept_for(ask)
+        ask = kept_for(live)
     module = Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
-    recorder = Recorder(steps, title, accelerator, on_point=on_point, observe=objective.observed)
+    last_good = {"last_good": checkpoint.describe} if checkpoint else {}
+    recorder = Recorder(steps, title, accelerator, on_point=on_point, observe=objective.observed, **last_good)
     pruner = pruner_for(steps) if pruner_for else None
     first = _resume(checkpoint, module, optimizer, recorder, accelerator, pruner)
     for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches, first), steps - first), start=first):
@@ -113,9 +115,10 @@ def train(
         factor = lr_factor(step, steps, settings.optimizer.warmup_fraction)
         _set_learning_rates(optimizer, factor)
         terms = _gradients(batch, distiller, ask, accelerator, passes=settings.training.accumulation_steps)
-        _update(distiller, optimizer, accelerator, pruner, step, max_norm=settings.optimizer.max_gradient_norm)
-        recorder.add(epoch, settings.training.learning_rate * factor, terms)
+        norm = _update(distiller, optimizer, accelerator, pruner, step, max_norm=settings.optimizer.max_gradient_norm)
+        recorder.add(epoch, settings.training.learning_rate * factor, terms, norm)
         if checkpoint and checkpoint.is_due:
+            recorder.refuse_faults()
             pruning = pruner.tensors() if pruner else {}
             checkpoint.save(training_state(module, optimizer) | recorder.tensors() | pruning, recorder.facts())
     recorder.bar.close()
@@ -154,15 +157,16 @@ def _resume(
     return recorder.step
 
 
-def _update(distiller: nn.Module, optimizer, accelerator: Accelerator, pruner, step: int, *, max_norm: float) -> None:
-    """One optimizer step, within what pruning leaves."""
+def _update(distiller: nn.Module, optimizer, accelerator: Accelerator, pruner, step: int, *, max_norm: float) -> Tensor:
+    """One optimizer step, within what pruning leaves; the gradient's norm before it is clipped."""
     if pruner:
         pruner.before_step(step)
-    accelerator.clip_grad_norm_(distiller.parameters(), max_norm)
+    norm = accelerator.clip_grad_norm_(distiller.parameters(), max_norm)
     optimizer.step()
     optimizer.zero_grad()
     if pruner:
         pruner.after_step()
+    return norm
 
 
 def _gradients(

@@ -27,7 +27,7 @@ class Masker:
     @classmethod
     def of(cls, masking, tokenizer: Tokenizer) -> "Masker":
         """From the masking section of params and the tokenizer's special tokens."""
-        special = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
+        special = {token: id for token in SPECIAL_TOKENS if (id := tokenizer.token_to_id(token)) is not None}
         return cls(
             masking.rate,
             masking.mask_share,

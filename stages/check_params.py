@@ -1,0 +1,22 @@
+"""All of params.yaml, before any other stage: DVC clears the paths that its names make before it runs a stage."""
+
+import sys
+
+from tinybert import paths
+from tinybert.errors import UserError
+from tinybert.files import atomic_file
+from tinybert.params import load_params
+
+
+def main() -> None:
+    """One line for each mistake and exit code 1; else a mark, always the same, which all stages depend on."""
+    try:
+        load_params()
+    except UserError as error:
+        sys.exit(str(error))
+    with atomic_file(paths.PARAMS_CHECKED) as handle:
+        handle.write("params.yaml has the form that src/tinybert/schema.py gives it\n")
+
+
+if __name__ == "__main__":
+    main()
