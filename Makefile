@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test coverage lint bench ui ask profile
+.PHONY: setup setup-dev repro test coverage lint bench ui ask profile study
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
