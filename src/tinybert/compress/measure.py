@@ -12,14 +12,14 @@ from tinybert.evaluation.bootstrap import paired_interval
 from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
 from tinybert.files import file_sizes_mb, read_json
 from tinybert.glue.encoding import Encoded
-from tinybert.glue.scoring import score
+from tinybert.glue.scoring import is_collapsed, score
 from tinybert.glue.tasks import Task
 
 
 def scores_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threads: int, seed: int) -> dict[str, dict]:
-    """For each form in `folder`: dev metrics, share of predictions equal to FP32's (None for a
-    regression), the 95 % interval of the headline score less FP32's, and file size in MB (10^6 bytes), raw and
-    compressed.
+    """For each form in `folder`: dev metrics, whether it collapsed to one answer, share of predictions equal to FP32's
+    (None for a regression), the 95 % interval of the headline score less FP32's, and file size in MB (10^6 bytes),
+    raw and compressed.
     """
     results, reference = {}, None
     for form in FORMS:
@@ -28,6 +28,7 @@ def scores_of_forms(folder: str | Path, examples: Encoded, task: Task, *, thread
         reference = predictions if reference is None else reference
         results[form] = {
             "dev": score(task, predictions, examples.labels),
+            "collapsed": is_collapsed(task, predictions),
             "agreement": None if task.is_regression else float(np.mean(predictions == reference)),
             "difference_95": paired_interval(task, [predictions], [reference], examples.labels, seed=seed),
             "size_mb": file_sizes_mb(path),
