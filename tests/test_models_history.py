@@ -8,7 +8,9 @@ def stage(name, values, **items):
 
 
 def test_a_history_grows_by_an_entry_a_stage(tmp_path):
-    first = history_with(stage("general_distill", {"seed": 1}, student="small"), [{"step": 5}, {"step": 7}], source=None)
+    first = history_with(
+        stage("general_distill", {"seed": 1}, student="small"), [{"step": 5}, {"step": 7}], source=None
+    )
     write_history(first, tmp_path)
     second = history_with(stage("prune", {"seed": 2}, student="small", sparsity="20"), [], source=tmp_path)
     assert second == [

@@ -50,8 +50,9 @@ def test_a_copy_reads_task_rows_of_the_project(copy):
     for split in ("train", "dev"):
         text = "index\tsentence1\tsentence2\tlabel\n0\tFish swim.\tThey do.\tentailment\n"
         (copy / f"glue/RTE/{split}.tsv").write_text(text)
-    settings = SimpleNamespace(source="local", local=SimpleNamespace(folder="local/glue"))
-    assert [row["sentence2"] for row in read_splits(TASKS["rte"], settings, seed=0)["dev"]] == ["They do."]
+    settings = SimpleNamespace(local=SimpleNamespace(folder="local/glue"))
+    rows = read_splits(TASKS["rte"], "local", settings=settings, seed=0)["dev"]
+    assert [row["sentence2"] for row in rows] == ["They do."]
 
 
 def test_a_copy_reads_models_and_tokenizer_of_the_project(copy):

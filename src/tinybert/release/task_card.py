@@ -155,8 +155,8 @@ def _scores(of: TaskModel) -> str:
     rows = [_form_row(of, form) for form in FORMS]
     columns = ("", *metrics, "as FP32", f"{of.task.headline} less FP32's, 95 %", "MB")
     note = (
-        f"On {of.task.dev_splits[0]}. fp32, dynamic, qdq and qoperator are the ONNX files of these names. As FP32: share "
-        "of rows that get FP32's answer. 95 %: paired bootstrap interval over rows."
+        f"On {of.task.dev_splits[0]}. fp32, dynamic, qdq and qoperator are the ONNX files of these names. As FP32: "
+        "share of rows that get FP32's answer. 95 %: paired bootstrap interval over rows."
     )
     whole = markdown_body(Table("Scores", columns, [*guess, *([] if of.is_teacher else teacher), *rows], note=note))
     if not of.is_pruned:
