@@ -24,7 +24,7 @@ from tinybert.glue.tasks import TASKS
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.folder import REGRESSION_LABEL, load_model, save_model
 from tinybert.models.history import history_with
-from tinybert.params import check_params, load_params
+from tinybert.params import Declared, check_params, load_params
 from tinybert.release.domain_card import write_domain_card
 from tinybert.release.task_card import TaskModel, usage, write_task_card
 from tinybert.stage import declared_params, declared_values
@@ -171,7 +171,7 @@ def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None
         task=TASKS[task],
         model=model or classifier(labels=TASKS[task].labels or (REGRESSION_LABEL,)),
         history=history(params, *stages),
-        params=params,
+        params=Declared(params, declared_params("quantize", {"task": task, "model": name})),
         scores={name: form for name in FORMS},
         teacher=dict.fromkeys(dev, 0.75),
         majority=dict.fromkeys(dev, 0.25),
@@ -282,6 +282,7 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     monkeypatch.chdir(ROOT)
     params = load_params()
     past = history(params, ("general_distill", {"student": "lazy"}), ("domain_distill", {"student": "lazy"}))
+    declared = Declared(params, declared_params("evaluate_domain", {"student": "lazy"}))
     monkeypatch.chdir(project)
     found = {"perplexity": 8.0}
     role = {"general": found, "domain": found, "quiz": {"all": {"questions": 9, "top1": 0.1, "top5": 0.2}}}
@@ -289,7 +290,7 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     metrics = dict.fromkeys(("teacher", "student", "untrained"), role) | {
         "agreement": {"general": alike, "domain": alike}
     }
-    write_domain_card(folder, name="lazy", model=model, history=past, params=params, metrics=metrics)
+    write_domain_card(folder, name="lazy", model=model, history=past, params=declared, metrics=metrics)
     front, body = parts((folder / "README.md").read_text())
     assert front["pipeline_tag"] == "fill-mask"
     assert "| student | 8.00 | 8.00 | 0.100 | 0.200 | 0.300 | 2.500 |" in body

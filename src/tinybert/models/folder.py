@@ -34,7 +34,9 @@ def save_model(model: BertModel | BiLstmClassifier, folder: str | Path) -> None:
 
 def copy_model(source: str | Path, folder: str | Path) -> None:
     """Copies a model folder into the existing `folder`, without what its objective learnt for training."""
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("objective.safetensors"), dirs_exist_ok=True)
+    ignore = shutil.ignore_patterns("objective.safetensors")
+    # Not their modes: safetensors files are written for their owner alone.
+    shutil.copytree(source, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
 
 def load_model(folder: str | Path) -> BertModel | BiLstmClassifier:
