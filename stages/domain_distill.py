@@ -36,7 +36,7 @@ def main(stage: Stage) -> None:
         )
         return Trained(student, objective, curve)
 
-    train_and_save(stage, paths.student("domain", name), train_domain)
+    train_and_save(stage, paths.student("domain", name), train_domain, source=source)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,20 @@ import torch
 from tinybert import paths
 from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.evaluation.masked_lm import agreement, heldout_batches, masked_lm_scores
-from tinybert.evaluation.quiz import best_answers, load_questions, quiz_batches, quiz_scores
-from tinybert.files import write_json
+from tinybert.evaluation.masked_lm import agreement, block_losses, heldout_batches, masked_lm_scores
+from tinybert.evaluation.predictions import save_predictions
+from tinybert.evaluation.quiz import answered, best_answers, load_questions, quiz_batches, quiz_scores
+from tinybert.files import atomic_folder, write_json
 from tinybert.models.bert import MaskedLM
-from tinybert.models.folder import load_model
+from tinybert.models.folder import copy_model, load_model
+from tinybert.models.history import read_history
+from tinybert.release.domain_card import write_domain_card
 from tinybert.stage import Stage, run_stage
 from tinybert.training.masking import Masker
 
 
 def main(stage: Stage) -> None:
-    """Examines teacher, student and an untrained student on the same text and the same questions."""
+    """Examines teacher, student and an untrained student on the same text and the same questions; ships the student."""
     params, name = stage.params, stage.items["student"]
     tokenizer = load_tokenizer(paths.TOKENIZER)
     masker, limit = Masker.of(params.masking, tokenizer), params.examination.heldout_blocks
@@ -26,7 +29,8 @@ def main(stage: Stage) -> None:
     questions, dropped = load_questions(params.examination.quiz, tokenizer)
     prompts = quiz_batches(questions, tokenizer)
 
-    teacher, student = load_model(paths.TEACHER), load_model(paths.student("domain", name))
+    source = paths.student("domain", name)
+    teacher, student = load_model(paths.TEACHER), load_model(source)
     torch.manual_seed(params.seed)
     models = {"teacher": teacher, "student": student, "untrained": MaskedLM(student.config)}
     metrics = {
@@ -44,6 +48,13 @@ def main(stage: Stage) -> None:
         )
     ]
     write_json(paths.answers(name), side_by_side)
+    answers = {f"perplexity_{corpus}": block_losses(student, batches) for corpus, batches in texts.items()}
+    answers["quiz"] = answered(student, prompts)
+    save_predictions(paths.predictions(stage.name, name), answers)
+    with atomic_folder(paths.final("domain", name)) as folder:
+        copy_model(source, folder)
+        history = read_history(source)
+        write_domain_card(folder, name=name, model=student, history=history, params=params, metrics=metrics)
     stage.write_metrics(metrics | {"quiz_dropped": dropped})
 
 

@@ -66,7 +66,7 @@ def main(stage: Stage) -> None:
         return reached | {"dev": scores, "size_mb": file_sizes_mb(target / "model.safetensors")}
 
     target = paths.task_model(task.name, f"{name}_pruned{percent}")
-    train_and_save(stage, target, train_pruned, measure=measure)
+    train_and_save(stage, target, train_pruned, source=source, measure=measure)
 
 
 if __name__ == "__main__":

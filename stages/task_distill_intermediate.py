@@ -14,7 +14,7 @@ def main(stage: Stage) -> None:
     task, name = TASKS[stage.items["task"]], stage.items["student"]
     general = paths.student("general", name)
     phase = partial(distil, "intermediate", general, params=stage.params, task=task, name=name, seed=stage.params.seed)
-    train_and_save(stage, paths.intermediate(task.name, name), phase)
+    train_and_save(stage, paths.intermediate(task.name, name), phase, source=general)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def main(stage: Stage) -> None:
     task, name = TASKS[stage.items["task"]], stage.items["student"]
     before = paths.intermediate(task.name, name)
     phase = partial(distil, "prediction", before, params=stage.params, task=task, name=name, seed=stage.params.seed)
-    train_and_save(stage, paths.task_model(task.name, name), phase)
+    train_and_save(stage, paths.task_model(task.name, name), phase, source=before)
 
 
 if __name__ == "__main__":

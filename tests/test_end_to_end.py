@@ -85,8 +85,10 @@ def test_the_student_folder_serves_itself(project):
     assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= {
         path.name for path in folder.iterdir()
     }
-    served = {path.name for path in (project / "models/onnx/cola/tinybert4").iterdir()}
+    served = {path.name for path in (project / "models/final/cola/tinybert4").iterdir()}
     assert {"fp32.onnx", "dynamic.onnx", "qdq.onnx", "qoperator.onnx", "tokenizer.json", "config.json"} <= served
+    assert {"model.safetensors", "README.md", "training.json"} <= served
+    assert "objective.safetensors" not in served
 
 
 def test_the_teachers_answers_are_kept_for_both_phases(project):

@@ -43,6 +43,7 @@ def stage(tmp_path, monkeypatch):
         items={"task": "cola"},
         params=SimpleNamespace(seed=1, glue={"cola": settings}),
         metrics=metrics,
+        values={},
         fingerprint=lambda: lambda: "same",
         on_point=lambda point: None,
         write_metrics=metrics.update,

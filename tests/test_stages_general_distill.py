@@ -47,6 +47,7 @@ def test_a_released_general_student_passes_through_with_its_projection(project):
     stage = SimpleNamespace(
         name="general_distill",
         items={"student": name},
+        values={},
         params=SimpleNamespace(
             seed=1,
             precision="float32",

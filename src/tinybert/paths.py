@@ -8,12 +8,19 @@ TOKENIZER = Path("data/tokenizer")
 TEACHER = Path("models/teacher")
 
 
+def project_root() -> Path:
+    """The project as the user has it: a queued experiment runs in a copy elsewhere, and DVC_ROOT names the original."""
+    return Path(os.environ.get("DVC_ROOT", "")).resolve()
+
+
 def given(path: str) -> Path:
     """A path that params.yaml gives: relative ones start at the project as the user has it.
 
-    A queued experiment runs in a copy elsewhere, where files outside of git are missing; DVC_ROOT names the original.
+    In that project they stay as they are written; in the copy of a queued experiment, where files outside of git are
+    missing, they lead back to it.
     """
-    return Path(os.environ.get("DVC_ROOT", "")) / path
+    root = project_root()
+    return Path(path) if root == Path.cwd() else root / path
 
 
 def corpus(name: str, split: str) -> Path:
@@ -51,9 +58,12 @@ def task_model(task: str, model: str) -> Path:
     return Path(f"models/task/{task}/{model}")
 
 
-def onnx(task: str, model: str) -> Path:
-    """The ONNX forms of a task model."""
-    return Path(f"models/onnx/{task}/{model}")
+def final(track: str, model: str) -> Path:
+    """All that a finished model ships: weights, tokenizer, card; of a task model also its ONNX forms.
+
+    track: a task, or domain.
+    """
+    return Path(f"models/final/{track}/{model}")
 
 
 def metrics(stage: str, instance: str = "") -> Path:

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from tinybert.launch import is_main_process
+from tinybert.paths import project_root
+from tinybert.revision import head_revision
 
 EXPERIMENT = "tinybert"
 PARENT_KEY_TAG = "tinybert.parent_key"
@@ -148,7 +149,7 @@ class _Session:
 def _open_session(stage: str, instance: str, params: dict[str, Any], tags: Mapping[str, str | None]) -> _Session | None:
     """The opened child run, or None after a warning."""
     try:
-        root = _root()
+        root = project_root()
         client, experiment_id, parent_id = _open_store(root)
         session = _Session(
             client,
@@ -189,7 +190,7 @@ def _experiment(client: Any, root: Path) -> str:
 
 
 def _parent_run(client: Any, experiment_id: str) -> str:
-    name, revision, params_sha1 = _dvc_experiment(), _git_revision(), _sha1(Path("params.yaml"))
+    name, revision, params_sha1 = _dvc_experiment(), head_revision(), _sha1(Path("params.yaml"))
     key = f"{name} {revision} {params_sha1}"
     if found := client.search_runs([experiment_id], f"tags.`{PARENT_KEY_TAG}` = '{key}'", max_results=1):
         client.update_run(found[0].info.run_id, status="RUNNING")
@@ -206,13 +207,8 @@ def _origin_tags(stage: str) -> dict[str, str]:
         "dvc.stage": os.environ.get("DVC_STAGE", stage),
         "mlflow.source.name": f"stages/{stage}.py",
         "mlflow.source.type": "LOCAL",
-        "mlflow.source.git.commit": _git_revision(),
+        "mlflow.source.git.commit": head_revision(),
     }
-
-
-def _root() -> Path:
-    """The project as the user has it; a queued experiment runs in a copy elsewhere."""
-    return Path(os.environ.get("DVC_ROOT", ".")).resolve()
 
 
 def _tracking_uri(root: Path) -> str:
@@ -221,14 +217,6 @@ def _tracking_uri(root: Path) -> str:
 
 def _dvc_experiment() -> str:
     return os.environ.get("DVC_EXP_NAME") or "workspace"
-
-
-def _git_revision() -> str:
-    try:
-        answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return "none"
-    return answer.stdout.strip() if answer.returncode == 0 else "none"
 
 
 def _sha1(path: Path) -> str:

@@ -13,7 +13,7 @@ from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
 from tinybert.evaluation.predictions import Predictions
 from tinybert.files import file_sizes_mb, read_json
 from tinybert.glue.encoding import Encoded
-from tinybert.glue.scoring import METRICS, score
+from tinybert.glue.scoring import METRICS, is_collapsed, score
 from tinybert.glue.tasks import Task
 
 
@@ -28,9 +28,9 @@ def answers_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threa
 
 
 def scores_of_forms(folder: str | Path, answers: dict[str, Predictions], task: Task, *, seed: int) -> dict[str, dict]:
-    """For each form in `folder`, by its answers to the dev rows: metrics, share of predictions equal to FP32's (None
-    for a regression), the 95 % interval of the headline score less FP32's, and file size in MB (10^6 bytes), raw and
-    compressed.
+    """For each form in `folder`, by its answers to the dev rows: metrics, whether it collapsed to one answer, share of
+    predictions equal to FP32's (None for a regression), the 95 % interval of the headline score less FP32's, and file
+    size in MB (10^6 bytes), raw and compressed.
     """
     metric, labels, reference = METRICS[task.headline], answers["fp32"].labels, answers["fp32"].predictions
     results = {}
@@ -38,6 +38,7 @@ def scores_of_forms(folder: str | Path, answers: dict[str, Predictions], task: T
         predictions = found.predictions
         results[form] = {
             "dev": score(task, predictions, labels),
+            "collapsed": is_collapsed(task, predictions),
             "agreement": None if task.is_regression else float(np.mean(predictions == reference)),
             "difference_95": paired_interval(metric, [predictions], [reference], labels, seed=seed),
             "size_mb": file_sizes_mb(Path(folder) / f"{form}.onnx"),

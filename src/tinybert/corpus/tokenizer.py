@@ -48,13 +48,22 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
     return _bert_tokenizer(tokenizer.get_vocab(), lowercase=True)
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and vocab.txt into the existing `folder`."""
+def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_tokens: int | None = None) -> None:
+    """Writes tokenizer.json, tokenizer_config.json and vocab.txt into the existing `folder`.
+
+    max_length_tokens: rows are cut to it, as `glue.encoding` does, and those of a batch padded to the longest, by
+    whoever reads the files; without it nothing is cut or padded.
+    """
     folder = Path(folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if max_length_tokens:
+        tokenizer.enable_truncation(max_length_tokens, strategy="longest_first")
+        tokenizer.enable_padding(pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
     with atomic_file(folder / "tokenizer.json") as handle:
         handle.write(tokenizer.to_str(pretty=True) + "\n")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     vocabulary = tokenizer.get_vocab()
     with atomic_file(folder / "vocab.txt") as handle:
         handle.writelines(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.get))
@@ -66,7 +75,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
             "do_lower_case": tokenizer.normalizer.lowercase,
             "strip_accents": tokenizer.normalizer.strip_accents,
             "tokenize_chinese_chars": tokenizer.normalizer.handle_chinese_chars,
-            "model_max_length": MODEL_MAX_LENGTH_TOKENS,
+            "model_max_length": max_length_tokens or MODEL_MAX_LENGTH_TOKENS,
         }
         | dict(zip(names, SPECIAL_TOKENS, strict=True)),
     )

@@ -1,5 +1,6 @@
 """Model folders: config.json and model.safetensors, in Hugging Face's format."""
 
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +30,13 @@ def save_model(model: BertModel | BiLstmClassifier, folder: str | Path) -> None:
     write_json(Path(folder) / "config.json", config)
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+
+
+def copy_model(source: str | Path, folder: str | Path) -> None:
+    """Copies a model folder into the existing `folder`, without what its objective learnt for training."""
+    ignore = shutil.ignore_patterns("objective.safetensors")
+    # Not their modes: safetensors files are written for their owner alone.
+    shutil.copytree(source, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
 
 def load_model(folder: str | Path) -> BertModel | BiLstmClassifier:

@@ -56,10 +56,15 @@ def evenly(length: int, limit: int) -> list[int]:
 
 def as_markdown(table: Table) -> str:
     """The table in Markdown under a heading."""
+    return f"## {table.title}\n\n{markdown_body(table)}"
+
+
+def markdown_body(table: Table) -> str:
+    """The table in Markdown and its note, without the title."""
     rule = ["---"] * table.names + ["---:"] * (len(table.columns) - table.names)
     lines = [f"| {' | '.join(map(_markdown_cell, cells))} |" for cells in (table.columns, *table.rows)]
     lines.insert(1, f"| {' | '.join(rule)} |")
-    return "\n".join([f"## {table.title}", "", *lines, *(["", table.note] if table.note else [])]) + "\n"
+    return "\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n"
 
 
 def as_text(table: Table, width: int = TERMINAL_COLUMNS) -> str:

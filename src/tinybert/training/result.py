@@ -1,7 +1,7 @@
 """What a training stage leaves behind: the model folder, the loss curve and the numbers of its training."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from tinybert.files import atomic_folder
 from tinybert.launch import is_main_process
 from tinybert.models.bert import BertModel
 from tinybert.models.folder import save_model
+from tinybert.models.history import history_with, write_history
 from tinybert.objective import Objective
 from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.recorder import Point
@@ -33,28 +34,32 @@ def train_and_save(
     target: Path,
     train: Callable[..., Trained],
     *,
+    source: Path | None = None,
     measure: Callable[[BertModel], dict] = lambda model: {},
 ) -> None:
     """Runs `train` with the stage's hooks of training.loop.train; writes model, curve and metrics.
 
-    measure: further metrics of the trained model. An interrupted training goes on when the stage is started again;
-    of several processes the main one writes.
+    source: the folder of the model that goes on in this stage, if any. measure: further metrics of the trained model.
+    An interrupted training goes on when the stage is started again; of several processes the main one writes.
     """
     checkpoint = Checkpoint.of(stage)
     trained = train(on_point=stage.on_point, checkpoint=checkpoint)
     if not is_main_process():
         return
-    save_trained(trained.model, trained.objective, target)
+    save_trained(trained.model, trained.objective, target, history=history_with(stage, trained.curve, source=source))
     stage.write_curve(trained.curve)
     stage.write_metrics(training_metrics(trained.model, trained.curve) | measure(trained.model))
     checkpoint.remove()
 
 
-def save_trained(model: BertModel, objective: Objective, target: str | Path) -> None:
-    """Writes weights, configuration, tokenizer, what the objective learnt: all that a later stage or a user needs."""
+def save_trained(model: BertModel, objective: Objective, target: str | Path, *, history: Sequence[dict] = ()) -> None:
+    """Writes weights, configuration, tokenizer, what the objective learnt and the history: all that a later stage or
+    a user needs.
+    """
     with atomic_folder(target) as folder:
         save_model(model, folder)
         objective.save(folder)
+        write_history(history, folder)
         shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
 
 
