@@ -1,5 +1,6 @@
 # make repro   everything: environment, pipeline on params.yaml, summary and report
-# make test    environment and tests          make lint   style
+# make test    environment and tests          make test-long  hours: 10,000 cases of bad input a kind, and kills
+# make lint    style
 # make bench   speed and memory, ours against a plain reference   (BENCH="--data local/glue --vocabulary .../vocab.txt")
 # make ui      MLflow's page on this machine  make profile NAME=minilm   another scale's params.yaml
 # make ask Q="The capital city of France is [MASK]."   what teacher and domain students answer
@@ -7,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test lint bench ui ask profile
+.PHONY: setup setup-dev repro test test-long lint bench ui ask profile
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -29,6 +30,10 @@ repro: setup
 # Most of it is the start of processes, so two workers, of one thread each.
 test: setup-dev
 	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
+
+# The property tests with 10,000 cases each, and what is marked long.
+test-long: setup-dev
+	OMP_NUM_THREADS=1 python -m pytest -n 2 -m "long or properties" --hypothesis-profile=long --durations=20
 
 lint: setup-dev
 	ruff check . && ruff format --check .
