@@ -17,6 +17,7 @@ LINES = 20  # mistakes that are told at once
 LINE_CHARACTERS = 400
 KEY_CHARACTERS = 60
 
+
 def load_params(path: str | Path = "params.yaml") -> Params:
     """Reads and checks a whole params file; UserError with one line for each mistake."""
     try:

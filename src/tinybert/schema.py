@@ -11,7 +11,19 @@ from pydantic import Field, model_validator
 
 from tinybert.fitness import refuse_misfits, refuse_repeats, refuse_strangers
 from tinybert.recipe import Architecture, HubModel, ModelSource, Student, Training
-from tinybert.schema_fields import AboveZero, Count, Few, Name, NonNegative, Positive, Real, Section, Share, Text, tuple_of
+from tinybert.schema_fields import (
+    AboveZero,
+    Count,
+    Few,
+    Name,
+    NonNegative,
+    Positive,
+    Real,
+    Section,
+    Share,
+    Text,
+    tuple_of,
+)
 
 TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 

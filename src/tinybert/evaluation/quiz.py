@@ -14,8 +14,10 @@ from tinybert.evaluation.masked_lm import EVALUATION_BATCH_SIZE, predicted_logit
 from tinybert.files import read_jsonl
 from tinybert.models.activations import Batch, pad
 from tinybert.models.bert import MaskedLM
+from tinybert.text_lines import NO_TEXT
 
 SHOWN_ANSWERS = 5
+ALL_SUBJECTS = "all"
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,12 @@ def _read_quiz_file(path: Path) -> list[dict]:
     rows = list(read_jsonl(path))
     for number, row in enumerate(rows, start=1):
         for key in ("subject", "prompt", "answer"):
-            if not isinstance(row.get(key), str) or not row[key]:
-                raise UserError(f"{path}, line {number}: {key} is {row.get(key)!r}; a non-empty text is needed")
+            if not isinstance(row.get(key), str) or not row[key] or NO_TEXT.search(row[key]):
+                raise UserError(f"{path}, line {number}: {key} is {row.get(key)!r:.40}; a non-empty text is needed")
         if row["prompt"].count("[MASK]") != 1:
-            raise UserError(f"{path}, line {number}: prompt {row['prompt']!r} must hold [MASK] exactly once")
+            raise UserError(f"{path}, line {number}: prompt {row['prompt']!r:.80} must hold [MASK] exactly once")
+        if row["subject"] == ALL_SUBJECTS:
+            raise UserError(f"{path}, line {number}: subject {ALL_SUBJECTS!r} stands for all; call it otherwise")
     return rows
 
 
@@ -88,7 +92,7 @@ def quiz_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequenc
     labels = torch.cat([batch.labels for batch in batches])
     # Pieces at least as likely as the right one: a model that cannot tell them apart has not answered.
     rank = (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
-    subjects = {"all": list(range(len(questions)))}
+    subjects = {ALL_SUBJECTS: list(range(len(questions)))}
     for index, question in enumerate(questions):
         subjects.setdefault(question.subject, []).append(index)
     return {
