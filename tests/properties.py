@@ -85,8 +85,8 @@ def damaged_bytes(draw, data: bytes) -> bytes:
 
 NUMBERS = [0, 1, -1, 2, 3, 7, 100, 2**31, 2**32, 2**63, 10**30, 16**5000, 0.0, -0.0, 0.5, 1.0, 1.5, 1e-320, 1e308,
            -1e-9, math.nan, math.inf, -math.inf]  # fmt: skip
-TEXTS = ["", " ", "x", "null", "random", "uniform", "a\nb", "a\0b", "\ud800", "é漢😀", "../x", "/", "x" * 300, "x/" * 9000,
-         "teacher", "[bert]", "{item}", "${seed}", "1", "1e-3", "nan"]  # fmt: skip
+TEXTS = ["", " ", "x", "null", "random", "uniform", "a\nb", "a\0b", "\ud800", "é漢😀", "../x", "/", "x" * 300,
+         "x/" * 9000,         "teacher", "[bert]", "{item}", "${seed}", "1", "1e-3", "nan"]  # fmt: skip
 OTHERS = [None, True, False, [], {}, [[]], [None], [1, 2], [2, 1], [1, 1], ["x"], {"x": 1}, {1: 2}, {None: None},
           {"learnable": {}}, {"hard": 1.0}, {"teacher": "top"}, {"folder": "x", "hub": None}, b"x", (1, 2),
           list(range(5000))]  # fmt: skip

@@ -42,11 +42,11 @@ def is_writable(text: str) -> bool:
     return "\0" not in text and text.encode("utf-8").decode("utf-8") == text
 
 
-# --- GLUE's official files ---------------------------------------------------------------------------------------------
+# --- GLUE's official files -------------------------------------------------------------------------------------------
 
-FIELDS = ["", " ", "nan", "NaN", "inf", "-inf", "1e999", "-0.1", "5.0000001", "5", "0", "1", "2", "-1", "0.5", "١", "1_0", "0x1",
-          '"', '"a\tb"', "neutral", "entailment", "hidden", "-", "é", "x" * 2**20, "\x85", "\u2028", "\x0c", "sentence",
-          "label", "score", "sentence1"]  # fmt: skip
+FIELDS = ["", " ", "nan", "NaN", "inf", "-inf", "1e999", "-0.1", "5.0000001", "5", "0", "1", "2", "-1", "0.5", "١",
+          "1_0", "0x1", '"', '"a\tb"', "neutral", "entailment", "hidden", "-", "é", "x" * 2**20, "\x85", "\u2028",
+          "\x0c", "sentence", "label", "score", "sentence1"]  # fmt: skip
 
 
 def tables(name: str) -> list[list[str]]:
@@ -115,7 +115,7 @@ def assert_read_again(folder: Path, task, rows: list[dict]) -> None:
     assert read_rows(folder / "train.jsonl", task) == rows
 
 
-# --- rows that stages left ---------------------------------------------------------------------------------------------
+# --- rows that stages left -------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -174,7 +174,7 @@ def test_quiz_files(tmp_path, content):
 
 # --- documents -------------------------------------------------------------------------------------------------------
 
-WIKITEXT = "= Title =\n\nThe king fought a war .\n\n= = Section = =\n\nParis is the capital , he said .\n\n= Other =\n\nText .\n".encode()  # noqa: E501
+WIKITEXT = b"= Title =\n\nThe king fought a war .\n\n= = Section = =\n\nParis is the capital , he said .\n\n= Other =\n\nText .\n"  # noqa: E501
 DOCUMENTS = [{"title": "Title", "text": "The king fought a war."}, {"text": "Paris is the capital."}, {"text": "x"}]
 
 

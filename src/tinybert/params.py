@@ -61,7 +61,8 @@ def _line(item: dict) -> str:
         return f"{key}: missing; add it (params.yaml of the default shows its place)"
     if item["type"] == "value_error" and isinstance(item["input"], (dict, BaseModel)):
         return f"{key}: {message}" if key else message
-    return f"{key}: {_shown(item['input'])} {PLAIN_MESSAGES.get(item['type'], message)}"
+    where = f"{key}: " if key else ""  # a key that is no text has no path
+    return f"{where}{_shown(item['input'])} {PLAIN_MESSAGES.get(item['type'], message)}"
 
 
 PLAIN_MESSAGES = {
@@ -69,6 +70,7 @@ PLAIN_MESSAGES = {
     "dict_type": "must be a mapping of keys to values",
     "model_type": "must be a mapping of keys to values",
     "invalid_key": "is no text; keys are names",
+    "string_unicode": "holds half a surrogate pair; write the character whole",
     "string_pattern_mismatch": "must be lower-case letters, digits and _, a letter first",
 }
 

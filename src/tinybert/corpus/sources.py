@@ -176,7 +176,7 @@ def _json_document(line: str, where: str) -> dict:
         if not isinstance(value, str):
             raise UserError(f'{where}: "{name}" is {value!r:.40}; a string is expected')
         if NO_TEXT.search(value):
-            raise UserError(f'{where}: "{name}" holds a NUL or half a surrogate pair; remove it')
+            raise UserError(f'{where}: "{name}" holds half a surrogate pair or a NUL; remove it')
     return {"title": title.strip(), "text": text.strip()}
 
 

@@ -107,7 +107,7 @@ def load_weights(build: Callable[[], Model], folder: str | Path, *, head: bool =
     wanted = {name for name in empty.state_dict() if head or name.startswith(empty.encoder_prefix)}
     if missing := sorted(wanted - stored.keys()):
         raise UserError(f"{path}: lacks {len(missing)} weights, the first is {missing[0]}; save the model again")
-    refuse_other_shapes(path, stored, {name: empty.state_dict()[name] for name in wanted})
+    refuse_other_shapes(path, stored, {name: shape for name, shape in empty.state_dict().items() if name in wanted})
     model = build()
     model.load_state_dict({name: stored[name] for name in wanted}, strict=head)
     return model
@@ -135,7 +135,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     """UserError where a stored tensor has not the shape that config.json makes of it."""
-    for name in wanted.keys() & stored.keys():
+    for name in (name for name in wanted if name in stored):  # in the model's order
         found, expected = tuple(stored[name].shape), tuple(wanted[name].shape)
         if found != expected:
             raise UserError(
@@ -158,7 +158,8 @@ def read_config(folder: str | Path, *, model_types: tuple[str, ...] = ("bert",))
     for key, values in allowed.items():
         if config.get(key, values[0]) not in values:
             names = " or ".join(map(repr, values))
-            raise UserError(f"{path}: {key} is {config[key]!r:.40}; only {names} can be used; choose another model")
+            found = f"{config[key]!r:.40}"
+            raise UserError(f"{path}: {key} is {found}; only {names} can be used here; choose another model")
     return config
 
 
@@ -168,8 +169,8 @@ def model_config(kind: type[Config], config: dict, folder: str | Path) -> Config
     for name, value in known.items():
         least, greatest = LIMITS.get(name, SIZE_LIMITS)
         if type(value) not in ((int,) if name not in SHARES else (int, float)) or not least <= value <= greatest:
-            expected = f"a {'number' if name in SHARES else 'whole number'} from {least:g} to {greatest:g}"
-            raise UserError(f"{folder}/config.json: {name} is {value!r:.40}; {expected} is needed")
+            expected = f"a number is needed{'' if name in SHARES else ', a whole one'} from {least} to {greatest}"
+            raise UserError(f"{folder}/config.json: {name} is {value!r:.40}; {expected}")
     try:
         return kind(**known)
     except (TypeError, UserError) as error:

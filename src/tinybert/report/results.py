@@ -58,15 +58,15 @@ class Results:
 
     def timing(self, stage: str, instance: str) -> dict | None:
         """Seconds and peak memory of a stage; None when it did not run here, for DVC restored its outputs."""
-        return self._optional(paths.timing(stage, instance))
+        return self._optional(paths.timing(stage, instance), dict)
 
     def latency(self, task: str, model: str) -> dict | None:
         """Latencies of the ONNX forms of a task model; None when they are not there."""
-        return self._optional(paths.latency(task, model))
+        return self._optional(paths.latency(task, model), dict)
 
     def answers(self, student: str) -> list[dict]:
         """The quiz answered by teacher and student; empty when it is not there."""
-        return self._optional(paths.answers(student)) or []
+        return self._optional(paths.answers(student), list) or []
 
     def curve(self, stage: str, instance: str) -> Curve:
         """The loss curve of a stage, by column; empty when it is not there."""
@@ -76,6 +76,8 @@ class Results:
         try:
             with open(path, encoding="utf-8", newline="") as handle:
                 rows = list(csv.DictReader(handle, restkey="", strict=True))
+            if rows and "step" not in rows[0]:
+                raise ValueError("no column step")
         except (ValueError, csv.Error) as error:
             file = paths.curve(stage, instance)
             raise UserError(f"{file}: no table ({error}); run the stage again: {_rerun(stage, instance)}") from None
@@ -95,11 +97,11 @@ class Results:
             group.append(row)
         return group[:limit]
 
-    def _optional(self, path: Path) -> Any:
+    def _optional(self, path: Path, kind: type) -> Any:
         if not (self.root / path).is_file():
             return None
         try:
-            return _named(read_json(self.root / path), str(path))
+            return _named(read_json(self.root / path), path, kind)
         except ValueError:
             raise UserError(f"{path}: no valid JSON; remove it, or run the stage that writes it again") from None
 
@@ -110,7 +112,7 @@ def load_results(params: Params, root: Path) -> Results:
     for stage, instance in stage_instances(params):
         path = paths.metrics(stage, instance)
         try:
-            metrics[stage, instance] = _metrics(read_json(root / path), path)
+            metrics[stage, instance] = _named(read_json(root / path), path, dict)
         except FileNotFoundError:
             mistakes.append(f"{path}: missing; stage {stage} writes it: {_rerun(stage, instance)}")
         except ValueError:
@@ -159,17 +161,17 @@ class Entries(dict):
         raise UserError(f"{self.file}: has no {key} where it is needed; run the stage that writes it again")
 
 
-def _named(tree: Any, file: str) -> Any:
-    """The tree with its mappings as Entries."""
+def _named(tree: Any, path: Path, kind: type) -> Any:
+    """The tree of a file with its mappings as Entries; ValueError where it is not of this kind."""
+    if not isinstance(tree, kind):
+        raise ValueError(f"no {kind.__name__}")
+    return _with_entries(tree, str(path))
+
+
+def _with_entries(tree: Any, file: str) -> Any:
     if isinstance(tree, dict):
-        return Entries({key: _named(value, file) for key, value in tree.items()}, file)
-    return [_named(value, file) for value in tree] if isinstance(tree, list) else tree
-
-
-def _metrics(tree: Any, path: Path) -> Entries:
-    if not isinstance(tree, dict):
-        raise ValueError("no mapping")
-    return _named(tree, str(path))
+        return Entries({key: _with_entries(value, file) for key, value in tree.items()}, file)
+    return [_with_entries(value, file) for value in tree] if isinstance(tree, list) else tree
 
 
 def _rerun(stage: str, instance: str) -> str:
