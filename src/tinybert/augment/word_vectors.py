@@ -21,7 +21,7 @@ FILE_WORDS = 100_000  # lines read of a file, most frequent words first (Jiao's 
 QUERY_CHUNK = 256  # words whose similarities to all others are in memory at a time
 CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbours are counted at a time
 CONTEXT_SMOOTHING = 0.75  # exponent of context frequencies: keeps rare contexts from large PMI (Levy et al. 2015)
-LARGEST_NUMBER = 3e38  # that float32 holds
+LARGEST_NUMBER, SMALLEST_NORM = 1e15, 1e-15  # float32 squares beyond them would overflow or vanish
 OUTSIDE = -1  # stands for a word outside of the vocabulary, and between two texts
 
 
@@ -30,8 +30,8 @@ class WordVectors:
 
     def __init__(self, words: Sequence[str], vectors: np.ndarray) -> None:
         """words: distinct; vectors: (words, dimensions). Rows of zeros have no direction and are left out."""
-        norms = np.linalg.norm(vectors.astype(np.float64), axis=1)  # float32 squares overflow early
-        kept = np.flatnonzero(norms > 0)
+        norms = np.linalg.norm(vectors, axis=1)
+        kept = np.flatnonzero(norms > SMALLEST_NORM)
         self.words = [words[index] for index in kept]
         self.vectors = (vectors[kept] / norms[kept, None]).astype(np.float32)
         self._rows = {word: row for row, word in enumerate(self.words)}
@@ -113,7 +113,9 @@ def _vector(word: str, columns: list[str], dimensions: int, where: str) -> np.nd
             "of a GloVe text file is a word and the same number of columns, without a header line"
         )
     if wrong := [column for column in columns if not _is_number(column)]:
-        raise UserError(f"{where}: {wrong[0][:40]!r} is no number; a word and {dimensions} numbers are expected")
+        raise UserError(
+            f"{where}: {wrong[0][:40]!r} is no number; a word and {dimensions} of them, up to 1e15, are expected"
+        )
     return np.array([float(column) for column in columns], dtype=np.float32)
 
 
