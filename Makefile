@@ -1,6 +1,7 @@
 # make repro   everything: environment, pipeline on params.yaml, summary and report
-# make test    environment and tests          make lint   style and types
-# make coverage   how much of src the tests run
+# make test    environment and tests          make test-long   hours: 10,000 cases of bad input a kind, and kills
+# make lint    style and types                make coverage    how much of src the tests run
+# make study NAME=layer_maps   a published comparison (studies/), run and judged here
 # make bench   speed and memory, ours against a plain reference   (BENCH="--data local/glue --vocabulary .../vocab.txt")
 # make ui      MLflow's page on this machine  make profile NAME=minilm   another scale's params.yaml
 # make ask Q="The capital city of France is [MASK]."   what teacher and domain students answer
@@ -8,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test coverage lint bench ui ask profile study
+.PHONY: setup setup-dev repro test test-long coverage lint bench ui ask profile study
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -34,6 +35,10 @@ test: setup-dev
 # At least 90 % of src, or it fails; the stages that tests start count too.
 coverage: setup-dev
 	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile --cov
+
+# The property tests with 10,000 cases each, and what is marked long.
+test-long: setup-dev
+	OMP_NUM_THREADS=1 python -m pytest -n 2 -m "long or properties" --hypothesis-profile=long --durations=20
 
 lint: setup-dev
 	ruff check . && ruff format --check . && mypy

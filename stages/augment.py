@@ -1,8 +1,9 @@
 """A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
 
 from tinybert import paths
-from tinybert.files import read_jsonl, write_jsonl
+from tinybert.files import write_jsonl
 from tinybert.glue.fraction import fraction_of
+from tinybert.glue.rows import read_rows
 from tinybert.glue.tasks import TASKS
 from tinybert.stage import Stage, run_stage
 
@@ -10,7 +11,7 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies the rows alone."""
     params, task = stage.params, TASKS[stage.items["task"]]
-    whole = list(read_jsonl(paths.glue(task.name) / "train.jsonl"))
+    whole = read_rows(paths.glue(task.name) / "train.jsonl", task)
     rows = fraction_of(whole, params.glue[task.name].train_fraction, seed=params.seed)
     strategy = STRATEGIES[params.augmentation.strategy]
     augmented = strategy(rows, task, params) if params.glue[task.name].augmented_copies else rows

@@ -4,8 +4,9 @@ from tokenizers import Tokenizer
 
 from tinybert import paths
 from tinybert.corpus.tokenizer import folder_tokenizer, hub_tokenizer, save_tokenizer, train_tokenizer
-from tinybert.files import atomic_folder, read_jsonl
+from tinybert.files import atomic_folder
 from tinybert.stage import Stage, run_stage
+from tinybert.text_lines import read_chunks
 
 
 def main(stage: Stage) -> None:
@@ -22,7 +23,8 @@ def find_tokenizer(teacher) -> Tokenizer:
         return hub_tokenizer(teacher.hub.model, teacher.hub.revision)
     if teacher.source == "local":
         return folder_tokenizer(paths.given(teacher.local.folder))
-    texts = (document["text"] for document in read_jsonl(paths.corpus("general", "train")))
+    chunks = read_chunks(paths.corpus("general", "train"))
+    texts = (text for chunk in chunks for _, text in chunk.texts())
     return train_tokenizer(texts, vocabulary_size=teacher.embedded.vocabulary_size)
 
 

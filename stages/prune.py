@@ -7,9 +7,10 @@ from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.glue import predict
 from tinybert.evaluation.predictions import Predictions, save_predictions
-from tinybert.files import file_sizes_mb, read_jsonl
+from tinybert.files import file_sizes_mb
 from tinybert.glue.encoding import encode
 from tinybert.glue.fraction import fraction_of
+from tinybert.glue.rows import read_rows
 from tinybert.glue.scoring import score
 from tinybert.glue.tasks import TASKS
 from tinybert.models.bert import BertModel
@@ -29,7 +30,7 @@ def main(stage: Stage) -> None:
     params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
     settings, percent, source = params.glue[task.name], stage.items["sparsity"], paths.task_model(task.name, name)
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
-    train, dev = (list(read_jsonl(folder / f"{split}.jsonl")) for split in ("train", task.dev_splits[0]))
+    train, dev = (read_rows(folder / f"{split}.jsonl", task) for split in ("train", task.dev_splits[0]))
     train = fraction_of(train, settings.train_fraction, seed=params.seed)
     train, dev = (encode(rows, task, tokenizer, max_length_tokens=settings.max_length_tokens) for rows in (train, dev))
     student, teacher = load_model(source), load_model(paths.task_model(task.name, "teacher"))

@@ -146,3 +146,12 @@ def test_file_errors_name_file_and_line(tmp_path, text, message):
 def test_an_absent_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"augmentation\.substitution\.word_vectors\.file: .*none\.txt does not exist"):
         from_file(tmp_path / "none.txt")
+
+
+def test_large_numbers_of_a_file_stay_finite_and_larger_ones_are_refused(tmp_path):
+    (tmp_path / "large.txt").write_text("king 1e15 1e15\nqueen 1 1\nknave 1e-20 1e-22\n")
+    vectors = from_file(tmp_path / "large.txt").vectors
+    assert vectors == pytest.approx(np.full((2, 2), 0.5**0.5), rel=1e-6)
+    (tmp_path / "larger.txt").write_text("king 1e16 1\n")
+    with pytest.raises(UserError, match="line 1: '1e16' is no number"):
+        from_file(tmp_path / "larger.txt")

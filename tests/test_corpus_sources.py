@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -108,6 +109,13 @@ def test_text_without_headings_is_cut_so_that_memory_stays_bounded(monkeypatch):
     monkeypatch.setattr(sources, "ARTICLE_LIMIT_CHARACTERS", 10)
     found = list(wikitext_articles(["= T =", "abcdef", "ghijkl", "mnopqr"]))
     assert found == [{"title": "T", "text": "abcdef\nghijkl"}, {"title": "T", "text": "mnopqr"}]
+
+
+def test_a_line_of_a_million_marks_takes_no_time():
+    line = "= " * 200_000 + "x" + " =" * 199_999
+    started = time.monotonic()
+    assert list(wikitext_articles([line])) == [{"title": "", "text": line}]
+    assert time.monotonic() - started < 5
 
 
 def test_json_lines_with_and_without_title_empty_ones_left_out(tmp_path):

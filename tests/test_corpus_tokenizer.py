@@ -172,3 +172,17 @@ def test_the_real_vocabulary_gives_bert_base_ids(tmp_path):
     # the ids that are printed everywhere for this sentence
     assert tokenizer.encode("Hello world").ids == [101, 7592, 2088, 102]
     assert tokenizer.get_vocab_size() == 30522
+
+
+@pytest.mark.parametrize("config", ["5", "[", '{"do_lower_case": "no"}'])
+def test_a_config_that_says_no_case_is_named(tmp_path, config):
+    folder = vocab_folder(tmp_path / "own", ["paris"])
+    (folder / "tokenizer_config.json").write_text(config)
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: no JSON object whose do_lower_case"):
+        folder_tokenizer(folder)
+
+
+def test_a_vocabulary_with_a_piece_twice_is_refused(tmp_path):
+    folder = vocab_folder(tmp_path / "own", ["paris", "rome", "paris"])
+    with pytest.raises(UserError, match="lists 'paris' twice"):
+        folder_tokenizer(folder)

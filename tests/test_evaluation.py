@@ -128,6 +128,8 @@ def test_a_model_that_cannot_tell_pieces_apart_answers_nothing(tmp_path, tokeniz
     [
         ({"subject": "x", "prompt": "no mask", "answer": "a"}, "line 1: prompt 'no mask' must hold"),
         ({"subject": "x", "prompt": "[MASK]"}, "line 1: answer is None"),
+        ({"subject": "all", "prompt": "[MASK]", "answer": "a"}, "line 1: subject 'all' stands for all; call it"),
+        ({"subject": "x", "prompt": "[MASK]", "answer": "\ud800"}, "line 1: answer is .*; a non-empty text is needed"),
         ({"subject": "history", "prompt": "[MASK]", "answer": "mississippi"}, "no question whose answer is one"),
     ],
 )

@@ -242,6 +242,14 @@ def test_what_a_stage_does_not_use_is_kept_for_the_next(tmp_path):
     assert all(torch.equal(part.weight, matrix) for part in last.projections.values())
 
 
+def test_damaged_projections_are_named(tmp_path):
+    Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER).save(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=f"{path.name}: no whole safetensors file"):
+        Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER).load(tmp_path)
+
+
 def test_relations_do_not_change_when_a_teacher_layer_is_turned():
     """Under a map over blocks too: relations of each layer are mixed, not queries of layers with other axes."""
     turn = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]

@@ -29,3 +29,10 @@ def test_a_line_without_an_object_is_named(line):
     chunk = Chunk("a.jsonl", 7, b'{"n": 1}\n' + line + b"\n")
     with pytest.raises(UserError, match=r"^a\.jsonl, line 8: .* is no JSON object; one a line is expected$"):
         list(chunk.objects())
+
+
+@pytest.mark.parametrize("line", [b"{}", b'{"text": 3}', b'{"text": "\\ud800"}', b'{"text": "a\\u0000"}'])
+def test_a_document_without_text_is_named(line):
+    chunk = Chunk("a.jsonl", 7, b'{"text": ""}\n' + line + b"\n")
+    with pytest.raises(UserError, match=r'^a\.jsonl, line 8: "text" is .*; a text is expected$'):
+        list(chunk.texts())

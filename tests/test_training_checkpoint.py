@@ -128,3 +128,14 @@ def test_an_interval_that_is_no_number_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "5min")
     with pytest.raises(UserError, match="TINYBERT_CHECKPOINT_SECONDS: '5min' is no number of seconds"):
         Checkpoint(tmp_path, lambda: "a")
+
+
+def test_a_bit_that_turned_is_noticed(tmp_path):
+    checkpoint = Checkpoint(tmp_path, lambda: "run")
+    checkpoint.save({"weight": torch.arange(6.0)}, {"step": 3})
+    content = checkpoint.path.read_bytes()
+    tensors, facts = checkpoint.load()
+    assert (tensors["weight"].tolist(), facts) == ([0, 1, 2, 3, 4, 5], {"step": 3})
+    for place in (content.index(b"step"), len(content) - 2):
+        checkpoint.path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert checkpoint.load() is None

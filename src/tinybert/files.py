@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tinybert.errors import UserError
+from tinybert.text_lines import json_object, parse_json
 
 COMPRESSION_LEVEL = 6  # gzip's default
 CHUNK_BYTES = 1 << 20
@@ -64,8 +64,8 @@ def write_json(path: str | Path, value) -> None:
 
 
 def read_json(path: str | Path):
-    """Reads a JSON file."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    """Reads a JSON file; ValueError where it is none, or holds NaN or infinity, which are no JSON."""
+    return parse_json(Path(path).read_text(encoding="utf-8"))
 
 
 def write_jsonl(path: str | Path, rows: Iterable[dict]) -> int:
@@ -82,14 +82,7 @@ def read_jsonl(path: str | Path) -> Iterator[dict]:
     """Yields the objects of a JSON-lines file one by one; a line that is none is a UserError."""
     with open(path, "rb") as handle:
         for number, line in enumerate(handle, start=1):
-            try:
-                row = json.loads(line)
-            except ValueError:  # no JSON, or no UTF-8
-                row = None
-            if not isinstance(row, dict):
-                start = line[:40].decode(errors="replace")
-                raise UserError(f"{path}, line {number}: {start!r} is no JSON object; one a line is expected")
-            yield row
+            yield json_object(line, f"{path}, line {number}")
 
 
 def file_sizes_mb(path: str | Path) -> dict[str, float]:

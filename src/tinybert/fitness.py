@@ -27,8 +27,11 @@ class Shape:
 
 def refuse_repeats(key: str, names: tuple) -> None:
     """A name that a list holds twice would be a stage instance twice."""
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{key} lists {repeated[0]} twice; once is enough")
+    seen = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{key} lists {name} twice; once is enough")
+        seen.add(name)
 
 
 def refuse_strangers(key: str, names: Iterable[str], known: Iterable[str], where: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tinybert import losses
@@ -15,6 +15,7 @@ from tinybert.layer_map import mapped_layers
 from tinybert.layer_weights import LayerWeights
 from tinybert.models.activations import Activations, Batch, RealTokens, Targets, Wanted
 from tinybert.models.bert import BertConfig
+from tinybert.models.folder import read_weights
 
 LEARNT = "objective.safetensors"
 
@@ -255,7 +256,7 @@ class Objective(nn.Module):
         """Goes on with what an earlier stage left in `folder`; what that one did not need starts anew."""
         path = Path(folder) / LEARNT
         if path.is_file():
-            self._take(load_file(path))
+            self._take(read_weights(path))
 
     def _take(self, tensors: dict[str, Tensor]) -> None:
         ours = self.state_dict()

@@ -1,5 +1,6 @@
 """Reading params.yaml: checked as a whole, one line for each mistake, then only what a stage declares."""
 
+import reprlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,10 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError
 
 from tinybert.errors import UserError
 from tinybert.schema import Params
+
+LINES = 20  # mistakes that are told at once
+LINE_CHARACTERS = 400
+KEY_CHARACTERS = 60
 
 
 def load_params(path: str | Path = "params.yaml") -> Params:
@@ -19,8 +24,8 @@ def load_params(path: str | Path = "params.yaml") -> Params:
         tree = YAML(typ="safe").load(Path(path))  # YAML 1.2, as DVC reads it: 5e-5 is a number
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except YAMLError as error:
-        raise UserError(f"{path}: no valid YAML: {' '.join(str(error).split())}") from None
+    except Exception as error:  # beside its own, the library passes on those of int(), float(), datetime(), ...
+        raise UserError(_cut(f"{path}: no valid YAML: {_yaml_mistake(error)}")) from None
     return check_params(tree, path)
 
 
@@ -31,12 +36,24 @@ def check_params(tree: Any, path: str | Path = "params.yaml") -> Params:
     try:
         return Params.model_validate(tree)
     except ValidationError as error:
-        raise UserError("\n".join(dict.fromkeys(f"{path}: {_line(item)}" for item in error.errors()))) from None
+        lines = list(dict.fromkeys(_cut(f"{path}: {_line(item)}") for item in error.errors()))
+        more = [f"{path}: and {len(lines) - LINES} more mistakes"] if len(lines) > LINES else []
+        raise UserError("\n".join(lines[:LINES] + more)) from None
+
+
+def _yaml_mistake(error: Exception) -> str:
+    """What is wrong and where, without the library's advice to programmers."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, MarkedYAMLError) and error.problem and error.problem_mark:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_printable(error.problem)}"
+    return _printable(" ".join(str(error).split())) or type(error).__name__
 
 
 def _line(item: dict) -> str:
     """One mistake as one line: key path, value, what is allowed."""
-    key = ".".join(str(part) for part in item["loc"] if not _is_key_tag(part))
+    key = ".".join(_shown_key(part) for part in item["loc"] if part not in KEY_TAGS)
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if item["type"] == "extra_forbidden":
         return f"{key}: unknown key; check its spelling, or remove it"
@@ -44,20 +61,48 @@ def _line(item: dict) -> str:
         return f"{key}: missing; add it (params.yaml of the default shows its place)"
     if item["type"] == "value_error" and isinstance(item["input"], (dict, BaseModel)):
         return f"{key}: {message}" if key else message
-    return f"{key}: {item['input']!r} {PLAIN_MESSAGES.get(item['type'], message)}"
+    where = f"{key}: " if key else ""  # a key that is no text has no path
+    return f"{where}{_shown(item['input'])} {PLAIN_MESSAGES.get(item['type'], message)}"
 
 
 PLAIN_MESSAGES = {
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping of keys to values",
     "model_type": "must be a mapping of keys to values",
+    "invalid_key": "is no text; keys are names",
+    "string_unicode": "holds half a surrogate pair; write the character whole",
     "string_pattern_mismatch": "must be lower-case letters, digits and _, a letter first",
 }
 
 
-def _is_key_tag(part: Any) -> bool:
-    """Pydantic puts "[key]" into the path of a mapping's mistaken key, and a form's tag where there are several."""
-    return isinstance(part, str) and part.startswith("[")
+# Pydantic puts "[key]" into the path of a mapping's mistaken key, and a form's tag where there are several.
+KEY_TAGS = {"[key]", "[named]", "[learnable]", "[bert]", "[bilstm]"}
+
+
+def _shown_key(part: Any) -> str:
+    """A key as a part of a path: it may be of any type and any length."""
+    text = _printable(part) if isinstance(part, str) else _shown(part)
+    return text if len(text) <= KEY_CHARACTERS else f"{text[:KEY_CHARACTERS]}…"
+
+
+def _shown(value: Any) -> str:
+    """A value on a line: shortened, for aliases let a few bytes stand for gigabytes."""
+    try:
+        return _printable(SHORT.repr(value))
+    except ValueError:
+        return "a number of thousands of digits"  # more than Python prints
+
+
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = SHORT.maxlong = KEY_CHARACTERS
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}…"
 
 
 class Declared:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from tinybert.fitness import STAGES, UNMAPPED_LOSSES, refuse_unfit_losses
 from tinybert.layer_map import NAMED_MAPS, ONE_LAYER_MAPS
-from tinybert.schema_fields import AboveZero, Count, NonNegative, Positive, Real, Section, Share, Text
+from tinybert.schema_fields import AboveZero, Count, Few, NonNegative, Positive, Real, Section, Share, Text, Width
 
 LossName = Literal[
     "hard", "prediction", "logits", "attention", "attention_kl", "hidden", "embedding", "cosine", "cls",
@@ -22,7 +22,7 @@ def _map_choice(named: Iterable[str]) -> Any:
     def choice(value: Any) -> Any:
         if isinstance(value, str) and value in named:
             return value
-        if isinstance(value, list) and value and all(type(layer) is int and layer >= 1 for layer in value):
+        if isinstance(value, list) and value and all(type(layer) is int and 1 <= layer <= 1000 for layer in value):
             return tuple(value)
         hint = " ({learnable: {learning_rate: 1.0e-3, start: equal}})" if value == "learnable" else ""
         raise ValueError(f"must be {', '.join(named)} or a list: a teacher layer, from 1, for each student layer{hint}")
@@ -112,10 +112,10 @@ class Architecture(Section):
     """The shape of a BERT."""
 
     kind: Literal["bert"] = "bert"
-    layers: Positive
-    width: Positive
-    heads: Positive
-    feed_forward: Positive
+    layers: Few
+    width: Width
+    heads: Few
+    feed_forward: Width
     dropout: Annotated[Real, Field(ge=0, lt=1)]
 
     @model_validator(mode="after")
@@ -129,10 +129,10 @@ class BiLstmArchitecture(Section):
     """The shape of a BiLSTM classifier; `width` is that of an LSTM direction."""
 
     kind: Literal["bilstm"]
-    layers: Positive
-    embedding: Positive
-    width: Positive
-    feed_forward: Positive
+    layers: Few
+    embedding: Width
+    width: Width
+    feed_forward: Width
     dropout: Annotated[Real, Field(ge=0, lt=1)]
 
 
@@ -153,9 +153,9 @@ class StageLosses(Section):
     """
 
     losses: Annotated[dict[LossName, NonNegative], Field(min_length=1)]
-    temperature: AboveZero | None = None
+    temperature: Annotated[Real, Field(ge=0.01, le=1000)] | None = None
     alpha: Share = 0.5
-    relation_heads: Positive | None = None
+    relation_heads: Few | None = None
     layer_map: LayerMap | None = None
     training: Training | None = None
 

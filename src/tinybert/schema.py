@@ -11,7 +11,19 @@ from pydantic import Field, model_validator
 
 from tinybert.fitness import Shape, refuse_misfits, refuse_repeats, refuse_strangers
 from tinybert.recipe import Architecture, HubModel, ModelSource, Student, Training
-from tinybert.schema_fields import AboveZero, Count, Name, NonNegative, Positive, Real, Section, Share, Text, tuple_of
+from tinybert.schema_fields import (
+    AboveZero,
+    Count,
+    Few,
+    Name,
+    NonNegative,
+    Positive,
+    Real,
+    Section,
+    Share,
+    Text,
+    tuple_of,
+)
 
 TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 
@@ -44,7 +56,7 @@ class LocalFolder(Section):
 
 
 class EmbeddedTeacher(Section):
-    vocabulary_size: Annotated[int, Field(ge=200)]
+    vocabulary_size: Annotated[int, Field(ge=200, le=10**7)]
     architecture: Architecture
 
 
@@ -130,7 +142,7 @@ class GlueTask(Section):
     """The settings of one task."""
 
     max_length_tokens: Annotated[int, Field(ge=8, le=512)]
-    augmented_copies: Count
+    augmented_copies: Annotated[int, Field(ge=0, le=1000)]
     train_fraction: Annotated[Real, Field(gt=0, le=1)]
     finetuned_teacher: ModelSource | None
     teacher: Training
@@ -188,7 +200,7 @@ class WordVectors(Section):
     source: Literal["corpus", "file"]
     file: Text
     dimensions: Positive
-    window_words: Positive
+    window_words: Few
     max_words: Positive
 
 
@@ -258,7 +270,7 @@ class Latency(Section):
     dev_examples: Positive
     warmup_runs: Count
     runs: Positive
-    threads: Positive
+    threads: Few
 
 
 class Quantization(Section):
@@ -296,7 +308,9 @@ class Params(Section):
                            "glue.students": self.glue.students, "glue.tasks": self.glue.tasks,
                            "seed with glue.further_seeds": (self.seed, *self.glue.further_seeds),
                            "quantization.models": self.quantization.models,
-                           "pruning.sparsities_percent": self.pruning.sparsities_percent}.items():  # fmt: skip
+                           "pruning.sparsities_percent": self.pruning.sparsities_percent,
+                           "quantization.latency.batch_sizes": self.quantization.latency.batch_sizes,
+                           "glue.students, with its pruned ones,": self.task_models}.items():  # fmt: skip
             refuse_repeats(key, names)
         refuse_strangers("general.students", self.general.students, self.students, "recipes")
         for key, track in {"domain.students": self.domain, "glue.students": self.glue}.items():

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ LINE_LIMIT_BYTES = 16 * 2**20
 # Work for one process at a time: long enough to outweigh handing it over, small enough to hold a few dozen.
 CHUNK_BYTES = 2**20
 BYTE_ORDER_MARK = "\ufeff"
+# NUL, and halves of surrogate pairs, which cannot be written
+NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def read_lines(
@@ -53,14 +56,15 @@ class Chunk:
     def objects(self) -> Iterator[tuple[bytes, dict]]:
         """Yields (line with its end, the object on it); a line that holds none is a UserError."""
         for number, line in enumerate(io.BytesIO(self.data), start=self.first_line):
-            try:
-                found = json.loads(line.decode("utf-8"))
-            except (ValueError, RecursionError):
-                found = None
-            if not isinstance(found, dict):
-                beginning = line[:40].decode("utf-8", errors="replace")
-                raise UserError(f"{self.path}, line {number}: {beginning!r} is no JSON object; one a line is expected")
-            yield line, found
+            yield line, json_object(line, f"{self.path}, line {number}")
+
+    def texts(self) -> Iterator[tuple[bytes, str]]:
+        """Yields (line with its end, the "text" of the document on it); a line that holds none is a UserError."""
+        for number, (line, document) in enumerate(self.objects(), start=self.first_line):
+            text = document.get("text")
+            if not isinstance(text, str) or NO_TEXT.search(text):
+                raise UserError(f'{self.path}, line {number}: "text" is {text!r:.40}; a text is expected')
+            yield line, text
 
 
 def read_chunks(path: str | Path, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
@@ -71,6 +75,30 @@ def read_chunks(path: str | Path, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator
             data += handle.readline()
             yield Chunk(str(path), number, data)
             number += data.count(b"\n")
+
+
+def json_object(line: bytes, where: str) -> dict:
+    """The JSON object on a line of UTF-8; UserError, which begins with `where`, where there is none."""
+    try:
+        found = parse_json(line.decode("utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        beginning = line[:40].decode("utf-8", errors="replace")
+        raise UserError(f"{where}: {beginning!r} is no JSON object; one a line is expected")
+    return found
+
+
+def parse_json(text: str):
+    """The value that a JSON text says; ValueError where it says none: NaN, infinity and endless nesting are none."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _decode(raw: bytes, where: str) -> str:

@@ -1,6 +1,5 @@
 """Word vectors and their nearest neighbours: read from a GloVe text file, or learnt from a corpus."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +11,7 @@ import numpy as np
 from tinybert import paths
 from tinybert.augment.words import is_plain_word
 from tinybert.errors import UserError
-from tinybert.files import read_jsonl
-from tinybert.text_lines import read_lines
+from tinybert.text_lines import read_chunks, read_lines
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -23,6 +21,7 @@ FILE_WORDS = 100_000  # lines read of a file, most frequent words first (Jiao's 
 QUERY_CHUNK = 256  # words whose similarities to all others are in memory at a time
 CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbours are counted at a time
 CONTEXT_SMOOTHING = 0.75  # exponent of context frequencies: keeps rare contexts from large PMI (Levy et al. 2015)
+LARGEST_NUMBER, SMALLEST_NORM = 1e15, 1e-15  # float32 squares beyond them would overflow or vanish
 OUTSIDE = -1  # stands for a word outside of the vocabulary, and between two texts
 
 
@@ -32,7 +31,7 @@ class WordVectors:
     def __init__(self, words: Sequence[str], vectors: np.ndarray) -> None:
         """words: distinct; vectors: (words, dimensions). Rows of zeros have no direction and are left out."""
         norms = np.linalg.norm(vectors, axis=1)
-        kept = np.flatnonzero(norms > 0)
+        kept = np.flatnonzero(norms > SMALLEST_NORM)
         self.words = [words[index] for index in kept]
         self.vectors = (vectors[kept] / norms[kept, None]).astype(np.float32)
         self._rows = {word: row for row, word in enumerate(self.words)}
@@ -68,7 +67,7 @@ class CorpusTexts:
         self.path = path
 
     def __iter__(self) -> Iterator[str]:
-        return (document["text"] for document in read_jsonl(self.path))
+        return (text for chunk in read_chunks(self.path) for _, text in chunk.texts())
 
 
 def word_vectors(settings, corpus: str | Path, *, seed: int) -> WordVectors:
@@ -114,13 +113,15 @@ def _vector(word: str, columns: list[str], dimensions: int, where: str) -> np.nd
             "of a GloVe text file is a word and the same number of columns, without a header line"
         )
     if wrong := [column for column in columns if not _is_number(column)]:
-        raise UserError(f"{where}: {wrong[0][:40]!r} is no number; a word and {dimensions} numbers are expected")
+        raise UserError(
+            f"{where}: {wrong[0][:40]!r} is no number; a word and {dimensions} of them, up to 1e15, are expected"
+        )
     return np.array([float(column) for column in columns], dtype=np.float32)
 
 
 def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        return abs(float(text)) <= LARGEST_NUMBER
     except ValueError:
         return False
 

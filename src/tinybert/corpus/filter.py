@@ -98,7 +98,7 @@ class Rule:
     def __call__(self, chunk: Chunk) -> tuple[bytes, FilterStatistics]:
         """The lines of `chunk` whose documents are kept, as they stand there, and what was counted."""
         statistics = FilterStatistics()
-        kept = b"".join(line for line, document in chunk.objects() if self.keeps(document["text"], statistics))
+        kept = b"".join(line for line, text in chunk.texts() if self.keeps(text, statistics))
         return kept, statistics
 
 
@@ -165,7 +165,7 @@ def _nothing_counted(settings) -> FilterStatistics:
 
 
 def _density(hits: int, words: int) -> float:
-    return 1000 * hits / words
+    return 1000 * hits / words if words else 0.0
 
 
 def _fold(text: str, ignore_case: bool) -> str:

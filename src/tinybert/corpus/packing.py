@@ -121,7 +121,7 @@ def _plain_copy(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _texts(chunk: Chunk) -> Iterator[str]:
-    return (document["text"] for _, document in chunk.objects())
+    return (text for _, text in chunk.texts())
 
 
 def _paragraphs(chunk: Chunk) -> Iterator[str]:

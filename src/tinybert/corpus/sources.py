@@ -12,13 +12,13 @@ from tinybert.errors import UserError
 from tinybert.files import atomic_file
 from tinybert.hub import hub_access
 from tinybert.progress import TextBar, text_progress_bar
-from tinybert.text_lines import read_lines
+from tinybert.text_lines import NO_TEXT, read_lines
 
 # WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = Section = =
 HEADING = re.compile(r"(?P<marks>=(?: =)*) (?P<title>[^=](?:.*[^=])?) (?P=marks)")
 # Text without headings would be one article however long; it is cut at the next line beyond this size.
 ARTICLE_LIMIT_CHARACTERS = 2**20
-SURROGATE = re.compile("[\ud800-\udfff]")
+HEADING_LIMIT_CHARACTERS = 1000  # the pattern takes quadratic time
 LOCAL_FILES_KEY = "corpus.local.files"
 
 
@@ -76,7 +76,7 @@ def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
     previous, blank_rows = "", False
     for row in rows:
         line = row.strip()
-        heading = HEADING.fullmatch(line)
+        heading = HEADING.fullmatch(line) if len(line) <= HEADING_LIMIT_CHARACTERS else None
         opens_article = bool(heading and heading["marks"] == "=" and not (previous and blank_rows))
         if paragraphs and (opens_article or size > ARTICLE_LIMIT_CHARACTERS):
             yield {"title": title, "text": "\n".join(paragraphs)}
@@ -175,8 +175,8 @@ def _json_document(line: str, where: str) -> dict:
     for name, value in {"text": text, "title": title}.items():
         if not isinstance(value, str):
             raise UserError(f'{where}: "{name}" is {value!r:.40}; a string is expected')
-        if SURROGATE.search(value):
-            raise UserError(f'{where}: "{name}" holds half a surrogate pair; write the character whole')
+        if NO_TEXT.search(value):
+            raise UserError(f'{where}: "{name}" holds half a surrogate pair or a NUL; remove it')
     return {"title": title.strip(), "text": text.strip()}
 
 

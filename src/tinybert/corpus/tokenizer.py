@@ -148,6 +148,8 @@ def _from_folder(source: Path) -> Tokenizer:
     missing = [token for token in SPECIAL_TOKENS if token not in pieces]
     if missing:
         raise UserError(f"teacher.local.folder: {source}/vocab.txt lacks {', '.join(missing)}; give BERT's vocabulary")
+    if doubled := [piece for piece, count in Counter(pieces).items() if count > 1]:
+        raise UserError(f"teacher.local.folder: {source}/vocab.txt lists {doubled[0]!r:.40} twice; get it again")
     return _bert_tokenizer({piece: id for id, piece in enumerate(pieces)}, lowercase=_lowercases(source, pieces))
 
 
@@ -157,8 +159,16 @@ def _lowercases(source: Path, pieces: list[str]) -> bool:
     Guessing the case wrong turns every capitalised word into [UNK], so a default would not do.
     """
     config = source / "tokenizer_config.json"
-    if config.is_file() and "do_lower_case" in (settings := read_json(config)):
-        return bool(settings["do_lower_case"])
+    if config.is_file():
+        try:
+            settings = read_json(config)
+        except ValueError:
+            settings = None
+        says = settings.get("do_lower_case", True) if isinstance(settings, dict) else None
+        if not isinstance(says, bool):
+            raise UserError(f"{config}: no JSON object whose do_lower_case, if it has one, is true or false; mend it")
+        if "do_lower_case" in settings:
+            return says
     return not any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
 
 

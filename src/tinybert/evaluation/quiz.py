@@ -15,8 +15,10 @@ from tinybert.evaluation.predictions import Predictions
 from tinybert.files import read_jsonl
 from tinybert.models.activations import Batch, pad
 from tinybert.models.bert import MaskedLM
+from tinybert.text_lines import NO_TEXT
 
 SHOWN_ANSWERS = 5
+ALL_SUBJECTS = "all"
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,12 @@ def _read_quiz_file(path: Path) -> list[dict]:
     rows = list(read_jsonl(path))
     for number, row in enumerate(rows, start=1):
         for key in ("subject", "prompt", "answer"):
-            if not isinstance(row.get(key), str) or not row[key]:
-                raise UserError(f"{path}, line {number}: {key} is {row.get(key)!r}; a non-empty text is needed")
+            if not isinstance(row.get(key), str) or not row[key] or NO_TEXT.search(row[key]):
+                raise UserError(f"{path}, line {number}: {key} is {row.get(key)!r:.40}; a non-empty text is needed")
         if row["prompt"].count("[MASK]") != 1:
-            raise UserError(f"{path}, line {number}: prompt {row['prompt']!r} must hold [MASK] exactly once")
+            raise UserError(f"{path}, line {number}: prompt {row['prompt']!r:.80} must hold [MASK] exactly once")
+        if row["subject"] == ALL_SUBJECTS:
+            raise UserError(f"{path}, line {number}: subject {ALL_SUBJECTS!r} stands for all; call it otherwise")
     return rows
 
 
@@ -86,7 +90,7 @@ def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Ba
 def quiz_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequence[Batch]) -> dict[str, dict]:
     """Questions, top-1 and top-5 accuracy, over all and for each subject."""
     rank = _ranks(model, batches)
-    subjects = {"all": list(range(len(questions)))}
+    subjects = {ALL_SUBJECTS: list(range(len(questions)))}
     for index, question in enumerate(questions):
         subjects.setdefault(question.subject, []).append(index)
     return {

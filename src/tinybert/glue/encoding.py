@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tinybert.files import read_jsonl
+from tinybert.glue.rows import read_rows
 from tinybert.glue.tasks import Task
 from tinybert.models.activations import Batch, pad
 
@@ -77,4 +77,4 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
 
 def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
     """The encoded rows of a JSON-lines file that prepare_glue or augment wrote."""
-    return encode(list(read_jsonl(path)), task, tokenizer, max_length_tokens=max_length_tokens)
+    return encode(read_rows(path, task), task, tokenizer, max_length_tokens=max_length_tokens)

@@ -99,6 +99,8 @@ def _columns(task: Task, path: Path, lines: Iterator[tuple[int, list[str]]], *, 
     wanted = task.tsv.texts if is_test else (*task.tsv.texts, task.tsv.label)
     if absent := [column for column in wanted if column not in header]:
         raise UserError(f"{KEY}: {path}, line 1: no column {absent[0]!r} among {', '.join(header)!r:.200}")
+    if doubled := [column for column in wanted if header.count(column) > 1]:
+        raise UserError(f"{KEY}: {path}, line 1: column {doubled[0]!r} is there twice; remove one of them")
     return tuple(header)
 
 

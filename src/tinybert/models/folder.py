@@ -1,10 +1,12 @@
 """Model folders: config.json and model.safetensors, in Hugging Face's format."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -15,6 +17,17 @@ from tinybert.models.bert import BertConfig, BertModel, MaskedLM, SequenceClassi
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 
 REGRESSION_LABEL = "score"
+NO_WEIGHTS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # older checkpoints count positions in one
+SHARES = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "layer_norm_eps",
+    "initializer_range",
+)
+SIZE_LIMITS = (1, 10**7)
+LIMITS = dict.fromkeys(SHARES, (0, 1)) | {"pad_token_id": (0, 10**7), "num_hidden_layers": (1, 1000)}
+Model = TypeVar("Model", bound=BertModel | BiLstmClassifier)
 Config = TypeVar("Config", BertConfig, BiLstmConfig)
 
 
@@ -45,24 +58,29 @@ def load_model(folder: str | Path) -> BertModel | BiLstmClassifier:
     UserError when the folder is none of ours: another architecture, missing files or weights.
     """
     config = read_config(folder, model_types=("bert", "bilstm"))
-    kind = (config.get("architectures") or [None])[0]
+    kind = architecture_of(config)
     if kind == MaskedLM.architecture:
-        model = MaskedLM(model_config(BertConfig, config, folder))
-    elif kind in (SequenceClassifier.architecture, BiLstmClassifier.architecture):
-        model = _classifier(config, folder, label_names(config, folder), pair=config.get("pair"))
-    else:
+        shape = model_config(BertConfig, config, folder)
+        return load_weights(lambda: MaskedLM(shape), folder).eval()
+    if kind not in (SequenceClassifier.architecture, BiLstmClassifier.architecture):
         raise UserError(
             f"{folder}/config.json: architecture {kind!r} cannot be used here; "
             f"{MaskedLM.architecture}, {SequenceClassifier.architecture} and {BiLstmClassifier.architecture} can"
         )
-    load_weights(model, folder)
-    return model.eval()
+    labels = label_names(config, folder)
+    return load_weights(lambda: _classifier(config, folder, labels, pair=config.get("pair")), folder).eval()
+
+
+def architecture_of(config: dict) -> str | None:
+    """The class that config.json names, if it does."""
+    names = config.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
 
 
 def label_names(config: dict, folder: str | Path) -> tuple[str, ...]:
     """The class names that a config.json gives, in the order of the logits."""
     names = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # two classes need no entry
-    if not isinstance(names, dict) or set(names) != {str(number) for number in range(len(names))}:
+    if not isinstance(names, dict) or not names or set(names) != {str(number) for number in range(len(names))}:
         raise UserError(f"{folder}/config.json: id2label must name the classes 0, 1 and so on; correct it")
     return tuple(str(names[str(number)]) for number in range(len(names)))
 
@@ -75,9 +93,8 @@ def load_classifier(
     labels: the class names; None for a regression, whose head has one output. pair: whether rows hold two sentences.
     """
     config = read_config(folder, model_types=("bert", "bilstm"))
-    model = _classifier(config, folder, labels or (REGRESSION_LABEL,), pair=pair)
-    load_weights(model, folder, head=False)
-    return model
+    names = labels or (REGRESSION_LABEL,)
+    return load_weights(lambda: _classifier(config, folder, names, pair=pair), folder, head=False)
 
 
 def _classifier(
@@ -88,25 +105,40 @@ def _classifier(
     return SequenceClassifier(model_config(BertConfig, config, folder), labels)
 
 
-def load_weights(model: BertModel | BiLstmClassifier, folder: str | Path, *, head: bool = True) -> None:
-    """Copies the folder's weights into `model`; without `head` only those of the encoder."""
+def load_weights(build: Callable[[], Model], folder: str | Path, *, head: bool = True) -> Model:
+    """The model that `build` makes, with the folder's weights; without `head` only with those of the encoder."""
     path = Path(folder) / "model.safetensors"
     if not path.is_file():
         raise UserError(f"{path}: absent; a model folder holds config.json and model.safetensors")
     stored = read_weights(path)
-    wanted = {name for name in model.state_dict() if head or name.startswith(model.encoder_prefix)}
+    empty = without_memory(build)
+    wanted = {name for name in empty.state_dict() if head or name.startswith(empty.encoder_prefix)}
     if missing := sorted(wanted - stored.keys()):
         raise UserError(f"{path}: lacks {len(missing)} weights, the first is {missing[0]}; save the model again")
-    refuse_other_shapes(path, stored, {name: model.state_dict()[name] for name in wanted})
+    refuse_other_shapes(path, stored, {name: shape for name, shape in empty.state_dict().items() if name in wanted})
+    model = build()
     model.load_state_dict({name: stored[name] for name in wanted}, strict=head)
+    return model
+
+
+def without_memory(build: Callable[[], Model]) -> Model:
+    """The model with the shapes of its weights alone: they are compared before a mistaken config.json takes memory."""
+    with torch.device("meta"):
+        return build()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file; UserError where it is damaged."""
+    """All tensors of a safetensors file; UserError where it is damaged, or holds what no weights are."""
     try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path}: no whole safetensors file ({' '.join(str(error).split())}); get it again") from None
+        stored = load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:  # the last of unknown dtypes
+        reason = f"{' '.join(str(error).split())}"
+        raise UserError(f"{path}: no whole safetensors file ({reason:.200}); get it again") from None
+    for name, tensor in stored.items():
+        if name not in NO_WEIGHTS and not (tensor.is_floating_point() and tensor.float().isfinite().all()):
+            kind = "NaN or infinity" if tensor.is_floating_point() else str(tensor.dtype)
+            raise UserError(f"{path}: {name[:80]!r} holds {kind}; weights are finite floating-point numbers")
+    return stored
 
 
 def refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
@@ -128,11 +160,14 @@ def read_config(folder: str | Path, *, model_types: tuple[str, ...] = ("bert",))
         config = read_json(path)
     except ValueError as error:
         raise UserError(f"{path}: no JSON ({error}); get the file again") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: holds no JSON object; get the file again")
     allowed = {"model_type": model_types, "hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
     for key, values in allowed.items():
         if config.get(key, values[0]) not in values:
             names = " or ".join(map(repr, values))
-            raise UserError(f"{path}: {key} is {config[key]!r}; only {names} can be used here; choose another model")
+            found = f"{config[key]!r:.40}"
+            raise UserError(f"{path}: {key} is {found}; only {names} can be used here; choose another model")
     return config
 
 
@@ -140,9 +175,11 @@ def model_config(kind: type[Config], config: dict, folder: str | Path) -> Config
     """The fields of config.json that the computation depends on; UserError where one is missing."""
     known = {field.name: config[field.name] for field in fields(kind) if field.name in config}
     for name, value in known.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise UserError(f"{folder}/config.json: {name} is {value!r}; a number is needed")
+        least, greatest = LIMITS.get(name, SIZE_LIMITS)
+        if type(value) not in ((int,) if name not in SHARES else (int, float)) or not least <= value <= greatest:
+            expected = f"a number is needed{'' if name in SHARES else ', a whole one'} from {least} to {greatest}"
+            raise UserError(f"{folder}/config.json: {name} is {value!r:.40}; {expected}")
     try:
         return kind(**known)
-    except TypeError as error:
+    except (TypeError, UserError) as error:
         raise UserError(f"{folder}/config.json: {error}".replace(f"{kind.__name__}.__init__() ", "")) from None

@@ -1,12 +1,22 @@
 """BERT checkpoints of others, from the Hub or a folder: pretrained ones, and classifiers fine-tuned on a task."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.hub import hub_access
-from tinybert.models.bert import BertConfig, BertModel, MaskedLM, SequenceClassifier
-from tinybert.models.folder import label_names, model_config, read_config, read_weights, refuse_other_shapes
+from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
+from tinybert.models.folder import (
+    Model,
+    architecture_of,
+    label_names,
+    model_config,
+    read_config,
+    read_weights,
+    refuse_other_shapes,
+    without_memory,
+)
 
 HEAD = "cls.predictions.transform.dense.weight"
 
@@ -38,8 +48,9 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
     folder holds no BERT encoder in safetensors.
     """
     folder = Path(folder)
-    model = MaskedLM(model_config(BertConfig, read_config(folder), folder))
-    return model, HEAD in _take_weights(model, folder, optional=("cls.", "bert.pooler."))
+    config = model_config(BertConfig, read_config(folder), folder)
+    model, names = _with_weights(lambda: MaskedLM(config), folder, optional=("cls.", "bert.pooler."))
+    return model, HEAD in names
 
 
 def load_finetuned(folder: str | Path) -> SequenceClassifier:
@@ -48,19 +59,23 @@ def load_finetuned(folder: str | Path) -> SequenceClassifier:
     UserError when the folder holds no BertForSequenceClassification in safetensors.
     """
     config = read_config(folder)
-    kind = (config.get("architectures") or [None])[0]
+    kind = architecture_of(config)
     if kind != SequenceClassifier.architecture:
         raise UserError(
             f"{folder}/config.json: architecture {kind!r} is no fine-tuned BERT; "
             f"choose a model that is a {SequenceClassifier.architecture}"
         )
-    model = SequenceClassifier(model_config(BertConfig, config, folder), label_names(config, folder))
-    _take_weights(model, Path(folder))
-    return model.eval()
+    shape, labels = model_config(BertConfig, config, folder), label_names(config, folder)
+    return _with_weights(lambda: SequenceClassifier(shape, labels), Path(folder))[0].eval()
 
 
-def _take_weights(model: BertModel, folder: Path, *, optional: tuple[str, ...] = ()) -> set[str]:
-    """Copies the checkpoint's weights into `model`; the names of all it holds. It may lack what `optional` begins."""
+def _with_weights(
+    build: Callable[[], Model], folder: Path, *, optional: tuple[str, ...] = ()
+) -> tuple[Model, set[str]]:
+    """The model that `build` makes with the checkpoint's weights, and the names of all it holds.
+
+    It may lack what `optional` begins.
+    """
     path = folder / "model.safetensors"
     if not path.is_file():
         raise UserError(
@@ -68,12 +83,14 @@ def _take_weights(model: BertModel, folder: Path, *, optional: tuple[str, ...] =
             "write it with save_pretrained, and give the folder with that"
         )
     stored = {_our_name(name): tensor.float() for name, tensor in read_weights(path).items()}
-    wanted = model.state_dict()
-    if missing := sorted(name for name in wanted.keys() - stored.keys() if not name.startswith(optional)):
+    shapes = without_memory(build).state_dict()
+    if missing := sorted(name for name in shapes.keys() - stored.keys() if not name.startswith(optional)):
         raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; it holds no whole BERT")
-    refuse_other_shapes(path, stored, wanted)
+    refuse_other_shapes(path, stored, shapes)
+    model = build()
+    wanted = model.state_dict()
     model.load_state_dict(wanted | {name: stored[name] for name in wanted.keys() & stored.keys()})
-    return set(stored)
+    return model, set(stored)
 
 
 def _our_name(name: str) -> str:

@@ -1,7 +1,7 @@
 """What the stages left: metrics, latencies, timings, curves, answers, found by the lists of params alone."""
 
 import csv
-import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from tinybert import paths
 from tinybert.compress.forms import FORMS
 from tinybert.errors import UserError
-from tinybert.files import read_json
+from tinybert.files import read_json, read_jsonl
 from tinybert.glue.tasks import TASKS
 from tinybert.schema import Params
 
@@ -58,24 +58,30 @@ class Results:
 
     def timing(self, stage: str, instance: str) -> dict | None:
         """Seconds and peak memory of a stage; None when it did not run here, for DVC restored its outputs."""
-        return self._optional(paths.timing(stage, instance))
+        return self._optional(paths.timing(stage, instance), dict)
 
     def latency(self, task: str, model: str) -> dict | None:
         """Latencies of the ONNX forms of a task model; None when they are not there."""
-        return self._optional(paths.latency(task, model))
+        return self._optional(paths.latency(task, model), dict)
 
     def answers(self, student: str) -> list[dict]:
         """The quiz answered by teacher and student; empty when it is not there."""
-        return self._optional(paths.answers(student)) or []
+        return self._optional(paths.answers(student), list) or []
 
     def curve(self, stage: str, instance: str) -> Curve:
         """The loss curve of a stage, by column; empty when it is not there."""
         path = self.root / paths.curve(stage, instance)
         if not path.is_file():
             return {}
-        with open(path, encoding="utf-8", newline="") as handle:
-            rows = list(csv.DictReader(handle))
-        return {column: [_number(row[column]) for row in rows] for column in rows[0]} if rows else {}
+        try:
+            with open(path, encoding="utf-8", newline="") as handle:
+                rows = list(csv.DictReader(handle, restkey="", strict=True))
+            if rows and "step" not in rows[0]:
+                raise ValueError("no column step")
+        except (ValueError, csv.Error) as error:
+            file = paths.curve(stage, instance)
+            raise UserError(f"{file}: no table ({error}); run the stage again: {_rerun(stage, instance)}") from None
+        return {column: [_number(row[column]) for row in rows] for column in rows[0] if column} if rows else {}
 
     def variations(self, task: str, limit: int) -> list[dict]:
         """The first augmented rows of a task that belong to one original, which comes first; at most `limit`."""
@@ -83,18 +89,21 @@ class Results:
         if not path.is_file():
             return []
         group: list[dict] = []
-        with open(path, encoding="utf-8") as handle:
-            for row in map(json.loads, handle):
-                if group and row["idx"] != group[0]["idx"]:
-                    if len(group) > 1:
-                        break
-                    group = []
-                group.append(row)
+        for row in read_jsonl(path):
+            if group and row.get("idx") != group[0].get("idx"):
+                if len(group) > 1:
+                    break
+                group = []
+            group.append(row)
         return group[:limit]
 
-    def _optional(self, path: Path) -> Any:
-        path = self.root / path
-        return read_json(path) if path.is_file() else None
+    def _optional(self, path: Path, kind: type) -> Any:
+        if not (self.root / path).is_file():
+            return None
+        try:
+            return _named(read_json(self.root / path), path, kind)
+        except ValueError:
+            raise UserError(f"{path}: no valid JSON; remove it, or run the stage that writes it again") from None
 
 
 def load_results(params: Params, root: Path) -> Results:
@@ -103,7 +112,7 @@ def load_results(params: Params, root: Path) -> Results:
     for stage, instance in stage_instances(params):
         path = paths.metrics(stage, instance)
         try:
-            metrics[stage, instance] = read_json(root / path)
+            metrics[stage, instance] = _named(read_json(root / path), path, dict)
         except FileNotFoundError:
             mistakes.append(f"{path}: missing; stage {stage} writes it: {_rerun(stage, instance)}")
         except ValueError:
@@ -155,6 +164,30 @@ def majority_score(results: Results, task: str) -> float:
     return results.value("prepare_glue", task, "majority", TASKS[task].headline)
 
 
+class Entries(dict):
+    """A mapping in a file that some stage wrote; a key that is missing is told with the name of the file."""
+
+    def __init__(self, values: dict, file: str) -> None:
+        super().__init__(values)
+        self.file = file
+
+    def __missing__(self, key: str):
+        raise UserError(f"{self.file}: has no {key} where it is needed; run the stage that writes it again")
+
+
+def _named(tree: Any, path: Path, kind: type) -> Any:
+    """The tree of a file with its mappings as Entries; ValueError where it is not of this kind."""
+    if not isinstance(tree, kind):
+        raise ValueError(f"no {kind.__name__}")
+    return _with_entries(tree, str(path))
+
+
+def _with_entries(tree: Any, file: str) -> Any:
+    if isinstance(tree, dict):
+        return Entries({key: _with_entries(value, file) for key, value in tree.items()}, file)
+    return [_with_entries(value, file) for value in tree] if isinstance(tree, list) else tree
+
+
 def _rerun(stage: str, instance: str) -> str:
     return f"dvc repro {stage}@{instance}" if instance else f"dvc repro {stage}"
 
@@ -162,6 +195,7 @@ def _rerun(stage: str, instance: str) -> str:
 def _number(text: str | None) -> float | None:
     """A CSV cell; empty ones come where a curve has no such term."""
     try:
-        return float(text or "")
+        number = float(text or "")
     except ValueError:
         return None
+    return number if math.isfinite(number) else None

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -73,11 +74,13 @@ class Checkpoint:
         try:
             with safe_open(self.path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-                facts = json.loads(file.metadata()["facts"])
-                self.step = facts["step"]
-                return tensors, facts
-        except (SafetensorError, TypeError, KeyError, ValueError):  # damaged, or none of ours
+                saved, metadata = json.loads(file.metadata()["facts"]), file.metadata()
+        except (SafetensorError, OSError, TypeError, KeyError, ValueError, RecursionError):  # damaged, or none of ours
             return None
+        if metadata.get("checksum") != _checksum(tensors, metadata["facts"]):
+            return None
+        self.step = saved["step"]
+        return tensors, saved
 
     def save(self, tensors: dict[str, Tensor], facts: dict) -> None:
         """Replaces the saved state as a whole; where disk or rights do not allow it, training goes on without."""
@@ -86,7 +89,8 @@ class Checkpoint:
             if self._is_ours():
                 temporary = self.path.with_suffix(".partial")
                 whole = {name: part.contiguous() for name, part in tensors.items()}
-                save_file(whole, temporary, metadata={"facts": json.dumps(facts)})
+                text = json.dumps(facts)
+                save_file(whole, temporary, metadata={"facts": text, "checksum": _checksum(whole, text)})
                 os.replace(temporary, self.path)
                 self.step = facts["step"]
         except (OSError, SafetensorError) as error:
@@ -113,6 +117,16 @@ class Checkpoint:
             except BlockingIOError:
                 self._is_taken = True
         return not self._is_taken
+
+
+def _checksum(tensors: dict[str, Tensor], facts: str) -> str:
+    """Of all that is saved: a bit that turned would go on as a weight."""
+    total = zlib.crc32(facts.encode())
+    for name in sorted(tensors):
+        part = tensors[name].detach().cpu().contiguous()
+        total = zlib.crc32(f"{name} {part.dtype} {tuple(part.shape)}".encode(), total)
+        total = zlib.crc32(part.reshape(-1).view(torch.uint8).numpy(), total)
+    return f"{total:08x}"
 
 
 def training_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
