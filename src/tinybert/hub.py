@@ -22,7 +22,7 @@ CHECKSUM = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 Loaded = TypeVar("Loaded")
 
-# What the libraries' errors say takes several lines, or nothing of what to do.
+# What the libraries' errors say takes several lines, or nothing of what to do. A gated repository is also not found.
 REASONS = {
     "GatedRepoError": "it is gated: accept its conditions on its page, then set HF_TOKEN to a token of yours",
     "RepositoryNotFoundError": "there is no such repository, or it is private and HF_TOKEN holds no token for it",
@@ -167,8 +167,9 @@ def _go_offline() -> None:
 def _reason(error: Exception) -> str:
     """What went wrong, from the error or the causes that the libraries wrap, in a line."""
     for cause in _causes(error):
-        for kind in REASONS.keys() & _kinds(cause):
-            return REASONS[kind]
+        for kind, reason in REASONS.items():
+            if kind in _kinds(cause):
+                return reason
         response = getattr(cause, "response", None)
         if response is not None and response.status_code >= 500:
             return f"its server fails, {response.status_code} {response.reason_phrase}; try again later"

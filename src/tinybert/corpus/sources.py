@@ -10,7 +10,7 @@ from pathlib import Path
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.files import atomic_file
-from tinybert.hub import hub_access
+from tinybert.hub import hub_access, load_whole
 from tinybert.progress import TextBar, text_progress_bar
 from tinybert.text_lines import read_lines
 
@@ -115,8 +115,10 @@ def _hub_rows(hub, progress: TextBar) -> Iterator[str]:
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
         from datasets import load_dataset
 
-        rows = load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
-        for row in rows:
+        def load() -> Iterable[dict]:
+            return load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
+
+        for row in load_whole(load, "datasets", hub.dataset):  # what fails from here on, the library retries
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             progress.update(len(row["text"].encode()))

@@ -1,0 +1,207 @@
+"""The Hub through the libraries' own client: the sources of profiles/bert-base.yaml, and every fault of a server."""
+
+import hashlib
+import shutil
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load
+
+from tests.dependencies import ROOT
+from tests.hub_client import VOCABULARY_SIZE, Client
+from tests.hub_content import VOCABULARY, bert, classifier, glue, wikitext
+from tests.hub_server import Fault, serve_hub
+from tinybert.glue.tasks import TASKS
+from tinybert.params import load_params
+
+PROFILE = load_params(ROOT / "profiles" / "bert-base.yaml")
+BERT, BERT_SHA = PROFILE.teacher.hub.model, PROFILE.teacher.hub.revision
+CLASSIFIER, GATED, SHA = "someone/bert-mnli", "someone/gated-bert", "c" * 40
+ABSENT = "f" * 40
+TOKENS = ["[CLS]", "paris", "[UNK]", "a", "city", "[SEP]"]
+SPLITS = {"train": 40, "dev": 16, "test": 8}
+
+
+@pytest.fixture(scope="module")
+def served():
+    repositories = (
+        bert(BERT, BERT_SHA),
+        bert(GATED, SHA, gated=True),
+        classifier(CLASSIFIER, SHA, ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")),
+        wikitext(PROFILE.corpus.hub.revision),
+        glue(PROFILE.glue.hub.revision),
+    )
+    with serve_hub(*repositories) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def client(served, tmp_path_factory):
+    client = Client(served.endpoint, tmp_path_factory.mktemp("hub"))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def hub(served, client):
+    """The server without faults or memory, before an empty cache."""
+    for folder in client.home.iterdir():
+        shutil.rmtree(folder)
+    served.faults.clear()
+    served.requests.clear()
+    return served
+
+
+def asked_of(hub, name: str) -> list[str]:
+    return [line for line in hub.requests if f"/{name}/" in line]
+
+
+def refuse_broken_cache(client) -> None:
+    """Every file in the cache is whole, and none is half a download."""
+    assert not list(client.home.rglob("*.incomplete"))
+    for blob in client.home.glob("hub/*/blobs/*"):
+        content = blob.read_bytes()
+        git_object = b"blob %d\0" % len(content) + content
+        assert blob.name in (hashlib.sha256(content).hexdigest(), hashlib.sha1(git_object).hexdigest())
+
+
+def test_the_profiles_tokenizer_is_the_models_own_at_the_pinned_revision(hub, client):
+    assert len(VOCABULARY) == VOCABULARY_SIZE
+    assert client.ask("tokenizer") == TOKENS
+    requests = asked_of(hub, BERT)
+    assert len(requests) >= 3 and all(BERT_SHA in line for line in requests)
+    assert client.ask("transformers", BERT_SHA, BERT) == TOKENS[1:-1]
+
+
+def test_the_profiles_teacher_has_the_models_weights_and_asks_for_no_other_file(hub, client):
+    stored = load(hub.repositories["models", BERT].files["model.safetensors"])
+    sums = client.ask("teacher")
+    assert sums["bert.encoder.layer.1.output.LayerNorm.weight"] == pytest.approx(24)  # ones, stored as gamma
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.transform.dense.weight"):
+        assert sums[name] == pytest.approx(stored[name].double().sum().item())
+    files = {line.rsplit("/", 1)[1] for line in asked_of(hub, BERT) if "/resolve/" in line}
+    assert files == {"config.json", "model.safetensors"}
+
+
+def test_the_profiles_corpus_streams_all_articles(hub, client):
+    found = client.ask("corpus")
+    assert [document["title"] for document in found] == [f"Article {number}" for number in range(60)]
+    paragraph = "the king of old rome ruled the river . it flows to the sea , and the capital is a city ."
+    assert {document["text"] for document in found} == {"\n".join([paragraph] * 4)}
+    assert all(PROFILE.corpus.hub.revision in line for line in asked_of(hub, "Salesforce/wikitext"))
+    assert not list(client.home.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_profiles_tasks_have_their_splits_columns_and_labels(hub, client, task):
+    splits = client.ask("glue", task)
+    names = ["train", *TASKS[task].dev_splits, *TASKS[task].test_splits]
+    assert {name: len(rows) for name, rows in splits.items()} == {name: SPLITS[name.split("_")[0]] for name in names}
+    first, last = splits["train"][0], splits["train"][-1]
+    assert list(first) == [*TASKS[task].columns, "label", "idx"]
+    assert (first["label"], last["idx"]) == (0, 39)
+    assert first[TASKS[task].columns[0]] == "The the is the the of number 0 ."
+    if task == "stsb":
+        assert [row["label"] for row in splits["dev"][9:12]] == [4.5, 5.0, 0.0]
+    assert all("label" not in row for row in splits[names[-1]])
+    assert all(PROFILE.glue.hub.revision in line for line in asked_of(hub, "nyu-mll/glue"))
+
+
+def test_a_finetuned_teacher_and_a_started_student_come_from_the_hub(hub, client):
+    assert client.ask("finetuned", "mnli", CLASSIFIER, SHA) == ["entailment", "neutral", "contradiction"]
+    assert client.ask("start", BERT, BERT_SHA) == client.ask("teacher")
+    assert "it has 3 outputs, rte needs 2" in client.ask("finetuned", "rte", CLASSIFIER, SHA)
+
+
+def test_what_is_cached_loads_without_the_hub(hub, client):
+    first = client.ask("teacher"), client.ask("glue", "cola")
+    hub.faults.append(Fault("", status=503))
+    assert client.ask("teacher", HF_HUB_OFFLINE="1") == first[0]
+    hub.faults.clear()
+    assert client.ask("glue", "cola") == first[1]
+
+
+QUESTIONS = {"tokenizer": BERT, "teacher": BERT, "glue": "nyu-mll/glue", "corpus": "Salesforce/wikitext"}
+ARGUMENTS = {"glue": ("rte",)}
+FILE = "GET .*(tokenizer.json|/lfs/)"
+PASSING = {
+    "a file answers 503": Fault(FILE, times=1, status=503),
+    "listings answer 500 twice": Fault("GET /api/.*/(tree|revision)/", times=2, status=500),
+    "a download is cut half-way": Fault(FILE, times=1, cut=True),
+    "a connection is torn off": Fault(FILE, times=1, reset=True),
+    "an answer is late": Fault(FILE, times=1, delay_s=1.5),
+    "a file is damaged": Fault(FILE, times=1, corrupt=True),
+}
+QUICK = {"a file answers 503": "tokenizer", "a connection is torn off": "teacher", "a file is damaged": "glue"}
+
+
+def cases(faults, quick):
+    """Each fault for each question; those that `quick` does not name take long."""
+    pairs = [(question, fault) for fault in faults for question in QUESTIONS]
+    return [pytest.param(*pair, marks=[] if quick.get(pair[1]) == pair[0] else pytest.mark.long) for pair in pairs]
+
+
+@pytest.mark.parametrize(("question", "fault"), cases(PASSING, QUICK | {"a download is cut half-way": "corpus"}))
+def test_passing_faults_are_waited_out(hub, client, question, fault):
+    if (question, fault) == ("corpus", "a file is damaged"):
+        pytest.skip("a stream leaves no file that could be checked")
+    hub.faults.append(replace(PASSING[fault]))
+    answer = client.ask(question, *ARGUMENTS.get(question, ()))
+    assert hub.faults[0].times == 0
+    hub.faults.clear()
+    refuse_broken_cache(client)
+    assert not isinstance(answer, str)
+    assert answer == client.ask(question, *ARGUMENTS.get(question, ()))
+
+
+LASTING = {
+    "all files answer 502": (Fault(FILE, status=502), "its server fails, 502 Bad Gateway; try again later"),
+    "all downloads are cut": (Fault(FILE, cut=True), "peer closed connection without sending complete message body"),
+    "all connections are torn off": (Fault(FILE, reset=True), "[Errno 104] Connection reset by peer"),
+    "all answers are late": (Fault(FILE, delay_s=1.5), "no answer in time; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TI"),
+    "all files are damaged": (Fault(FILE, corrupt=True), "arrives damaged: its checksum is another"),
+}
+
+
+@pytest.mark.parametrize(("question", "fault"), cases(LASTING, QUICK | {"all files are damaged": "teacher"}))
+def test_lasting_faults_end_in_one_line_and_leave_nothing_broken(hub, client, question, fault):
+    planted, reason = LASTING[fault]
+    hub.faults.append(replace(planted))
+    line = client.ask(question, *ARGUMENTS.get(question, ()))
+    if (question, fault) == ("corpus", "all files are damaged"):
+        reason = "Could not open Parquet input source"  # the one damage that a stream shows
+    refuse_unclear(line, question, reason)
+    refuse_broken_cache(client)
+    hub.faults.clear()
+    assert not isinstance(client.ask(question, *ARGUMENTS.get(question, ())), str)
+    refuse_broken_cache(client)
+
+
+def refuse_unclear(line: str, question: str, reason: str, name: str | None = None) -> None:
+    """One line with the key, the repository, its revision, the reason and a way out."""
+    keys = {"corpus": "corpus.source: hub: ", "glue": "glue.source: hub: "}
+    assert line.startswith(keys.get(question, "teacher.hub.model: ") + (name or QUESTIONS[question]) + " ("), line
+    assert reason in line and "\n" not in line and "); check " in line and len(line) < 500, line
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_revision_that_is_not_there_is_told_so(hub, client, question):
+    line = client.ask(question, *ARGUMENTS.get(question, ()), ABSENT)
+    refuse_unclear(line, question, f"{ABSENT}) cannot be loaded from the Hub (the repository has no such revision);")
+
+
+@pytest.mark.parametrize("question", ["tokenizer", "teacher"])
+def test_a_model_that_is_not_there_or_gated_is_told_so(hub, client, question):
+    line = client.ask(question, SHA, "someone/none")
+    refuse_unclear(line, question, "there is no such repository, or it is private and HF_TOKEN holds", "someone/none")
+    line = client.ask(question, SHA, GATED)
+    refuse_unclear(line, question, f"{SHA}) cannot be loaded from the Hub (it is gated: accept its conditions", GATED)
+    assert not isinstance(client.ask(question, SHA, GATED, HF_TOKEN="hf_of_a_test"), str)
+
+
+def test_a_data_set_that_is_not_there_is_told_so(hub, client):
+    del hub.repositories["datasets", "nyu-mll/glue"]
+    try:
+        refuse_unclear(client.ask("glue", "rte"), "glue", "doesn't exist on the Hub or cannot be accessed")
+    finally:
+        hub.repositories["datasets", "nyu-mll/glue"] = glue(PROFILE.glue.hub.revision)
