@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from tests.dependencies import ROOT
 
 SHORT_TIMES = {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
-VOCABULARY_SIZE = 84  # of hub_content
+VOCABULARY_SIZE = 83  # of hub_content
 
 
 def environment(endpoint: str, home: Path) -> dict[str, str]:

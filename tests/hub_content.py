@@ -15,7 +15,7 @@ from tokenizers.models import WordPiece
 from tests.hub_server import Repository
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 
-WORDS = ["the", "capital", "city", "of", "france", "is", "paris", "a", "king", "ruled", "old", "rome", "river", "film"]
+WORDS = ["the", "capital", "city", "of", "france", "is", "paris", "king", "ruled", "old", "rome", "river", "film"]
 VOCABULARY = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *WORDS, *ascii_lowercase]
 VOCABULARY += [f"##{character}" for character in ascii_lowercase + digits]
 

@@ -1,16 +1,22 @@
 """The Hub through the libraries' own client: the sources of profiles/bert-base.yaml, and every fault of a server."""
 
 import hashlib
+import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
-from safetensors.torch import load
+import torch
+from ruamel.yaml import YAML
+from safetensors.torch import load, load_file
 
 from tests.dependencies import ROOT
-from tests.hub_client import VOCABULARY_SIZE, Client
+from tests.hub_client import VOCABULARY_SIZE, Client, environment
 from tests.hub_content import VOCABULARY, bert, classifier, glue, wikitext
 from tests.hub_server import Fault, serve_hub
+from tests.project import copy_project, write_params
 from tinybert.glue.tasks import TASKS
 from tinybert.params import load_params
 
@@ -155,9 +161,15 @@ def test_passing_faults_are_waited_out(hub, client, question, fault):
 
 
 LASTING = {
-    "all files answer 502": (Fault(FILE, status=502), "its server fails, 502 Bad Gateway; try again later"),
-    "all downloads are cut": (Fault(FILE, cut=True), "peer closed connection without sending complete message body"),
-    "all connections are torn off": (Fault(FILE, reset=True), "[Errno 104] Connection reset by peer"),
+    "all files answer 502": (Fault(FILE, status=502), "the server fails, 502 Bad Gateway; try again later"),
+    "all downloads are cut": (
+        Fault(FILE, cut=True),
+        "the connection breaks, peer closed connection without sending",
+    ),
+    "all connections are torn off": (
+        Fault(FILE, reset=True),
+        "the connection breaks, [Errno 104] Connection reset",
+    ),
     "all answers are late": (Fault(FILE, delay_s=1.5), "no answer in time; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TI"),
     "all files are damaged": (Fault(FILE, corrupt=True), "arrives damaged: its checksum is another"),
 }
@@ -197,6 +209,66 @@ def test_a_model_that_is_not_there_or_gated_is_told_so(hub, client, question):
     line = client.ask(question, SHA, GATED)
     refuse_unclear(line, question, f"{SHA}) cannot be loaded from the Hub (it is gated: accept its conditions", GATED)
     assert not isinstance(client.ask(question, SHA, GATED, HF_TOKEN="hf_of_a_test"), str)
+
+
+@pytest.mark.long
+def test_a_stage_that_is_refused_a_model_says_one_line_and_leaves_no_output(hub, tmp_path):
+    tree = shrunk_profile()
+    tree["teacher"]["hub"] = {"model": GATED, "revision": SHA}
+    project, variables = copy_project(tmp_path / "project"), environment(hub.endpoint, tmp_path / "home")
+    write_params(project, tree)
+    refused = run_in(project, variables, "stages.prepare_tokenizer")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"prepare_tokenizer: teacher.hub.model: {GATED} ({SHA}) cannot be loaded")
+    assert len(refused.stderr.splitlines()) == 1 and "HF_TOKEN" in refused.stderr
+    assert not (project / "data" / "tokenizer").exists()
+    assert run_in(project, variables | {"HF_TOKEN": "hf_of_a_test"}, "stages.prepare_tokenizer").returncode == 0
+    assert json.loads((project / "metrics" / "prepare_tokenizer.json").read_text()) == {"pieces": VOCABULARY_SIZE}
+
+
+def run_in(project, variables, *command):
+    command = [sys.executable, "-m", *command]
+    return subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, timeout=500)
+
+
+def shrunk_profile() -> dict:
+    """profiles/bert-base.yaml with its sources, all nine tasks, fewer students and steps, and models of others."""
+    tree = YAML(typ="safe").load(ROOT / "profiles" / "bert-base.yaml")
+    tree["corpus"] |= {"max_documents": 50, "heldout_every": 10}
+    few = {"epochs": 1, "max_steps": 2, "batch_size": 8, "learning_rate": 1e-4}
+    student = tree["students"]["tinybert4"]
+    student["architecture"] = {"layers": 2, "width": 24, "heads": 3, "feed_forward": 48, "dropout": 0.1}
+    student["start"] = {"hub": {"model": BERT, "revision": BERT_SHA}}
+    tree["general"] = {"students": ["lazy", "tinybert4"], "training": few}
+    tree["domain"]["students"] = ["lazy"]
+    for task in TASKS:
+        tree["glue"][task]["teacher"] = few
+    tree["glue"] |= {"tasks": list(TASKS), "further_seeds": []}
+    tree["glue"]["mnli"]["finetuned_teacher"] = {"hub": {"model": CLASSIFIER, "revision": SHA}}
+    return tree
+
+
+@pytest.mark.long
+def test_the_profiles_stages_run_on_what_the_hub_serves(hub, tmp_path):
+    project, variables = copy_project(tmp_path / "project"), environment(hub.endpoint, tmp_path / "home")
+    write_params(project, shrunk_profile())
+    stages = ("prepare_tokenizer", "prepare_teacher", "general_distill", "prepare_glue", "finetune_teacher")
+    finished = run_in(project, variables, "dvc", "repro", *stages)
+    assert finished.returncode == 0, finished.stderr
+    corpus = json.loads((project / "metrics" / "prepare_corpus.json").read_text())
+    assert corpus["documents"] == {"train": 45, "heldout": 5}
+    for task in TASKS:
+        counts = json.loads((project / "metrics" / "prepare_glue" / f"{task}.json").read_text())["examples"]
+        assert counts == {split: SPLITS[split.split("_")[0]] for split in counts} and len(counts) in (3, 5)
+        assert (project / "models" / "task" / task / "teacher" / "model.safetensors").is_file()
+    # Neither is trained, so both are what was served.
+    served = load(hub.repositories["models", CLASSIFIER].files["model.safetensors"])
+    kept = load_file(project / "models" / "task" / "mnli" / "teacher" / "model.safetensors")
+    assert torch.equal(kept["classifier.weight"], served["classifier.weight"][[2, 1, 0]])
+    served = load(hub.repositories["models", BERT].files["model.safetensors"])
+    kept = load_file(project / "models" / "teacher" / "model.safetensors")
+    name = "bert.embeddings.word_embeddings.weight"
+    assert torch.equal(kept[name], served[name])
 
 
 def test_a_data_set_that_is_not_there_is_told_so(hub, client):

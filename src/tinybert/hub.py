@@ -29,6 +29,7 @@ REASONS = {
     "RevisionNotFoundError": "the repository has no such revision",
     "TimeoutException": "no answer in time; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT, in seconds, grant more",
 }
+TORN = {"NetworkError", "RemoteProtocolError"}
 
 
 class DamagedFileError(Exception):
@@ -129,7 +130,7 @@ def _may_pass(error: Exception) -> bool:
         kinds = _kinds(cause)
         if "HTTPStatusError" in kinds or "HfHubHTTPError" in kinds:
             return cause.response.status_code >= 500
-        if kinds & {"DamagedFileError", "NetworkError", "RemoteProtocolError"}:
+        if kinds & (TORN | {"DamagedFileError"}):
             return True
     return False
 
@@ -172,7 +173,9 @@ def _reason(error: Exception) -> str:
                 return reason
         response = getattr(cause, "response", None)
         if response is not None and response.status_code >= 500:
-            return f"its server fails, {response.status_code} {response.reason_phrase}; try again later"
+            return f"the server fails, {response.status_code} {response.reason_phrase}; try again later"
+        if _kinds(cause) & TORN:
+            return f"the connection breaks, {_first_line(cause)}"
     # The data sets' own wrapper says but that it failed.
     telling = (cause for cause in _causes(error) if "DatasetGenerationError" not in _kinds(cause))
     return _first_line(next(telling, error))
@@ -189,6 +192,6 @@ def _kinds(error: BaseException) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".")[:REASON_CHARACTERS] if lines else type(error).__name__
