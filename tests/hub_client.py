@@ -24,6 +24,18 @@ def environment(endpoint: str, home: Path) -> dict[str, str]:
     return others | ours | SHORT_TIMES
 
 
+def use_hub(monkeypatch, endpoint: str, cache: Path) -> None:
+    """Lets `huggingface_hub` in this process, imported or not, know the Hub at `endpoint` alone; not `datasets`."""
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+
+
 class Client:
     """Asks the functions of QUESTIONS, each in a fresh process."""
 

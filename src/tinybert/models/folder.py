@@ -89,7 +89,7 @@ def load_weights(model: BertModel | BiLstmClassifier, folder: str | Path, *, hea
     wanted = {name for name in model.state_dict() if head or name.startswith(model.encoder_prefix)}
     if missing := sorted(wanted - stored.keys()):
         raise UserError(f"{path}: lacks {len(missing)} weights, the first is {missing[0]}; save the model again")
-    refuse_other_shapes(path, stored, {name: model.state_dict()[name] for name in wanted})
+    refuse_other_shapes(path, stored, {name: tensor for name, tensor in model.state_dict().items() if name in wanted})
     model.load_state_dict({name: stored[name] for name in wanted}, strict=head)
 
 
@@ -103,8 +103,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     """UserError where a stored tensor has not the shape that config.json makes of it."""
-    for name in wanted.keys() & stored.keys():
-        found, expected = tuple(stored[name].shape), tuple(wanted[name].shape)
+    for name, tensor in wanted.items():
+        found, expected = tuple(stored.get(name, tensor).shape), tuple(tensor.shape)
         if found != expected:
             raise UserError(
                 f"{path}: {name} has shape {found}, by config.json it is {expected}; they do not belong together"
