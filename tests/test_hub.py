@@ -76,7 +76,11 @@ def test_the_profiles_tokenizer_is_the_models_own_at_the_pinned_revision(hub, cl
     assert client.ask("tokenizer") == TOKENS
     requests = asked_of(hub, BERT)
     assert len(requests) >= 3 and all(BERT_SHA in line for line in requests)
-    assert client.ask("transformers", BERT_SHA, BERT) == TOKENS[1:-1]
+
+
+@pytest.mark.long
+def test_the_profiles_tokenizer_is_what_from_pretrained_makes_of_the_model(hub, client):
+    assert client.ask("transformers", BERT_SHA, BERT) == client.ask("tokenizer")[1:-1] == TOKENS[1:-1]
 
 
 def test_the_profiles_teacher_has_the_models_weights_and_asks_for_no_other_file(hub, client):

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
+from http.client import HTTPException, responses
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,14 +76,14 @@ def load_whole(load: Callable[[], Loaded], kind: str, repository: str) -> Loaded
     A server's error, a connection torn off and a file that is not what its checksum says are met by loading again,
     twice at most; a damaged file leaves the cache. The libraries check sizes alone, and do not retry all of these.
     """
-    for wait_s in (*RETRY_WAITS_S, None):
+    for wait_s in RETRY_WAITS_S:
         try:
             return _load_checked(load, kind, repository)
         except Exception as error:
-            if wait_s is None or not _may_pass(error):
+            if not _may_pass(error):
                 raise
         time.sleep(wait_s)
-    raise AssertionError("the last attempt returns or raises")
+    return _load_checked(load, kind, repository)
 
 
 def _load_checked(load: Callable[[], Loaded], kind: str, repository: str) -> Loaded:
@@ -102,9 +102,11 @@ def _remove_damaged(kind: str, repository: str, *, cause: Exception | None = Non
 
     folder = Path(HF_HUB_CACHE) / f"{kind}--{repository.replace('/', '--')}"
     names = {path.resolve(): path.name for path in folder.glob("snapshots/*/**/*")}
-    damaged = {blob: names.get(blob.resolve(), blob.name) for blob in folder.glob("blobs/*") if not _is_whole(blob)}
+    blobs = [blob for blob in folder.glob("blobs/*") if blob.is_file()]
+    damaged = {blob: names.get(blob.resolve(), blob.name) for blob in blobs if not _is_whole(blob)}
     for blob in damaged:
-        blob.unlink()
+        blob.resolve().unlink()  # it may be a link to what all repositories share
+        blob.unlink(missing_ok=True)
     if damaged:
         raise DamagedFileError(f"{min(damaged.values())} arrives damaged: its checksum is another") from cause
 
@@ -127,11 +129,10 @@ def _is_whole(blob: Path) -> bool:
 def _may_pass(error: Exception) -> bool:
     """Whether the same may succeed a little later."""
     for cause in _causes(error):
-        kinds = _kinds(cause)
-        if "HTTPStatusError" in kinds or "HfHubHTTPError" in kinds:
-            return cause.response.status_code >= 500
-        if kinds & (TORN | {"DamagedFileError"}):
+        if _kinds(cause) & (TORN | {"DamagedFileError"}):
             return True
+        if status := _status(cause):
+            return status >= 500
     return False
 
 
@@ -171,9 +172,8 @@ def _reason(error: Exception) -> str:
         for kind, reason in REASONS.items():
             if kind in _kinds(cause):
                 return reason
-        response = getattr(cause, "response", None)
-        if response is not None and response.status_code >= 500:
-            return f"the server fails, {response.status_code} {response.reason_phrase}; try again later"
+        if _status(cause) >= 500:
+            return f"the server fails, {_status(cause)} {responses.get(_status(cause), '')}; try again later"
         if _kinds(cause) & TORN:
             return f"the connection breaks, {_first_line(cause)}"
     # The data sets' own wrapper says but that it failed.
@@ -185,6 +185,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _status(error: BaseException) -> int:
+    """Of the answer that an HTTP error stands for; 0 for other errors."""
+    return getattr(getattr(error, "response", None), "status_code", 0)
 
 
 def _kinds(error: BaseException) -> set[str]:

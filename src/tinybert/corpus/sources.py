@@ -19,6 +19,8 @@ HEADING = re.compile(r"(?P<marks>=(?: =)*) (?P<title>[^=](?:.*[^=])?) (?P=marks)
 # Text without headings would be one article however long; it is cut at the next line beyond this size.
 ARTICLE_LIMIT_CHARACTERS = 2**20
 SURROGATE = re.compile("[\ud800-\udfff]")
+# Each holds six requests with up to 10 s of waiting for an answer; the library's 20 keep silent for half an hour.
+STREAM_RETRIES = 3
 LOCAL_FILES_KEY = "corpus.local.files"
 
 
@@ -113,7 +115,9 @@ def _hub(settings, seed: int, progress: TextBar) -> Iterator[dict]:
 def _hub_rows(hub, progress: TextBar) -> Iterator[str]:
     fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to embedded"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
-        from datasets import load_dataset
+        from datasets import config, load_dataset
+
+        config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES
 
         def load() -> Iterable[dict]:
             return load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
