@@ -18,6 +18,7 @@ from tests.hub_content import VOCABULARY, bert, classifier, glue, wikitext
 from tests.hub_server import Fault, serve_hub
 from tests.project import copy_project, write_params
 from tinybert.glue.tasks import TASKS
+from tinybert.hub import _is_whole
 from tinybert.params import load_params
 
 PROFILE = load_params(ROOT / "profiles" / "bert-base.yaml")
@@ -213,6 +214,22 @@ def test_a_model_that_is_not_there_or_gated_is_told_so(hub, client, question):
     line = client.ask(question, SHA, GATED)
     refuse_unclear(line, question, f"{SHA}) cannot be loaded from the Hub (it is gated: accept its conditions", GATED)
     assert not isinstance(client.ask(question, SHA, GATED, HF_TOKEN="hf_of_a_test"), str)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("58ca9bdf7c3c67842c4cf00a2b0c2a5dd5acebb7e1db82bdd26e5eb5ab3c6ea2", False),
+        ("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", True),  # SHA-256 of "abc", FIPS 180-2
+        ("a9993e364706816aba3e25717850c26c9cd0d89d", True),  # SHA-1 of it
+        ("f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f", True),  # git hash-object
+        ("f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7e", False),
+        ("66e5-1a2b3c", True),  # no checksum
+    ],
+)
+def test_a_cached_file_is_whole_where_its_name_is_its_checksum(tmp_path, name, whole):
+    (tmp_path / name).write_bytes(b"abc")
+    assert _is_whole(tmp_path / name) is whole
 
 
 @pytest.mark.long
