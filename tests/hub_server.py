@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 LFS_ENDINGS = (".safetensors", ".bin", ".parquet")
@@ -98,13 +99,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self._answer()
 
-    do_HEAD = do_POST = do_GET
+    do_HEAD = do_GET
 
     def log_message(self, *_):
         pass
 
     def _answer(self) -> None:
-        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = unquote(urlsplit(self.path).path)
         line = f"{self.command} {path}"
         self.hub.requests.append(line)
@@ -159,21 +159,16 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self._repository(found["kind"], found["name"], revision)
         if repo is None:
             return
+        recursive = "recursive=true" in self.path.lower()
         if found["call"] in (None, "revision"):
             self._send_json(_info(repo))
-        elif found["call"] == "tree":
-            paths = [path for path in repo.files if path.startswith(folder)]
-            self._send_json(_entries(repo, paths) if paths else None)
-        elif found["call"] == "paths-info":
-            self._send_json(_entries(repo, json.loads(self.body)["paths"]))
+        elif found["call"] == "tree" and (entries := _entries(repo, folder, recursive=recursive)):
+            self._send_json(entries)
         else:
             self._refuse(404, "EntryNotFound", "Not found")
 
     def _send_json(self, answer) -> None:
-        if answer is None:
-            self._refuse(404, "EntryNotFound", "Not found")
-        else:
-            self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+        self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _refuse(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
         body = json.dumps({"error": message}).encode()
@@ -222,23 +217,22 @@ def _info(repo: Repository) -> dict:
     }
 
 
-def _entries(repo: Repository, paths: list[str]) -> list[dict]:
-    """Files and the folders above them, or those of `paths` that there are."""
-    folders = {folder for path in repo.files for folder in _parents(path)}
-    wanted = set(paths) | {folder for path in paths for folder in _parents(path)}
-    entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": path} for path in sorted(folders & wanted)]
-    for path in sorted(repo.files.keys() & wanted):
-        content = repo.files[path]
-        entry = {"type": "file", "oid": _git_oid(content), "size": len(content), "path": path}
-        if path.endswith(LFS_ENDINGS):
-            entry["lfs"] = {"oid": _sha256(content), "size": len(content), "pointerSize": 134}
-        entries.append(entry)
-    return entries
+def _entries(repo: Repository, folder: str, *, recursive: bool) -> list[dict]:
+    """Files and folders in `folder`, "" being the whole; with `recursive` those in its folders too."""
+    start = f"{folder}/" if folder else ""
+    files = [path for path in repo.files if path.startswith(start)]
+    folders = {str(above) for path in files for above in PurePosixPath(path).parents if str(above).startswith(start)}
+    folders -= {"."}
+    entries = [{"type": "directory", "oid": "0" * 40, "size": 0, "path": path} for path in sorted(folders)]
+    entries += [_file_entry(path, repo.files[path]) for path in files]
+    return [entry for entry in entries if recursive or "/" not in entry["path"].removeprefix(start)]
 
 
-def _parents(path: str) -> list[str]:
-    parts = path.split("/")[:-1]
-    return ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
+def _file_entry(path: str, content: bytes) -> dict:
+    entry = {"type": "file", "oid": _git_oid(content), "size": len(content), "path": path}
+    if path.endswith(LFS_ENDINGS):
+        entry["lfs"] = {"oid": _sha256(content), "size": len(content), "pointerSize": 134}
+    return entry
 
 
 def _sha256(content: bytes) -> str:
