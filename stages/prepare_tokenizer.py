@@ -20,7 +20,7 @@ def main(stage: Stage) -> None:
 def find_tokenizer(teacher) -> Tokenizer:
     """From the Hub or the teacher's folder; an embedded teacher learns one from the corpus."""
     if teacher.source == "hub":
-        return hub_tokenizer(teacher.hub.model, teacher.hub.revision)
+        return hub_tokenizer(teacher.hub)
     if teacher.source == "local":
         return folder_tokenizer(paths.given(teacher.local.folder))
     chunks = read_chunks(paths.corpus("general", "train"))

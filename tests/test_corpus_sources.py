@@ -232,7 +232,7 @@ def fake_hub(monkeypatch):
             raise module.rows
         return iter(module.rows)
 
-    module.load_dataset = load_dataset
+    module.load_dataset, module.config = load_dataset, SimpleNamespace()
     monkeypatch.setitem(sys.modules, "datasets", module)
     monkeypatch.setattr(hub, "_is_reachable", lambda: True)
     return module

@@ -5,14 +5,15 @@ import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tests.builders import STUDENT, TEACHER, batch, classifier, masked_lm
-from tinybert import hub
+from tests.hub_client import use_hub
+from tests.hub_server import Repository, serve_hub
 from tinybert.errors import UserError
 from tinybert.glue.tasks import TASKS
 from tinybert.models.bert import MaskedLM
@@ -112,48 +113,50 @@ def test_a_released_students_projection_is_taken_where_it_fits(tmp_path):
     assert start(NARROW, folder=str(tmp_path)).projection is None
 
 
+SHA = "a" * 40
+ON_HUB = HubModel(model="someone/bert", revision=SHA)
+ABSENT = HubModel(model="a/b", revision=SHA)
+
+
 @pytest.fixture
-def fake_hub(monkeypatch, tmp_path):
-    """A `huggingface_hub` that has one model in `tmp_path` and records what is asked of it."""
-    module = ModuleType("huggingface_hub")
-    module.asked = []
-
-    def snapshot_download(model, **options):
-        module.asked.append((model, options))
-        if model != "someone/bert":
-            raise OSError("404 Client Error.\nRepository Not Found")
-        return str(tmp_path)
-
-    module.snapshot_download = snapshot_download
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    monkeypatch.setattr(hub, "_is_reachable", lambda: True)
-    return module
+def served(monkeypatch, tmp_path):
+    """A Hub on loopback without a model yet."""
+    with serve_hub() as hub:
+        use_hub(monkeypatch, hub.endpoint, tmp_path / "cache")
+        yield hub
 
 
-ON_HUB = HubModel(model="someone/bert", revision="abc123")
-PATTERNS = ["config.json", "model.safetensors"]
+def publish(hub, folder: Path, name: str = ON_HUB.model) -> None:
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    hub.repositories["models", name] = Repository("models", name, SHA, files)
 
 
-def test_start_from_the_hub(fake_hub, tmp_path):
+def test_start_from_the_hub(served, tmp_path):
     save_model(masked_lm(seed=5), tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"never asked for")
+    publish(served, tmp_path)
     student = start(NARROW, hub=ON_HUB).model
     assert all(torch.equal(a, b) for a, b in zip(student.parameters(), masked_lm(seed=5).parameters(), strict=True))
-    assert fake_hub.asked == [("someone/bert", {"revision": "abc123", "allow_patterns": PATTERNS})]
+    asked = [line.split("/")[-2:] for line in served.requests if "/resolve/" in line]
+    assert sorted(set(map(tuple, asked))) == [(SHA, "config.json"), (SHA, "model.safetensors")]
 
 
-def test_hub_starts_that_do_not_fit_are_refused(fake_hub, tmp_path):
+def test_hub_starts_that_do_not_fit_are_refused(served, tmp_path):
     with pytest.raises(UserError) as caught:
-        start(NARROW, hub=HubModel(model="someone/else", revision="abc123"))
+        start(NARROW, hub=ABSENT)
     assert str(caught.value) == (
-        "start.hub.model: someone/else (abc123) cannot be loaded from the Hub (404 Client Error); "
-        "check start.hub.model and start.hub.revision, or name a folder by start.folder"
+        f"start.hub.model: a/b ({SHA}) cannot be loaded from the Hub (there is no such repository, or it is private "
+        "and HF_TOKEN holds no token for it); check start.hub.model and start.hub.revision, or name a folder by "
+        "start.folder"
     )
     save_model(masked_lm(replace(STUDENT, intermediate_size=36)), tmp_path)
+    publish(served, tmp_path)
     with pytest.raises(UserError, match=r"start\.hub: someone/bert has intermediate_size 36, 24 is needed"):
         start(NARROW, hub=ON_HUB)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    publish(served, tmp_path, "someone/pickled")
     with pytest.raises(UserError, match="only safetensors are read, no pickles: load the model once with transformers"):
-        start(NARROW, hub=ON_HUB)
+        start(NARROW, hub=HubModel(model="someone/pickled", revision=SHA))
 
 
 def test_a_foreign_encoder_loads_under_old_names_without_its_head(tmp_path):
@@ -280,14 +283,15 @@ def test_a_task_teacher_need_fit_the_task_stages_alone():
         refuse_unfit_recipes(students, other)
 
 
-def test_a_teacher_comes_from_the_hub(fake_hub, tmp_path):
+def test_a_teacher_comes_from_the_hub(served, tmp_path):
     save_model(masked_lm(TEACHER, seed=3), tmp_path)
+    publish(served, tmp_path)
     teacher = start_teacher(teacher_settings(source="hub", hub=ON_HUB), vocab_size=50, seed=0)
     assert all(
         torch.equal(*pair) for pair in zip(teacher.parameters(), masked_lm(TEACHER, 3).parameters(), strict=True)
     )
-    with pytest.raises(UserError, match=r"^teacher\.hub\.model: a/b \(x\) cannot .* set teacher\.source to local"):
-        start_teacher(teacher_settings(source="hub", hub=HubModel(model="a/b", revision="x")), vocab_size=50, seed=0)
+    with pytest.raises(UserError, match=r"^teacher\.hub\.model: a/b \(a+\) cannot .* set teacher\.source to local"):
+        start_teacher(teacher_settings(source="hub", hub=ABSENT), vocab_size=50, seed=0)
 
 
 def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
@@ -342,13 +346,14 @@ def test_a_finetuned_teacher_whose_class_names_are_other_words_is_refused(tmp_pa
         finetuned(tmp_path, "cola")
 
 
-def test_a_finetuned_teacher_comes_from_the_hub(fake_hub, tmp_path):
+def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
     weight = save_classifier(tmp_path, "LABEL_0", "LABEL_1")
+    publish(served, tmp_path)
     teacher = finetuned_teacher(ModelSource(hub=ON_HUB), TASKS["cola"], vocab_size=50)
     assert torch.equal(teacher.classifier.weight, weight)
-    assert fake_hub.asked == [("someone/bert", {"revision": "abc123", "allow_patterns": PATTERNS})]
-    with pytest.raises(UserError, match=r"glue\.cola\.finetuned_teacher\.hub\.model: a/b \(x\) cannot be loaded"):
-        finetuned_teacher(ModelSource(hub=HubModel(model="a/b", revision="x")), TASKS["cola"], vocab_size=50)
+    assert all(SHA in line for line in served.requests if ON_HUB.model in line)
+    with pytest.raises(UserError, match=r"glue\.cola\.finetuned_teacher\.hub\.model: a/b \(a+\) cannot be loaded"):
+        finetuned_teacher(ModelSource(hub=ABSENT), TASKS["cola"], vocab_size=50)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.files import atomic_file
-from tinybert.hub import hub_access
+from tinybert.hub import hub_access, load_whole
 from tinybert.progress import TextBar, text_progress_bar
 from tinybert.text_lines import NO_TEXT, read_lines
 
@@ -19,6 +19,8 @@ HEADING = re.compile(r"(?P<marks>=(?: =)*) (?P<title>[^=](?:.*[^=])?) (?P=marks)
 # Text without headings would be one article however long; it is cut at the next line beyond this size.
 ARTICLE_LIMIT_CHARACTERS = 2**20
 HEADING_LIMIT_CHARACTERS = 1000  # the pattern takes quadratic time
+# Each holds six requests with up to 10 s of waiting for an answer; the library's 20 keep silent for half an hour.
+STREAM_RETRIES = 3
 LOCAL_FILES_KEY = "corpus.local.files"
 
 
@@ -113,10 +115,14 @@ def _hub(settings, seed: int, progress: TextBar) -> Iterator[dict]:
 def _hub_rows(hub, progress: TextBar) -> Iterator[str]:
     fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to embedded"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
-        from datasets import load_dataset
+        from datasets import config, load_dataset
 
-        rows = load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
-        for row in rows:
+        config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES
+
+        def load() -> Iterable[dict]:
+            return load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
+
+        for row in load_whole(load, "datasets", hub.dataset):  # what fails from here on, the library retries
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             progress.update(len(row["text"].encode()))

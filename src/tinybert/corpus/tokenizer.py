@@ -13,12 +13,13 @@ from tokenizers.trainers import WordPieceTrainer
 
 from tinybert.errors import UserError
 from tinybert.files import atomic_file, read_json, write_json
-from tinybert.hub import hub_access
+from tinybert.hub import hub_folder
 from tinybert.text_lines import read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 MODEL_MAX_LENGTH_TOKENS = 512
+TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
@@ -95,9 +96,14 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def hub_tokenizer(model: str, revision: str) -> Tokenizer:
-    """The BERT tokenizer of a Hub model. UserError when the Hub is out of reach or it is no BERT WordPiece."""
-    return _require_bert(_from_hub(model, revision), model)
+def hub_tokenizer(hub) -> Tokenizer:
+    """The BERT tokenizer of the Hub model that `hub` (params: teacher.hub) names.
+
+    UserError when it cannot be had, has neither tokenizer.json nor vocab.txt, or is no BERT WordPiece.
+    """
+    fix = "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
+    folder = hub_folder(hub, TOKENIZER_FILES, key="teacher", fix=fix)
+    return _require_bert(_from_folder(folder, key="teacher.hub.model"), hub.model)
 
 
 def folder_tokenizer(folder: str | Path) -> Tokenizer:
@@ -107,7 +113,7 @@ def folder_tokenizer(folder: str | Path) -> Tokenizer:
     """
     if not Path(folder).is_dir():
         raise UserError(f"teacher.local.folder: {folder} is no folder; correct the path")
-    return _require_bert(_from_folder(Path(folder)), str(folder))
+    return _require_bert(_from_folder(Path(folder), key="teacher.local.folder"), str(folder))
 
 
 def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
@@ -139,17 +145,17 @@ def _alphabet(words: Iterable[str]) -> list[str]:
     return sorted({character for word in words for character in word}) + sorted(continuing)
 
 
-def _from_folder(source: Path) -> Tokenizer:
+def _from_folder(source: Path, *, key: str) -> Tokenizer:
     if (source / "tokenizer.json").is_file():
         return load_tokenizer(source)
     if not (source / "vocab.txt").is_file():
-        raise UserError(f"teacher.local.folder: {source} has neither tokenizer.json nor vocab.txt; add one of them")
-    pieces = [line for _, line in read_lines(source / "vocab.txt", key="teacher.local.folder")]
+        raise UserError(f"{key}: {source} has neither tokenizer.json nor vocab.txt; add one of them")
+    pieces = [line for _, line in read_lines(source / "vocab.txt", key=key)]
     missing = [token for token in SPECIAL_TOKENS if token not in pieces]
     if missing:
-        raise UserError(f"teacher.local.folder: {source}/vocab.txt lacks {', '.join(missing)}; give BERT's vocabulary")
+        raise UserError(f"{key}: {source}/vocab.txt lacks {', '.join(missing)}; give BERT's vocabulary")
     if doubled := [piece for piece, count in Counter(pieces).items() if count > 1]:
-        raise UserError(f"teacher.local.folder: {source}/vocab.txt lists {doubled[0]!r:.40} twice; get it again")
+        raise UserError(f"{key}: {source}/vocab.txt lists {doubled[0]!r:.40} twice; get it again")
     return _bert_tokenizer({piece: id for id, piece in enumerate(pieces)}, lowercase=_lowercases(source, pieces))
 
 
@@ -170,16 +176,6 @@ def _lowercases(source: Path, pieces: list[str]) -> bool:
         if "do_lower_case" in settings:
             return says
     return not any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
-
-
-def _from_hub(name: str, revision: str | None) -> Tokenizer:
-    fix = "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
-    with hub_access("teacher.hub.model", name, fix=fix):
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(
-            name, revision=revision, use_fast=True, trust_remote_code=False
-        ).backend_tokenizer
 
 
 def _require_bert(tokenizer: Tokenizer, name: str) -> Tokenizer:

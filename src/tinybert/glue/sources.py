@@ -1,13 +1,14 @@
 """Rows of a GLUE task: embedded, from the Hub, or from the official tab-separated files."""
 
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.glue.tasks import Task
-from tinybert.hub import hub_access
+from tinybert.hub import hub_access, load_whole
 from tinybert.text_lines import read_lines
 
 KEY = "glue.local.folder"
@@ -39,10 +40,21 @@ def _embedded(task: Task, settings, seed: int) -> dict[str, list[dict]]:
 def _hub(task: Task, settings, seed: int) -> dict[str, list[dict]]:
     hub = settings.hub
     fix = "check glue.hub, or set glue.source to local with glue.local.folder, or to embedded"
-    with hub_access("glue.source: hub", f"{hub.dataset} ({task.name}, {hub.revision})", fix=fix):
+    # Arrow files that were made of a damaged download would stay; what is downloaded is kept, and is checked.
+    with (
+        tempfile.TemporaryDirectory() as arrow,
+        hub_access("glue.source: hub", f"{hub.dataset} ({task.name}, {hub.revision})", fix=fix),
+    ):
         from datasets import load_dataset
 
-        loaded = load_dataset(hub.dataset, task.name, revision=hub.revision)
+        def load() -> dict:
+            return load_dataset(hub.dataset, task.name, revision=hub.revision, cache_dir=arrow)
+
+        loaded = load_whole(load, "datasets", hub.dataset)
+        return _hub_splits(task, loaded)
+
+
+def _hub_splits(task: Task, loaded: dict) -> dict[str, list[dict]]:
     names = {split: split.replace("dev", "validation") for split in ("train", *task.dev_splits, *task.test_splits)}
     for split in ("train", *task.dev_splits):
         if names[split] not in loaded:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tinybert import paths
 from tinybert.errors import UserError
-from tinybert.hub import hub_access
+from tinybert.hub import hub_folder
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.folder import (
     Model,
@@ -18,6 +18,7 @@ from tinybert.models.folder import (
     without_memory,
 )
 
+CHECKPOINT_FILES = ["config.json", "model.safetensors"]
 HEAD = "cls.predictions.transform.dense.weight"
 
 
@@ -25,20 +26,11 @@ def checkpoint_folder(source, *, key: str) -> Path:
     """Where a checkpoint lies that the section `key` of params names by `folder` or by `hub`, which is downloaded."""
     if source.hub:
         fix = f"check {key}.hub.model and {key}.hub.revision, or name a folder by {key}.folder"
-        return hub_folder(source.hub, key=key, fix=fix)
+        return hub_folder(source.hub, CHECKPOINT_FILES, key=key, fix=fix)
     folder = paths.given(source.folder)
     if not folder.is_dir():
         raise UserError(f"{key}.folder: {source.folder!r} is no folder; correct the path")
     return folder
-
-
-def hub_folder(hub, *, key: str, fix: str) -> Path:
-    """Downloads configuration and safetensors weights of the Hub model `key`.hub; the folder in the Hub's cache."""
-    with hub_access(f"{key}.hub.model", f"{hub.model} ({hub.revision})", fix=fix):
-        from huggingface_hub import snapshot_download
-
-        patterns = ["config.json", "model.safetensors"]
-        return Path(snapshot_download(hub.model, revision=hub.revision, allow_patterns=patterns))
 
 
 def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:

@@ -9,9 +9,10 @@ import torch
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.fitness import STAGES, refuse_misfits
+from tinybert.hub import hub_folder
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.folder import REGRESSION_LABEL
-from tinybert.models.pretrained import checkpoint_folder, hub_folder, load_finetuned, load_pretrained
+from tinybert.models.pretrained import CHECKPOINT_FILES, checkpoint_folder, load_finetuned, load_pretrained
 
 if TYPE_CHECKING:
     from tinybert.glue.tasks import Task
@@ -33,7 +34,7 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
         fix = (
             "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
         )
-        source = hub_folder(teacher.hub, key="teacher", fix=fix)
+        source = hub_folder(teacher.hub, CHECKPOINT_FILES, key="teacher", fix=fix)
     else:
         source = paths.given(teacher.local.folder)
     model, has_head = load_pretrained(source)
