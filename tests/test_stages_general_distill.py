@@ -75,7 +75,8 @@ def training_stage(learning_rate: float) -> SimpleNamespace:
     """The stage for a student that learns from the masked text."""
     recipe = SimpleNamespace(architecture=ARCHITECTURE, start=Start(), layer_map="uniform", projection="shared",
                              general=StageLosses(losses={"hard": 1.0}))  # fmt: skip
-    training = Training(epochs=9, max_steps=None, batch_size=1, learning_rate=learning_rate)
+    training = Training(epochs=9, max_steps=None, batch_size=1, learning_rate=1.0)
+    training = training.model_copy(update={"learning_rate": learning_rate})  # beyond what params.yaml may say
     params = SimpleNamespace(
         seed=1,
         precision="float32",
@@ -88,6 +89,7 @@ def training_stage(learning_rate: float) -> SimpleNamespace:
         name="general_distill",
         items={"student": "tiny"},
         params=params,
+        values={},
         fingerprint=lambda: lambda: f"rate{learning_rate}",
         on_point=lambda point: None,
         write_metrics=lambda metrics: None,
