@@ -108,7 +108,7 @@ def report(runs: dict[str, list[Run]], task: Task, dev: Encoded, *, seed: int) -
         spread = f" ± {stdev(scores):.3f}" if len(scores) > 1 else ""
         print(f"{name:6}{mean(scores):7.3f}{spread}{mean(run.seconds for run in its_runs):8.1f} s a run")
     fast, plain = ([run.predictions for run in runs[name]] for name in ("fast", "plain"))
-    interval = paired_interval(METRICS[task.headline], fast, plain, dev.labels, seed=seed)
+    interval = paired_interval(METRICS[task.headline], fast, plain, [dev.labels] * len(fast), seed=seed)
     difference = mean(run.score for run in runs["fast"]) - mean(run.score for run in runs["plain"])
     print(f"difference {difference:+.3f}, 95 % interval {interval['low']:+.3f} to {interval['high']:+.3f}")
     pairs = zip(runs["fast"], runs["plain"], strict=True)

@@ -31,9 +31,6 @@ def main(stage: Stage) -> None:
 
     source = paths.student("domain", name)
     teacher, student = load_model(paths.TEACHER), load_model(source)
-    longest = max(batch.mask.shape[1] for batch in prompts)
-    for model in (teacher, student):
-        model.config.refuse_longer(longest, "examination.quiz")
     torch.manual_seed(params.seed)
     models = {"teacher": teacher, "student": student, "untrained": MaskedLM(student.config)}
     metrics = {

@@ -14,26 +14,37 @@ def test_over_rows_it_is_that_of_a_binomial():
     # of sqrt(.1 · .9 / 400) = .015; ± 1.96 of these. Other rows for each would give more than twice that.
     labels, rows = np.zeros(400, dtype=np.int64), np.arange(400)
     predictions, reference = ((rows < wrong).astype(np.int64) for wrong in (240, 200))
-    found = paired_interval(ACCURACY, [predictions], [reference], labels, seed=0)
+    found = paired_interval(ACCURACY, [predictions], [reference], [labels], seed=0)
     assert found == pytest.approx({"low": -0.1294, "high": -0.0706}, abs=0.004)
-    assert found == paired_interval(ACCURACY, [predictions], [reference], labels, seed=0)
+    assert found == paired_interval(ACCURACY, [predictions], [reference], [labels], seed=0)
 
 
 def test_over_seeds_their_spread_counts():
-    # One seed loses everything, the other nothing: of two draws a quarter has the mean -1, a quarter 0
+    # One seed loses everything, the other nothing: of two draws a quarter has the mean -1, a quarter 0, .5 from the middle.
+    # Of two seeds that is widened by t / 1.96 = 12.706 / 1.96, and by sqrt(2), for the deviation is of a sample.
     labels, wrong = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
-    found = paired_interval(ACCURACY, [wrong, labels], [labels, labels], labels, seed=0)
-    assert found == {"low": -1.0, "high": 0.0}
+    found = paired_interval(ACCURACY, [wrong, labels], [labels, labels], [labels, labels], seed=0)
+    half = 0.5 * 12.706 / 1.96 * 2**0.5
+    assert found == pytest.approx({"low": -0.5 - half, "high": -0.5 + half}, rel=1e-3)
 
 
 def test_seeds_are_paired():
-    # Each pair differs in one of 50 rows, the two pairs in all: seeds drawn for each side would give -1 to 1
+    # Each pair differs in one of 50 rows, the two pairs in all: seeds drawn for each side would give -9 to 9, not .02 · 9
     labels, wrong = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
     nearly = [np.where(np.arange(50) == 0, 1 - answers, answers) for answers in (wrong, labels)]
-    found = paired_interval(ACCURACY, nearly, [wrong, labels], labels, seed=0)
-    assert -0.1 < found["low"] < 0 < found["high"] < 0.1
+    found = paired_interval(ACCURACY, nearly, [wrong, labels], [labels, labels], seed=0)
+    assert -0.5 < found["low"] < 0 < found["high"] < 0.5
 
 
 def test_equal_answers_have_no_difference():
     answers, labels = np.array([0, 1, 1]), np.array([1, 1, 0])
-    assert paired_interval(ACCURACY, [answers], [answers.copy()], labels, seed=0) == {"low": 0.0, "high": 0.0}
+    assert paired_interval(ACCURACY, [answers], [answers.copy()], [labels], seed=0) == {"low": 0.0, "high": 0.0}
+
+
+def test_seeds_with_rows_of_their_own():
+    # The second seed's rows are others, in number too, and all right for both sides: half of the first one's difference
+    first, second = np.zeros(40, dtype=np.int64), np.ones(60, dtype=np.int64)
+    wrong = 1 - first
+    found = paired_interval(ACCURACY, [wrong, second], [first, second], [first, second], seed=0)
+    half = 0.5 * 12.706 / 1.96 * 2**0.5
+    assert found == pytest.approx({"low": -0.5 - half, "high": -0.5 + half}, rel=1e-3)

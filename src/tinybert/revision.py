@@ -2,14 +2,31 @@
 
 import subprocess
 from importlib.metadata import version
+from pathlib import Path
 
-RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml")  # metrics and reports are results themselves
-PACKAGES = ("torch", "safetensors", "tokenizers", "transformers", "onnx", "onnxruntime")
+RESULT_PATHS = (
+    "src",
+    "stages",
+    "dvc.yaml",
+    "params.yaml",
+    "requirements.txt",
+)  # metrics and reports are results themselves
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "onnx",
+    "onnxruntime",
+    "numpy",
+    "scikit-learn",
+)
 
 
 def head_revision() -> str:
     """The commit that is checked out; "none" outside of git."""
-    return _git("rev-parse", "HEAD") or "none"
+    return git("rev-parse", "HEAD") or "none"
 
 
 def code_revision() -> str:
@@ -17,22 +34,22 @@ def code_revision() -> str:
 
     With " and changes that are not committed" where there are such in them; "none" outside of git.
     """
-    commit = _git("log", "-1", "--format=%H", "--", *RESULT_PATHS)
+    commit = git("log", "-1", "--format=%H", "--", *RESULT_PATHS)
     if not commit:
         return "none"
-    changed = _git("status", "--porcelain", "--", *RESULT_PATHS)
+    changed = git("status", "--porcelain", "--", *RESULT_PATHS)
     return f"{commit} and changes that are not committed" if changed else commit
 
 
 def package_versions() -> dict[str, str]:
-    """The versions of the packages that weights, graphs and tokens depend on."""
+    """The versions of the packages that decide results."""
     return {package: version(package) for package in PACKAGES}
 
 
-def _git(*arguments: str) -> str:
-    """What a git command prints; empty where it fails."""
+def git(*arguments: str, root: str | Path = ".") -> str:
+    """What a git command prints, less the last line's end; empty where it fails."""
     try:
-        answer = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return answer.stdout.strip() if answer.returncode == 0 else ""
+    return answer.stdout.rstrip("\n") if answer.returncode == 0 else ""

@@ -40,7 +40,7 @@ def scores_of_forms(folder: str | Path, answers: dict[str, Predictions], task: T
             "dev": score(task, predictions, labels),
             "collapsed": is_collapsed(task, predictions),
             "agreement": None if task.is_regression else float(np.mean(predictions == reference)),
-            "difference_95": paired_interval(metric, [predictions], [reference], labels, seed=seed),
+            "difference_95": paired_interval(metric, [predictions], [reference], [labels], seed=seed),
             "size_mb": file_sizes_mb(Path(folder) / f"{form}.onnx"),
         }
     return results

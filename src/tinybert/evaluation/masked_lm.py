@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from tinybert.corpus.blocks import Blocks
+from tinybert.errors import UserError
 from tinybert.evaluation.predictions import Predictions
 from tinybert.models.activations import Batch, best_device
 from tinybert.models.bert import MaskedLM
@@ -34,8 +35,11 @@ def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torc
     device = best_device()
     model.to(device).eval()
     for batch in batches:
-        model.config.refuse_longer(batch.input_ids.shape[1], "examination.quiz")
-        yield model(batch.to(device)).logits.cpu()
+        model.config.refuse_longer(batch.input_ids.shape[1], "examination")
+        logits = model(batch.to(device)).logits.cpu()
+        if not logits.isfinite().all():
+            raise UserError("examination: a model's answers are not finite, its training diverged; lower learning_rate")
+        yield logits
 
 
 def block_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:

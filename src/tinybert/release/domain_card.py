@@ -18,7 +18,7 @@ def write_domain_card(
 ) -> None:
     """Writes README.md into the existing `folder`. params: what the stage declares; metrics: of the examination."""
     entries = {
-        "language": "en" if params.corpus.source == "embedded" else None,  # of other corpora nobody said it
+        "language": "en" if params.corpus.source != "local" else None,  # of other corpora nobody said it
         "library_name": "transformers",
         "pipeline_tag": "fill-mask",
         "tags": ["fill-mask", "distillation"],
@@ -43,7 +43,8 @@ def _data(params: Any) -> str:
     )
     return bullets([
         f"General corpus: {corpus_source(params.corpus)}",
-        f"Domain corpus: its documents with at least {params.filter.min_hits} hits of a term ({terms})",
+        f"Domain corpus: its documents with at least {params.filter.min_hits} hits of the terms, and "
+        f"{params.filter.min_hits_per_1000_words:g} in 1,000 words, matched by {params.filter.matching} ({terms})",
     ])  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tinybert.fitness import UNMAPPED_LOSSES
 from tinybert.release.markdown import escape
 from tinybert.report.table import Table, count
 
@@ -62,7 +63,8 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
         if entry["stage"] != "prune":  # for which the recipe's own training does not count
             training = recipe["training"] or training
         losses = _losses(recipe)
-        layer_map = _layer_map(recipe["layer_map"] or params[f"students.{entry['student']}.layer_map"])
+        if {name for name, weight in recipe["losses"].items() if weight} - set(UNMAPPED_LOSSES):
+            layer_map = _layer_map(recipe["layer_map"] or params[f"students.{entry['student']}.layer_map"])
     if not entry["steps"]:
         return (title, "skipped", "", "", "", "", "")
     numbers = (count(entry["steps"]), count(training["batch_size"]), f"{training['learning_rate']:g}")

@@ -14,7 +14,11 @@ from tinybert.release.recipe import params_of
 from tinybert.release.sources import corpus_source, hub_names, model_source, task_source, teacher_source
 from tinybert.report.table import ABSENT, Table, fixed, markdown_body, percent, score
 
-HUB_METRICS = {"matthews": "matthews_correlation", "spearman": "spearmanr"}  # where the Hub's name is another
+HUB_METRICS = {
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+}  # where the Hub's name is another
 EXAMPLES = ("The shop was closed.", "It was shut.")
 WITH_TRANSFORMERS = """```python
 from transformers import pipeline
@@ -104,7 +108,7 @@ def _entries(of: TaskModel) -> dict[str, Any]:
     corpora = () if of.is_teacher else (of.params.corpus,)
     ready = of.settings.finetuned_teacher
     return {
-        "language": "en",
+        "language": "en" if of.params.glue.source != "local" else None,  # of other rows nobody said it
         "library_name": "transformers" if of.is_bert else "onnx",
         "pipeline_tag": "text-classification",
         "tags": ["onnx", "text-classification", *([] if of.is_teacher else ["distillation"])],

@@ -2,6 +2,7 @@
 
 from statistics import mean
 
+from tinybert.glue.scoring import retention
 from tinybert.glue.tasks import TASKS
 from tinybert.report.fronts import System, row_ms, systems_by_cost
 from tinybert.report.results import Results, majority_score, student_of
@@ -71,11 +72,12 @@ def best_students(results: Results, task: str) -> dict[str, System]:
 def _choice_row(results: Results, task: str, need: str, system: System, with_latency: bool) -> tuple[str, ...]:
     evaluation, metric = f"{task}-{student_of(results.params, system.model)}", TASKS[task].headline
     teacher, majority = (results.value("evaluate", evaluation, who, metric) for who in ("teacher", "majority"))
+    kept = retention(system.score, teacher, majority)
     size_mb, teacher_mb = _size_mb(results, task, system.model, system.form), _size_mb(results, task, "teacher", "fp32")
     time_ms, teacher_ms = row_ms(results, task, system.model, system.form), row_ms(results, task, "teacher", "fp32")
     return (
         task, need, system.model, system.form, score(system.score),
-        percent(_share(system.score, teacher, 0.0), 0), percent(_share(system.score, teacher, majority), 0),
+        *(percent(kept[of], 0) for of in ("plain", "above_majority")),
         fixed(size_mb, 2), times(teacher_mb, size_mb),
         *((fixed(time_ms, 3), times(teacher_ms, time_ms)) if with_latency else ()),
     )  # fmt: skip
@@ -85,11 +87,6 @@ def _size_mb(results: Results, task: str, model: str, form: str) -> float | None
     if model not in results.params.quantization.models:
         return None
     return results.value("quantize", f"{task}-{model}", form, "size_mb", "raw")
-
-
-def _share(reached: float, teacher: float, floor: float) -> float | None:
-    """Of the teacher's lead over `floor`; None where it has none."""
-    return (reached - floor) / (teacher - floor) if teacher > floor else None
 
 
 def verdict(results: Results) -> list[str]:

@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="a file of studies/, without .yaml")
     parser.add_argument("--tasks", nargs="+", help="some of the study's tasks only")
-    parser.add_argument("--seeds", type=int, help="how many, in place of the study's number")
+    parser.add_argument("--seeds", type=at_least_one, help="how many, in place of the study's number")
     options = parser.parse_args()
     try:
         print(conduct(options.name, tasks=options.tasks, seeds=options.seeds))
@@ -27,6 +27,14 @@ def main() -> None:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit("interrupted: say it again to go on; what is finished is kept")
+
+
+def at_least_one(text: str) -> int:
+    """A number of seeds; argparse tells what is none."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def conduct(name: str, *, tasks: list[str] | None, seeds: int | None) -> str:

@@ -21,11 +21,10 @@ from tinybert.files import read_json, write_json
 from tinybert.glue.tasks import TASKS
 from tinybert.params import check_params
 from tinybert.schema import Params
-from tinybert.studies.study import Study
+from tinybert.studies.study import REPEATS, Study
 
 DIGEST_DIGITS = 10
-NOT_CODE_OF_STAGES = ("report", "studies")  # packages that change no answer
-REPEATS = {"evaluate": "repeat_task_distill"}  # the stage that a further seed of a student is measured by
+NOT_CODE_OF_STAGES = ("release", "report", "studies")  # packages that change no answer
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,13 @@ def run(experiment: Experiment) -> None:
 def finished() -> dict[str, str]:
     """digest -> name of the experiments that there are, whatever commit they began at."""
     command = [sys.executable, "-m", "dvc", "exp", "list", "--all-commits", "--name-only"]
-    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    return {name.rsplit("-", 1)[1]: name for name in listed if "-" in name}
+    listed = subprocess.run(command, capture_output=True, text=True)
+    if listed.returncode:
+        reason = " ".join(listed.stderr.split()) or "no reason given"
+        raise UserError(
+            f"dvc exp list failed: {reason}; a study needs the project's git repository with its .dvc folder"
+        )
+    return {name.rsplit("-", 1)[1]: name for name in listed.stdout.split() if "-" in name}
 
 
 def answers(study: Study, experiment: Experiment, found_as: str, task: str) -> Iterator[tuple[int, Predictions]]:
@@ -104,13 +108,13 @@ def answers(study: Study, experiment: Experiment, found_as: str, task: str) -> I
     for number, seed in enumerate(experiment.seeds):
         file = f"{REPEATS[stage]}/{instance}-{seed}" if number else f"{stage}/{instance}"
         try:
-            content = dvc.api.read(f"reports/predictions/{file}.json", rev=found_as)
+            found = read_predictions(dvc.api.read(f"reports/predictions/{file}.json", rev=found_as))[system]
         except Exception as error:
             raise UserError(
                 f"experiment {found_as}: its answers {file} cannot be read ({' '.join(str(error).split())}); remove it "
                 f"(dvc exp remove {found_as}) and run the study again"
             ) from None
-        yield seed, read_predictions(content)[system]
+        yield seed, found
 
 
 def _overrides(
@@ -122,12 +126,15 @@ def _overrides(
         yield f"glue.tasks=[{','.join(glue_tasks)}]"
         yield f"glue.students=[{student}]"
         yield f"quantization.models=[teacher,{student}]"
+    elif student not in params.domain.students:
+        raise UserError(f"params.yaml: domain.students lacks {student}, which the study compares; add it")
     if student not in params.general.students:
         yield f"general.students=[{','.join((*params.general.students, student))}]"
     if study.repeat == "student":
         yield f"glue.further_seeds=[{','.join(map(str, seeds[1:]))}]"
     else:
         yield f"seed={seeds[0]}"
+        yield "glue.further_seeds=[]"
     for text in (*study.set, *study.variants[variant].set):
         text = text.replace("{student}", student)
         yield from [text.replace("{task}", task) for task in glue_tasks] if "{task}" in text else [text]

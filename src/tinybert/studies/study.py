@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
@@ -15,6 +15,8 @@ from tinybert.schema_fields import AboveZero, Name, Positive, Section, Text, tup
 
 FOLDER = Path("studies")
 RELATIONS = ("beats", "equals", "not_below")
+REPEATS = {"evaluate": "repeat_task_distill"}  # the stage that measures a further seed of a student
+Measured = Annotated[str, Field(pattern=r"^[a-z_]+/[^/:]+:[a-z0-9_{}]+$")]
 
 
 class Variant(Section):
@@ -22,7 +24,7 @@ class Variant(Section):
 
     set: tuple_of(Text) = ()
     student: Name | None = None
-    measured: Text | None = None
+    measured: Measured | None = None
 
 
 class Claim(Section):
@@ -59,17 +61,19 @@ class Study(Section):
     tasks: GLUE tasks, or what `evaluate_domain` measures. measured: <stage>/<instance>:<system> of the answers, where
     {task} and {student} are filled in; the stages that write them are run. repeat: what a further seed repeats: the
     student's task distillation, or the pipeline, teacher and all. set: overrides of every variant; {task} in one
-    gives one for each task. The first variant is what the others are shown against.
+    gives one for each task. one_training: the variants are forms of one trained model, so that of one seed the rows are
+    all the chance there is. The first variant is what the others are shown against.
     """
 
     question: Text
     source: Text
     tasks: tuple_of(Name, min_length=1)
     student: Name
-    measured: Text = "evaluate/{task}-{student}:student"
+    measured: Measured = "evaluate/{task}-{student}:student"
     repeat: Literal["student", "pipeline"] = "student"
     seeds: Positive = 3
     margin: AboveZero = 0.01
+    one_training: bool = False
     set: tuple_of(Text) = ()
     variants: dict[Name, Variant] = Field(min_length=2)
     claims: tuple_of(Claim, min_length=1)
@@ -83,6 +87,13 @@ class Study(Section):
             for task in claim.tasks or ():
                 if task not in self.tasks:
                     raise ValueError(f"claims name the task {task}; there are {', '.join(self.tasks)}")
+        return self
+
+    @model_validator(mode="after")
+    def _repeats_are_measured(self) -> "Study":
+        stages = {self.measured_of(name).split("/")[0] for name in self.variants}
+        if self.repeat == "student" and (others := stages - set(REPEATS)):
+            raise ValueError(f"repeat: student measures by {', '.join(REPEATS)}, not {', '.join(others)}; say pipeline")
         return self
 
     def measured_of(self, variant: str) -> str:

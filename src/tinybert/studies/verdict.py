@@ -4,11 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
+import numpy as np
+
+from tinybert.errors import UserError
 from tinybert.evaluation.bootstrap import paired_interval
 from tinybert.evaluation.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions
 from tinybert.studies.study import Claim, Study
 
 HOLDS, FAILS, OPEN = "holds here", "fails here", "this budget cannot tell"
+SAME = "the same answers: nothing changed"
 
 Measured = Mapping[tuple[str, str], Mapping[int, Predictions]]  # (task, variant) -> seed -> answers
 
@@ -46,11 +50,18 @@ def spread(values: Sequence[float]) -> float | None:
 
 
 def difference(first: Mapping[int, Predictions], second: Mapping[int, Predictions], *, seed: int) -> Difference:
-    """Of two variants by the answers of the same seeds to the same rows: paired bootstrap over both."""
-    some = next(iter(first.values()))
-    sign = -1 if some.metric in LOWER_IS_BETTER else 1
+    """Of two variants by the answers of the same seeds to the same rows: paired bootstrap over both.
+
+    UserError where the rows of a seed are not the same.
+    """
+    for number, found in first.items():
+        if not np.array_equal(found.labels, second[number].labels):
+            raise UserError(f"seed {number}: the variants were measured on different rows; remove their experiments")
+    metric = next(iter(first.values())).metric
+    sign = -1 if metric in LOWER_IS_BETTER else 1
     pairs = ([found.predictions for found in answers.values()] for answers in (first, second))
-    interval = paired_interval(ROW_METRICS[some.metric], *pairs, some.labels, seed=seed)
+    labels = [found.labels for found in first.values()]
+    interval = paired_interval(ROW_METRICS[metric], *pairs, labels, seed=seed)
     low, high = sorted(sign * interval[end] for end in ("low", "high"))
     return Difference(sign * (mean(scores(first)) - mean(scores(second))), low, high)
 
@@ -77,4 +88,14 @@ def findings(study: Study, measured: Measured, *, tasks: Sequence[str], seed: in
             if task in tasks:
                 first, second = (measured[task, variant] for variant in (claim.variant, claim.other))
                 found = difference(first, second, seed=seed)
-                yield Finding(claim, task, found, verdict(claim.relation, found, study.margin))
+                told = verdict(claim.relation, found, study.margin)
+                yield Finding(claim, task, found, told if study.one_training else trained_apart(first, second, told))
+
+
+def trained_apart(first: Mapping[int, Predictions], second: Mapping[int, Predictions], told: str) -> str:
+    """The verdict on variants that were each trained: rows alone, of one seed, tell nothing of the chance in training,
+    and equal answers say that a setting was not in use.
+    """
+    if all(np.array_equal(found.predictions, second[seed].predictions) for seed, found in first.items()):
+        return SAME
+    return told if len(first) > 1 else OPEN
