@@ -20,8 +20,8 @@ def test_over_rows_it_is_that_of_a_binomial():
 
 
 def test_over_seeds_their_spread_counts():
-    # One seed loses everything, the other nothing: of two draws a quarter has the mean -1, a quarter 0, .5 from the middle.
-    # Of two seeds that is widened by t / 1.96 = 12.706 / 1.96, and by sqrt(2), for the deviation is of a sample.
+    # One seed loses everything, the other nothing: of two draws a quarter has the mean -1, a quarter 0, .5 from the
+    # middle. Of two seeds that is widened by t / 1.96 = 12.706 / 1.96, and by sqrt(2), as of a sample.
     labels, wrong = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
     found = paired_interval(ACCURACY, [wrong, labels], [labels, labels], [labels, labels], seed=0)
     half = 0.5 * 12.706 / 1.96 * 2**0.5
@@ -29,7 +29,7 @@ def test_over_seeds_their_spread_counts():
 
 
 def test_seeds_are_paired():
-    # Each pair differs in one of 50 rows, the two pairs in all: seeds drawn for each side would give -9 to 9, not .02 · 9
+    # Each pair differs in one of 50 rows, the two pairs in all: seeds drawn for each side would give -9 to 9
     labels, wrong = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
     nearly = [np.where(np.arange(50) == 0, 1 - answers, answers) for answers in (wrong, labels)]
     found = paired_interval(ACCURACY, nearly, [wrong, labels], [labels, labels], seed=0)

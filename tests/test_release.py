@@ -200,7 +200,7 @@ def test_a_card_tells_data_teacher_recipe_scores_and_limits(tmp_path, monkeypatc
         "- Of the training rows: 100.0 %, each with 2 variations drawn (substitution)",
         "| general distillation | attention 1, hidden 1, embedding 1 | uniform | 4 | 7 | 64 | 0.002 |",
         "| task, phase 1 | attention 1, hidden 1, embedding 1 | uniform | 3 | 7 | 32 | 0.0005 |",
-        "| task, phase 2 | prediction 1, T 1 | uniform | 2 | 7 | 32 | 0.0003 |",
+        "| task, phase 2 | prediction 1, T 1 |  | 2 | 7 | 32 | 0.0003 |",
         "| majority guess | 0.250 | 0.250 | – | – | – |",
         "| teacher | 0.750 | 0.750 | – | – | – |",
         "| qdq | 0.500 | 0.500 | 99.8 % | -0.010 to +0.002 | 1.50 |",
@@ -237,7 +237,7 @@ def test_collapse_and_sparsity_are_told(tmp_path, monkeypatch):
     _, body = card(tmp_path, of)
     assert "**Collapsed: fp32, dynamic, qdq, qoperator gives one answer" in body
     assert "Pruned: 50.0 % of the weights" in body
-    assert "| pruning | prediction 1, T 1 | uniform | 2 | 7 | 32 | 0.0003 |" in body
+    assert "| pruning | prediction 1, T 1 |  | 2 | 7 | 32 | 0.0003 |" in body
 
 
 def test_a_bilstm_is_not_said_to_load_with_transformers(tmp_path, monkeypatch):
@@ -294,7 +294,7 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     front, body = parts((folder / "README.md").read_text())
     assert front["pipeline_tag"] == "fill-mask"
     assert "| student | 8.00 | 8.00 | 0.100 | 0.200 | 0.300 | 2.500 |" in body
-    assert "| domain distillation | hard 1, prediction 1, T 2 | uniform | 4 | 7 | 64 | 0.001 |" in body
+    assert "| domain distillation | hard 1, prediction 1, T 2 |  | 4 | 7 | 64 | 0.001 |" in body
     (code,) = blocks(body)
     (ours,) = best_answers(
         load_model(folder), tokenizer, [prompt_batch(["The capital of France is [MASK]."], tokenizer)]

@@ -4,24 +4,9 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-RESULT_PATHS = (
-    "src",
-    "stages",
-    "dvc.yaml",
-    "params.yaml",
-    "requirements.txt",
-)  # metrics and reports are results themselves
-PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "datasets",
-    "onnx",
-    "onnxruntime",
-    "numpy",
-    "scikit-learn",
-)
+# metrics and reports are results themselves
+RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "onnx", "onnxruntime", "numpy")
 
 
 def head_revision() -> str:

@@ -14,11 +14,8 @@ from tinybert.release.recipe import params_of
 from tinybert.release.sources import corpus_source, hub_names, model_source, task_source, teacher_source
 from tinybert.report.table import ABSENT, Table, fixed, markdown_body, percent, score
 
-HUB_METRICS = {
-    "matthews": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-}  # where the Hub's name is another
+# where the Hub's name is another
+HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 EXAMPLES = ("The shop was closed.", "It was shut.")
 WITH_TRANSFORMERS = """```python
 from transformers import pipeline
