@@ -121,6 +121,7 @@ def test_an_unknown_study_names_the_known(project):
         ("beats", 0.001, 0.05, HOLDS),
         ("beats", -0.001, 0.05, OPEN),
         ("beats", -0.05, -0.001, FAILS),
+        ("beats", 0.0, 0.0, FAILS),
         ("equals", -0.009, 0.009, HOLDS),
         ("equals", -0.009, 0.02, OPEN),
         ("equals", 0.011, 0.02, FAILS),

@@ -30,19 +30,21 @@ def variants_table(study: Study, measured: Measured, *, tasks: Sequence[str], se
     return Table("Variants", columns, rows, names=3, note=note)
 
 
-def claims_table(found: Sequence[Finding]) -> Table:
-    """Each published claim, what was published, what was found here."""
+def claims_table(found: Sequence[Finding], *, with_published: bool) -> Table:
+    """Each published claim and what was found here; with_published: and the figures that it was published with."""
     rows = [
         (
             f"{finding.claim.variant} {finding.claim.relation.replace('_', ' ')} {finding.claim.other}",
             finding.task,
-            finding.claim.published,
+            *([finding.claim.published] if with_published else []),
             finding.verdict,
             *_difference_cells(finding.difference),
         )
         for finding in found
     ]
-    return Table("Claims", ("claim", "task", "published", "verdict", "difference", "95 %"), rows, names=4)
+    published = ("published",) if with_published else ()
+    columns = ("claim", "task", *published, "verdict", "difference", "95 %")
+    return Table("Claims", columns, rows, names=3 + with_published)
 
 
 def write_result(
@@ -56,12 +58,13 @@ def write_result(
     seed: int,
 ) -> str:
     """Writes reports/studies/<name>.md and .svg; returns the tables as text for the terminal."""
-    tables = variants_table(study, measured, tasks=tasks, seed=seed), claims_table(found)
+    variants = variants_table(study, measured, tasks=tasks, seed=seed)
     panels = {task: {variant: scores(measured[task, variant]) for variant in study.variants} for task in tasks}
     margin = f"Equal and not below: by a margin of {study.margin:g}.\n" if _needs_margin(study) else ""
     parts = [
         f"# {study.question}\n\nPublished: {study.source}\n",
-        *map(as_markdown, tables),
+        as_markdown(variants),
+        as_markdown(claims_table(found, with_published=True)),
         margin,
         f"![A dot a seed, a stroke at the mean]({name}.svg)\n",
         f"## Experiments\n\nBy `make study NAME={name}`; each variant is `dvc exp run` with these, over params.yaml:\n",
@@ -70,7 +73,7 @@ def write_result(
     for ending, text in {"md": "\n".join(filter(None, parts)), "svg": dot_chart(study.question, panels)}.items():
         with atomic_file(RESULTS / f"{name}.{ending}") as handle:
             handle.write(text)
-    return "\n".join([study.question, "", *map(as_text, tables)])
+    return "\n".join([study.question, "", as_text(variants), as_text(claims_table(found, with_published=False))])
 
 
 def _needs_margin(study: Study) -> bool:

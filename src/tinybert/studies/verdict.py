@@ -69,10 +69,10 @@ def difference(first: Mapping[int, Predictions], second: Mapping[int, Prediction
 def verdict(relation: str, found: Difference, margin: float) -> str:
     """By the whole interval: beats: above 0; equals: within ± margin; not_below: above -margin.
 
-    It fails when the whole interval contradicts: below 0, beyond the margin on one side, below -margin.
+    It fails when the whole interval contradicts: not above 0, beyond the margin on one side, below -margin.
     """
     if relation == "beats":
-        holds, fails = found.low > 0, found.high < 0
+        holds, fails = found.low > 0, found.high <= 0
     elif relation == "equals":
         holds = -margin < found.low and found.high < margin
         fails = found.low > margin or found.high < -margin
