@@ -3,13 +3,14 @@
 # make lint    style and types                make coverage    how much of src the tests run
 # make study NAME=layer_maps   a published comparison (studies/), run and judged here
 # make bench   speed and memory, ours against a plain reference   (BENCH="--data local/glue --vocabulary .../vocab.txt")
+# make compare experiments side by side, where they differ
 # make ui      MLflow's page on this machine  make profile NAME=minilm   another scale's params.yaml
 # make ask Q="The capital city of France is [MASK]."   what teacher and domain students answer
 PYTHON ?= python3
 VENV := .venv
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test test-long coverage lint bench ui ask profile study
+.PHONY: setup setup-dev repro test test-long coverage lint bench compare ui ask profile study
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -42,6 +43,9 @@ test-long: setup-dev
 
 lint: setup-dev
 	ruff check . && ruff format --check . && mypy
+
+compare: setup
+	@dvc exp show --only-changed --drop '/|[.]yaml|Created|Executor|State'
 
 ui: setup
 	mlflow ui --host 127.0.0.1 --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlflow.db}

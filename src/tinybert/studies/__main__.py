@@ -43,7 +43,10 @@ def conduct(name: str, *, tasks: list[str] | None, seeds: int | None) -> str:
     tasks = study.choose_tasks(tasks, params)
     planned = experiments.plan(name, study, params, tasks=tasks, seeds=seeds or study.seeds)
     found_as = experiments.finished()
-    missing = {experiment.digest: experiment for experiment in planned if experiment.digest not in found_as}
+    missing: dict[str, experiments.Experiment] = {}
+    for experiment in planned:
+        if experiment.digest not in found_as:
+            missing.setdefault(experiment.digest, experiment)  # variants of the same settings are one experiment
     print(f"{len(planned)} experiments, {len(missing)} to run: {', '.join(e.variant for e in missing.values()) or '-'}")
     for experiment in missing.values():
         experiments.run(experiment)
