@@ -68,12 +68,22 @@ def write_result(
         margin,
         f"![A dot a seed, a stroke at the mean]({name}.svg)\n",
         f"## Experiments\n\nBy `make study NAME={name}`; each variant is `dvc exp run` with these, over params.yaml:\n",
-        "".join(f"- {experiment.variant}: `{' '.join(experiment.overrides)}`\n" for experiment in experiments),
+        "".join(
+            f"- {', '.join(names)}: `{' '.join(overrides)}`\n" for overrides, names in _variants(experiments).items()
+        ),
     ]
     for ending, text in {"md": "\n".join(filter(None, parts)), "svg": dot_chart(study.question, panels)}.items():
         with atomic_file(RESULTS / f"{name}.{ending}") as handle:
             handle.write(text)
     return "\n".join([study.question, "", as_text(variants), as_text(claims_table(found, with_published=False))])
+
+
+def _variants(experiments: Sequence[Experiment]) -> dict[tuple[str, ...], list[str]]:
+    """overrides -> the variants that are measured with them."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for experiment in experiments:
+        found.setdefault(experiment.overrides, []).append(experiment.variant)
+    return found
 
 
 def _needs_margin(study: Study) -> bool:
