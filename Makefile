@@ -45,7 +45,7 @@ lint: setup-dev
 	ruff check . && ruff format --check . && mypy
 
 compare: setup
-	@dvc exp show --only-changed --drop '/|[.]yaml|Created|Executor|State'
+	@dvc exp show --only-changed --drop '.*/|metrics|.*yaml|Created|Executor|State'
 
 ui: setup
 	mlflow ui --host 127.0.0.1 --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlflow.db}
