@@ -86,11 +86,11 @@ def train(
 ) -> list[Point]:
     """Trains `student` and what the objective learns in place; returns the loss curve.
 
-    `title` names the run on the progress bar. The teacher is in evaluation mode and without gradient; `kept_for` makes
-    of it one whose answers are kept, if the run takes an epoch at least. `pruner_for` makes, from the number of steps,
-    what prunes the student meanwhile. `on_point` gets each point of the curve at once. With a `checkpoint` an
-    interrupted run goes on, to the same weights bit for bit while the same answers are kept. Under a launcher each
-    process takes its part of every batch. Without any loss nothing is trained. UserError when a loss is not finite.
+    `title`: on the progress bar. The teacher is in evaluation mode and without gradient; `kept_for` makes of it one whose
+    answers are kept, if the run takes an epoch at least. `pruner_for` makes, from the number of steps, what prunes the
+    student meanwhile. `on_point` gets each point of the curve at once. With a `checkpoint` an interrupted run goes on,
+    to the same weights bit for bit while the same answers are kept. Under a launcher each process takes its part of
+    every batch. Without any loss nothing is trained. UserError when a loss is not finite.
     """
     steps = total_steps(batches, settings.training)
     if not objective.weights or not steps:
@@ -118,9 +118,7 @@ def train(
         norm = _update(distiller, optimizer, accelerator, pruner, step, max_norm=settings.optimizer.max_gradient_norm)
         recorder.add(epoch, settings.training.learning_rate * factor, terms, norm)
         if checkpoint and checkpoint.is_due:
-            recorder.refuse_faults()
-            pruning = pruner.tensors() if pruner else {}
-            checkpoint.save(training_state(module, optimizer) | recorder.tensors() | pruning, recorder.facts())
+            _save(checkpoint, module, optimizer, recorder, pruner)
     recorder.bar.close()
     student.eval()
     return recorder.curve
@@ -134,6 +132,13 @@ def _refuse_long_rows(batches: Batches, *models: BertModel | None) -> None:
 def _set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * factor
+
+
+def _save(checkpoint: Checkpoint, module: nn.Module, optimizer, recorder: Recorder, pruner: "Pruner | None") -> None:
+    """What _resume restores; UserError instead where a step was not finite."""
+    recorder.refuse_faults()
+    pruning = pruner.tensors() if pruner else {}
+    checkpoint.save(training_state(module, optimizer) | recorder.tensors() | pruning, recorder.facts())
 
 
 def _resume(
