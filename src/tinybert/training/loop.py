@@ -86,11 +86,11 @@ def train(
 ) -> list[Point]:
     """Trains `student` and what the objective learns in place; returns the loss curve.
 
-    `title`: on the progress bar. The teacher is in evaluation mode and without gradient; `kept_for` makes of it one whose
-    answers are kept, if the run takes an epoch at least. `pruner_for` makes, from the number of steps, what prunes the
-    student meanwhile. `on_point` gets each point of the curve at once. With a `checkpoint` an interrupted run goes on,
-    to the same weights bit for bit while the same answers are kept. Under a launcher each process takes its part of
-    every batch. Without any loss nothing is trained. UserError when a loss is not finite.
+    The teacher is in evaluation mode and without gradient; `kept_for` makes of it one whose answers are kept, if the
+    run takes an epoch at least. `pruner_for` makes, from the number of steps, what prunes the student. `on_point` gets
+    each point of the curve at once. With a `checkpoint` an interrupted run goes on, to the same weights bit for bit
+    while the same answers are kept. Under a launcher each process takes its part of every batch. Without any loss
+    nothing is trained. UserError when a loss is not finite.
     """
     steps = total_steps(batches, settings.training)
     if not objective.weights or not steps:
@@ -112,8 +112,7 @@ def train(
     for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches, first), steps - first), start=first):
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
         objective.begin_step(step)
-        factor = lr_factor(step, steps, settings.optimizer.warmup_fraction)
-        _set_learning_rates(optimizer, factor)
+        _set_learning_rates(optimizer, factor := lr_factor(step, steps, settings.optimizer.warmup_fraction))
         terms = _gradients(batch, distiller, ask, accelerator, passes=settings.training.accumulation_steps)
         norm = _update(distiller, optimizer, accelerator, pruner, step, max_norm=settings.optimizer.max_gradient_norm)
         recorder.add(epoch, settings.training.learning_rate * factor, terms, norm)
