@@ -4,8 +4,10 @@ from tinybert import paths
 from tinybert.files import write_jsonl
 from tinybert.glue.fraction import fraction_of
 from tinybert.glue.rows import read_rows
-from tinybert.glue.tasks import TASKS
+from tinybert.glue.tasks import TASKS, Task
+from tinybert.params import Declared
 from tinybert.stage import Stage, run_stage
+from tinybert.training.checkpoint import Checkpoint
 
 
 def main(stage: Stage) -> None:
@@ -13,13 +15,14 @@ def main(stage: Stage) -> None:
     params, task = stage.params, TASKS[stage.items["task"]]
     whole = read_rows(paths.glue(task.name) / "train.jsonl", task)
     rows = fraction_of(whole, params.glue[task.name].train_fraction, seed=params.seed)
-    strategy = STRATEGIES[params.augmentation.strategy]
-    augmented = strategy(rows, task, params) if params.glue[task.name].augmented_copies else rows
+    strategy, checkpoint = STRATEGIES[params.augmentation.strategy], Checkpoint.of(stage)
+    augmented = strategy(rows, task, params, checkpoint) if params.glue[task.name].augmented_copies else rows
     write_jsonl(paths.augmented(task.name), augmented)
     stage.write_metrics({"original": len(rows), "augmented": len(augmented)})
+    checkpoint.remove()
 
 
-def substituted(rows: list[dict], task, params) -> list[dict]:
+def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Checkpoint | None = None) -> list[dict]:
     """The rows with words substituted by the teacher's masked LM and by word vectors."""
     from tinybert.augment.substitution import Settings, substitute
     from tinybert.augment.word_vectors import word_vectors
@@ -45,11 +48,12 @@ def substituted(rows: list[dict], task, params) -> list[dict]:
         tokenizer=load_tokenizer(paths.TOKENIZER),
         vectors=word_vectors(substitution.word_vectors, paths.corpus("general", "train"), seed=params.seed),
         seed=params.seed,
+        checkpoint=checkpoint,
     )
 
 
-def sampled(rows: list[dict], task, params) -> list[dict]:
-    """The rows with words masked, replaced by others of their part of speech, and cut to n-grams."""
+def sampled(rows: list[dict], task: Task, params: Declared, _checkpoint: Checkpoint | None = None) -> list[dict]:
+    """The rows with words masked, replaced by others of their part of speech, and cut to n-grams: seconds of work."""
     from tinybert.augment.sampling import Settings, sample
 
     sampling = params.augmentation.sampling

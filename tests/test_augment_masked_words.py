@@ -22,6 +22,7 @@ from tinybert.corpus.tokenizer import train_tokenizer
 from tinybert.errors import UserError
 from tinybert.models.activations import Wanted
 from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.training.checkpoint import Checkpoint
 
 CORPUS = "black birds saw rivers while seven brown horses quietly crossed old wooden bridges near green fields 7 , ."
 CPU = torch.device("cpu")
@@ -40,12 +41,13 @@ def model(tokenizer):
     )
 
 
-def ask(texts, model, tokenizer, max_pieces=10, **changes):
+def ask(texts, model, tokenizer, max_pieces=10, checkpoint=None, **changes):
     defaults = {"top_k": 4, "batch_tokens": 30, "second_segment": True, "keep_word": False, "precision": "float32"}
     sentences = read_sentences(texts, tokenizer, max_pieces=max_pieces)
     queries = [(sentence, word) for sentence in sentences for word in sentence.words]
     settings = SimpleNamespace(**defaults | changes)
-    return list(likely_words(queries, settings=settings, masked_lm=model, tokenizer=tokenizer))
+    found = likely_words(queries, settings=settings, masked_lm=model, tokenizer=tokenizer, checkpoint=checkpoint)
+    return list(found)
 
 
 @pytest.fixture
@@ -82,6 +84,25 @@ def test_each_distinct_query_is_asked_once(model, tokenizer, seen):
     assert len(rows) == len(set(rows)) == 6  # 3 words of one sentence in two spellings, 3 of the other
     assert len(answers) == 9
     assert answers[:3] == answers[3:6] != answers[6:]
+
+
+def test_an_interrupted_run_asks_only_what_was_not_answered(model, tokenizer, seen, tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+    undisturbed = ask([CORPUS], model, tokenizer, batch_tokens=1)
+    asked = len(seen)  # each word is a batch
+    spy = masked_words.masked_states
+
+    def killed_at_the_fifth(masked_lm, packed):
+        if len(seen) == asked + 4:
+            raise KeyboardInterrupt
+        return spy(masked_lm, packed)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(masked_words, "masked_states", killed_at_the_fifth)
+        ask([CORPUS], model, tokenizer, batch_tokens=1, checkpoint=Checkpoint(tmp_path, lambda: "run"))
+    resumed = ask([CORPUS], model, tokenizer, batch_tokens=1, checkpoint=Checkpoint(tmp_path, lambda: "run"))
+    assert resumed == undisturbed
+    assert len(seen) == 2 * asked  # four before, the rest after
 
 
 def test_the_second_segment_ends_where_the_positions_do(model, tokenizer, seen):

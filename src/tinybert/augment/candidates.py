@@ -8,10 +8,17 @@ from tinybert.augment.masked_words import likely_words
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.augment.words import Sentence, in_case_of
 from tinybert.models.bert import MaskedLM
+from tinybert.training.checkpoint import Checkpoint
 
 
 def replacement_candidates(
-    sentences: Sequence[Sentence], *, settings, masked_lm: MaskedLM, tokenizer: Tokenizer, vectors: WordVectors
+    sentences: Sequence[Sentence],
+    *,
+    settings,
+    masked_lm: MaskedLM,
+    tokenizer: Tokenizer,
+    vectors: WordVectors,
+    checkpoint: Checkpoint | None = None,
 ) -> list[list[list[str]]]:
     """For each sentence, for each of its words, at most `settings.top_k` words that may stand in its place.
 
@@ -22,7 +29,7 @@ def replacement_candidates(
     """
     single = [(sentence, word) for sentence in sentences for word in sentence.words if word.pieces == 1]
     several = {word.spelling for sentence in sentences for word in sentence.words if word.pieces > 1}
-    likely = likely_words(single, settings=settings, masked_lm=masked_lm, tokenizer=tokenizer)
+    likely = likely_words(single, settings=settings, masked_lm=masked_lm, tokenizer=tokenizer, checkpoint=checkpoint)
     near = vectors.nearest(sorted(several), settings.top_k)
     return [
         [

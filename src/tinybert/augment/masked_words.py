@@ -20,6 +20,7 @@ from tinybert.augment.words import Sentence, Word, is_plain_word
 from tinybert.models.bert import Layer, MaskedLM, SelfAttention
 from tinybert.precision import refuse_missing_bfloat16
 from tinybert.progress import progress_bar
+from tinybert.training.checkpoint import Checkpoint
 
 Query = tuple[Sentence, Word]  # a sentence and the word that is hidden in it
 
@@ -51,18 +52,23 @@ class Packed:
 
 
 def likely_words(
-    queries: Sequence[Query], *, settings, masked_lm: MaskedLM, tokenizer: Tokenizer
+    queries: Sequence[Query],
+    *,
+    settings,
+    masked_lm: MaskedLM,
+    tokenizer: Tokenizer,
+    checkpoint: Checkpoint | None = None,
 ) -> Iterator[list[str]]:
     """For each query the `settings.top_k` likeliest whole words, in the order of the queries.
 
     settings.keep_word: whether the hidden word may be among them. settings.precision: float32, or bfloat16 for the
-    layers' arithmetic; the ranking is always float32. settings.batch_tokens: of one forward pass. UserError where the
-    hardware lacks bfloat16.
+    layers' arithmetic; the ranking is always float32. settings.batch_tokens: of one forward pass. With a `checkpoint`
+    an interrupted run goes on where it was. UserError where the hardware lacks bfloat16.
     """
     asked: dict[tuple[bytes, int], Query] = {}
     for query in queries:
         asked.setdefault(_key(query), query)
-    found = _answers(list(asked.values()), settings=settings, masked_lm=masked_lm.eval(), tokenizer=tokenizer)
+    found = _answers(list(asked.values()), settings, masked_lm.eval(), tokenizer, checkpoint)
     answers = dict(zip(asked, found, strict=True))
     return (answers[_key(query)] for query in queries)
 
@@ -74,7 +80,9 @@ def _key(query: Query) -> tuple[bytes, int]:
 
 
 @torch.no_grad()
-def _answers(queries: list[Query], *, settings, masked_lm: MaskedLM, tokenizer: Tokenizer) -> list[list[str]]:
+def _answers(
+    queries: list[Query], settings, masked_lm: MaskedLM, tokenizer: Tokenizer, checkpoint: Checkpoint | None
+) -> list[list[str]]:
     device = next(masked_lm.parameters()).device
     pieces = [tokenizer.id_to_token(index) or "" for index in range(masked_lm.config.vocab_size)]
     words = np.flatnonzero([is_plain_word(piece) for piece in pieces])
@@ -84,14 +92,27 @@ def _answers(queries: list[Query], *, settings, masked_lm: MaskedLM, tokenizer: 
     questions = [_question(query, tokenizer, settings.second_segment, masked_lm.config) for query in queries]
     encoder = in_precision(masked_lm, settings.precision)
     score = _word_scorer(masked_lm, torch.from_numpy(words).to(device))
-    answers = np.empty((len(queries), count), dtype=np.int32)
-    with progress_bar(total=len(queries), desc="masked words", unit=" words") as progress:
-        for indices in batches_by_length([len(question.ids) for question in questions], settings.batch_tokens):
+    batches = list(batches_by_length([len(question.ids) for question in questions], settings.batch_tokens))
+    answers, first = _resume(checkpoint, np.zeros((len(queries), count), dtype=np.int32))
+    done = sum(map(len, batches[:first]))
+    with progress_bar(total=len(queries), initial=done, desc="masked words", unit=" words") as progress:
+        for number, indices in enumerate(batches[first:], start=first):
+            if checkpoint and checkpoint.is_due:
+                checkpoint.save({"answers": torch.from_numpy(answers)}, {"step": number})
             hidden = masked_states(encoder, pack([questions[index] for index in indices], device))
             hidden_words = None if settings.keep_word else own[indices].to(device)
             answers[indices] = words[best_columns(score(hidden.float()), hidden_words, count).cpu().numpy()]
             progress.update(len(indices))
     return [[pieces[index] for index in answer] for answer in answers]
+
+
+def _resume(checkpoint: Checkpoint | None, answers: np.ndarray) -> tuple[np.ndarray, int]:
+    """The answers that an interrupted run had found, and the number of the first batch that it had not asked."""
+    saved = checkpoint.load() if checkpoint else None
+    if saved is None:
+        return answers, 0
+    tensors, facts = saved
+    return tensors["answers"].numpy(), facts["step"]
 
 
 def in_precision(masked_lm: MaskedLM, precision: str) -> MaskedLM:

@@ -12,6 +12,7 @@ from tinybert.augment.words import Sentence, read_sentences
 from tinybert.glue.tasks import Task
 from tinybert.models.bert import MaskedLM
 from tinybert.seeds import stream
+from tinybert.training.checkpoint import Checkpoint
 
 BATCH_TOKENS = 2048  # of the masked LM: among the fastest of those tried on a CPU; changes nothing else
 
@@ -47,18 +48,25 @@ def substitute(
     tokenizer: Tokenizer,
     vectors: WordVectors,
     seed: int,
+    checkpoint: Checkpoint | None = None,
 ) -> list[dict]:
     """Each row, as it is, followed by its distinct variations; these keep its keys and gain "augmented": True.
 
     Of a pair first the one, then the other sentence is varied, `settings.copies` times each. A row's variations
     depend on its text, `seed` and its number alone, not on the batch size or the rows around it; in bfloat16 up to
-    candidates that are almost equally likely. UserError where the hardware lacks bfloat16.
+    candidates that are almost equally likely. With a `checkpoint` the masked LM's pass, which is nearly all of the
+    time, goes on where it was interrupted. UserError where the hardware lacks bfloat16.
     """
     max_pieces = min(settings.max_length_tokens, masked_lm.config.max_position_embeddings) - 2
     texts = dict.fromkeys(row[column] for row in rows for column in task.columns)
     sentences = read_sentences(texts, tokenizer, max_pieces=max_pieces)
     candidates = replacement_candidates(
-        sentences, settings=settings, masked_lm=masked_lm, tokenizer=tokenizer, vectors=vectors
+        sentences,
+        settings=settings,
+        masked_lm=masked_lm,
+        tokenizer=tokenizer,
+        vectors=vectors,
+        checkpoint=checkpoint,
     )
     material = dict(zip(texts, zip(sentences, candidates, strict=True), strict=True))
     augmented = []
