@@ -28,6 +28,15 @@ def test_over_seeds_their_spread_counts():
     assert found == pytest.approx({"low": -0.5 - half, "high": -0.5 + half}, rel=1e-3)
 
 
+def test_the_chance_of_rows_is_not_counted_as_that_of_seeds():
+    # Three seeds, each wrong on 40 of 400 rows, but not on the same: alike, so that rows are all the chance there is.
+    # 120 rows lower the mean by a third each, with a standard error of sqrt(.3 · .7 / 400) / 3 = .0076.
+    labels, rows = np.zeros(400, dtype=np.int64), np.arange(400)
+    predictions = [((rows >= first) & (rows < first + 40)).astype(np.int64) for first in (0, 40, 80)]
+    found = paired_interval(ACCURACY, predictions, [labels] * 3, [labels] * 3, seed=0)
+    assert found == pytest.approx({"low": -0.1 - 1.96 * 0.0076, "high": -0.1 + 1.96 * 0.0076}, abs=0.002)
+
+
 def test_seeds_are_paired():
     # Each pair differs in one of 50 rows, the two pairs in all: seeds drawn for each side would give -9 to 9
     labels, wrong = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
