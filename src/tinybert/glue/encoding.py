@@ -65,7 +65,7 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
     texts = [tuple(row[column] for column in task.columns) for row in rows]
     encodings = tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in texts])
     tokenizer.no_truncation()
-    label_type = np.float32 if task.labels is None else np.int64
+    label_type = np.float32 if task.is_regression else np.int64
     labelled = bool(rows) and "label" in rows[0]
     return Encoded(
         input_ids=[np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
