@@ -78,7 +78,7 @@ def test_classifier_equals_hugging_face(hugging_face):
 def test_scores_are_q_times_k_over_root_d_from_the_weights():
     model, example = masked_lm(), batch(positions=torch.arange(1))
     found = model(example, Wanted(frozenset({0}), frozenset({1})))
-    layer = model.bert.encoder["layer"][0].attention["self"]
+    layer = model.bert.encoder.layer[0].attention.self
     lengths = example.mask.sum(1).tolist()
     states = found.hidden[0].detach().double().numpy()
     weights = {name: part.detach().double().numpy() for name, part in layer.named_parameters()}
@@ -95,7 +95,7 @@ def test_scores_are_q_times_k_over_root_d_from_the_weights():
 def test_queries_keys_and_values_are_those_of_the_weights():
     model, example = masked_lm(), batch(positions=torch.arange(1))
     found = model(example, Wanted(frozenset({0}), qkv=frozenset({1})))
-    layer = model.bert.encoder["layer"][0].attention["self"]
+    layer = model.bert.encoder.layer[0].attention.self
     for name, part in (("query", found.queries), ("key", found.keys), ("value", found.values)):
         expected = found.hidden[0] @ getattr(layer, name).weight.T + getattr(layer, name).bias
         assert torch.allclose(part[1], expected, atol=1e-6)
@@ -151,8 +151,8 @@ def test_real_tokens_find_their_way_out_of_padding_and_back():
 def test_nothing_above_the_highest_wanted_layer_is_computed():
     model = masked_lm(TEACHER)
     calls = []
-    for number, layer in enumerate(model.bert.encoder["layer"], start=1):
-        for part in (layer.attention["self"].value, layer.output):
+    for number, layer in enumerate(model.bert.encoder.layer, start=1):
+        for part in (layer.attention.self.value, layer.output):
             part.register_forward_hook(lambda *_, number=number: calls.append(number))
     model(batch(), Wanted(frozenset({2}), frozenset({1}), logits=False))
     assert calls == [1, 1, 2, 2]

@@ -49,7 +49,7 @@ class AttentionOperator(torch.autograd.Function):
 class ServedAttention(SelfAttention):
     """Self-attention that is exported as one operator."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: None) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None) -> Tensor:
         """As SelfAttention's; scores are never given."""
         return AttentionOperator.apply(query, key, value, mask[:, 0, 0].int(), self.heads)
 
@@ -59,10 +59,10 @@ class ServedLastLayer(Layer):
 
     def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerWanted) -> tuple[Tensor, Exposed]:
         """(batch, length, width) -> (batch, 1, width)."""
-        attend, first = self.attention["self"], hidden[:, :1]
+        attend, first = self.attention.self, hidden[:, :1]
         context = attend.over(real, attend.query(first), attend.key(hidden), attend.value(hidden))
-        attended = self.attention["output"](context, first)
-        return self.output(F.gelu(self.intermediate["dense"](attended)), attended), Exposed(None)
+        attended = self.attention.output(context, first)
+        return self.output(F.gelu(self.intermediate.dense(attended)), attended), Exposed(None)
 
 
 class LogitsFromTensors(nn.Module):
@@ -107,9 +107,9 @@ def _served(model: SequenceClassifier | BiLstmClassifier) -> SequenceClassifier 
     """A copy with the same weights that computes the same logits with less work."""
     served = copy.deepcopy(model).cpu().float()
     if isinstance(served, SequenceClassifier):
-        layers = served.bert.encoder["layer"]
+        layers = served.bert.layers
         for layer in layers:
-            layer.attention["self"].__class__ = ServedAttention
+            layer.attention.self.__class__ = ServedAttention
         layers[-1].__class__ = ServedLastLayer
     return served
 
