@@ -37,7 +37,7 @@ def run(objective, student, teacher, example):
 def test_asks_only_for_what_its_losses_read():
     hard = Objective(Imitation({"hard": 1.0}), STUDENT)
     assert hard.student_wants == Wanted()
-    assert hard.teacher_wants is None
+    assert hard.teacher_wants == Wanted(logits=False)
     top = Objective(Imitation({"value_relation": 1.0, "cosine": 1.0}, relation_heads=3), STUDENT, TEACHER)
     assert top.student_wants == Wanted(frozenset({2}), qkv=frozenset({2}), logits=False)
     assert top.teacher_wants == Wanted(frozenset({4}), qkv=frozenset({4}), logits=False)

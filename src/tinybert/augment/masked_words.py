@@ -47,7 +47,7 @@ class Packed:
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """(questions, length) of each block."""
-        return [tuple(ids.shape) for ids, _ in self.blocks]
+        return [(ids.shape[0], ids.shape[1]) for ids, _ in self.blocks]
 
 
 def likely_words(
@@ -106,7 +106,8 @@ def in_precision(masked_lm: MaskedLM, precision: str) -> MaskedLM:
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
     """Indices of all rows, shortest first, in batches of at most `batch_tokens` tokens, one row at least."""
-    batch, tokens = [], 0
+    batch: list[np.intp] = []
+    tokens = 0
     for index in np.argsort(lengths, kind="stable"):
         if batch and tokens + lengths[index] > batch_tokens:
             yield np.array(batch)
@@ -125,7 +126,8 @@ def pack(questions: Sequence[Question], device: torch.device) -> Packed:
     for _, group in groupby(questions, key=lambda question: len(question.ids)):
         alike = list(group)
         parts = ([question.ids for question in alike], [question.segments for question in alike])
-        blocks.append(tuple(torch.from_numpy(np.stack(part)).to(device) for part in parts))
+        ids, segments = (torch.from_numpy(np.stack(part)).to(device) for part in parts)
+        blocks.append((ids, segments))
     return Packed(blocks, masked.to(device))
 
 

@@ -30,6 +30,12 @@ class Encoded:
         return len(self.input_ids)
 
     @property
+    def gold(self) -> np.ndarray:
+        """The labels, of rows that have some."""
+        assert self.labels is not None
+        return self.labels
+
+    @property
     def lengths(self) -> np.ndarray:
         """Tokens of each row: (rows,) int64."""
         return np.array([len(ids) for ids in self.input_ids])
@@ -44,8 +50,8 @@ class Encoded:
 
     def first(self, rows: int) -> "Encoded":
         """The first `rows` rows, under the same numbers."""
-        of_rows = (None if values is None else values[:rows] for values in (self.labels, self.varied))
-        return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], *of_rows)
+        labels, varied = (None if values is None else values[:rows] for values in (self.labels, self.varied))
+        return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], labels, varied)
 
     def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """All rows once, neighbours in length together: (indices, batch) pairs for evaluation.

@@ -50,6 +50,12 @@ class Activations:
     values: dict[int, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
 
+    @property
+    def wanted_logits(self) -> Tensor:
+        """The logits, of a pass of which they were wanted."""
+        assert self.logits is not None
+        return self.logits
+
 
 @dataclass(frozen=True)
 class Targets(Activations):
@@ -127,6 +133,12 @@ class Batch:
     labels: Tensor | None = None
     positions: Tensor | None = None
     numbers: Tensor | None = None
+
+    @property
+    def gold(self) -> Tensor:
+        """The labels, of a batch that has some."""
+        assert self.labels is not None
+        return self.labels
 
     @cached_property
     def real(self) -> RealTokens:

@@ -347,7 +347,7 @@ class MaskedLM(BertModel):
         self.initialise()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        assert batch.positions is not None  # text always says which of its tokens are predicted, if none
+        assert batch.positions is not None  # of text that nothing is predicted of no logits are wanted
         predicted = batch.real.at(hidden, batch.positions)
         return self.cls.predictions(predicted, self.bert.embeddings.word_embeddings.weight)
 

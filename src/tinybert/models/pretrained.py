@@ -8,7 +8,7 @@ from tinybert.errors import UserError
 from tinybert.hub import hub_folder
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.folder import (
-    Model,
+    OneModel,
     architecture_of,
     label_names,
     model_config,
@@ -62,8 +62,8 @@ def load_finetuned(folder: str | Path) -> SequenceClassifier:
 
 
 def _with_weights(
-    build: Callable[[], Model], folder: Path, *, optional: tuple[str, ...] = ()
-) -> tuple[Model, set[str]]:
+    build: Callable[[], OneModel], folder: Path, *, optional: tuple[str, ...] = ()
+) -> tuple[OneModel, set[str]]:
     """The model that `build` makes with the checkpoint's weights, and the names of all it holds.
 
     It may lack what `optional` begins.

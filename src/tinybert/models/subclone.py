@@ -7,8 +7,10 @@ with which the student's own inputs give what the teacher has there. It starts f
 was dropped and for teacher layers left out, and needs no gradient.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -132,7 +134,7 @@ def _kept_directions(states: list[Tensor], width: int) -> tuple[Tensor, Tensor]:
     The basis spans the principal directions of the states, for they lose least, and is turned within them until its
     columns lie as near as they can to those dimensions: a layer norm scales each dimension by itself.
     """
-    moments = sum(_moments(part) / len(part) for part in states)  # (teacher width, teacher width)
+    moments = reduce(operator.add, (_moments(part) / len(part) for part in states))  # (teacher width, teacher width)
     residual = moments.diagonal().topk(width).indices.sort().values
     if width == len(moments):
         return residual, torch.eye(width, device=moments.device)
@@ -244,8 +246,9 @@ def _head_maps(
     of_query, of_key = _paired_directions(query, key, width)
     of_value, of_output = _paired_directions(context, output, width)
     scale = (width / query.shape[-1]) ** 0.25  # q·k is divided by √width; both share the difference
-    maps = tuple(_side_by_side(part, chosen, heads[1]) for part in (of_query * scale, of_key * scale, of_value))
-    return maps, (output @ of_output).transpose(0, 1).flatten(1)
+    cuts = (of_query * scale, of_key * scale, of_value)
+    query_map, key_map, value_map = (_side_by_side(part, chosen, heads[1]) for part in cuts)
+    return (query_map, key_map, value_map), (output @ of_output).transpose(0, 1).flatten(1)
 
 
 def _by_head(values: Tensor, heads: int) -> Tensor:
