@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tinybert.errors import UserError
 from tinybert.models.activations import RealTokens, Wanted
-from tinybert.models.bert import Bert, BertConfig
-from tinybert.models.folder import load_classifier, load_model, save_model
+from tinybert.models.bert import Bert, BertConfig, MaskedLM, SequenceClassifier
+from tinybert.models.folder import load_bert, load_classifier, load_model, load_task_model, save_model
 
 EVERYTHING = Wanted(frozenset(range(3)), frozenset({1, 2}))
 
@@ -191,6 +192,30 @@ def test_unusable_folders_are_told_apart(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors: absent"):
         load_model(tmp_path)
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    for kind, model in (("lm", masked_lm()), ("classifier", classifier())):
+        (tmp_path / kind).mkdir()
+        save_model(model, tmp_path / kind)
+    assert isinstance(load_bert(MaskedLM, tmp_path / "lm"), MaskedLM)
+    assert isinstance(load_task_model(tmp_path / "classifier"), SequenceClassifier)
+    with pytest.raises(UserError, match="classifier: holds a BertForSequenceClassification, a BertForMaskedLM is need"):
+        load_bert(MaskedLM, tmp_path / "classifier")
+    with pytest.raises(UserError, match="lm: holds a BertForMaskedLM, a classifier is needed"):
+        load_task_model(tmp_path / "lm")
+
+
+def test_a_folder_without_all_weights_is_refused(tmp_path):
+    save_model(classifier(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name: part for name, part in weights.items() if "classifier" not in name}, tmp_path / "model.safetensors"
+    )
+    with pytest.raises(UserError, match=r"lacks classifier\.bias and 1 more weights"):
+        load_model(tmp_path)
+    model = load_classifier(tmp_path, ("a", "b"), pair=False)  # which gets a new head
+    assert torch.equal(model.bert.pooler.dense.weight, weights["bert.pooler.dense.weight"])
 
 
 def test_damaged_folders_have_one_line(tmp_path):

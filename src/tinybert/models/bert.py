@@ -304,7 +304,6 @@ class BertModel(nn.Module, ABC):
 
     architecture: str
     model_type = "bert"
-    encoder_prefix = "bert."  # of the names of all weights but the head's
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

@@ -100,7 +100,6 @@ class BiLstmClassifier(nn.Module):
 
     architecture = "BiLstmForSequenceClassification"
     model_type = "bilstm"
-    encoder_prefix = "encoder."  # of the names of all weights but the head's
 
     def __init__(self, config: BiLstmConfig, labels: tuple[str, ...], *, pair: bool) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from tinybert.models.bert import BertConfig, BertModel, MaskedLM, SequenceClassi
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 
 REGRESSION_LABEL = "score"
+HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
 NO_WEIGHTS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # older checkpoints count positions in one
 SHARES = (
     "hidden_dropout_prob",
@@ -127,20 +128,27 @@ def load_weights(build: Callable[[], OneModel], folder: str | Path, *, head: boo
     if not path.is_file():
         raise UserError(f"{path}: absent; a model folder holds config.json and model.safetensors")
     stored = read_weights(path)
-    empty = without_memory(build)
-    wanted = {name for name in empty.state_dict() if head or name.startswith(empty.encoder_prefix)}
-    if missing := sorted(wanted - stored.keys()):
-        raise UserError(f"{path}: lacks {len(missing)} weights, the first is {missing[0]}; save the model again")
-    refuse_other_shapes(path, stored, {name: shape for name, shape in empty.state_dict().items() if name in wanted})
-    model = build()
-    model.load_state_dict({name: stored[name] for name in wanted}, strict=head)
-    return model
+    if head:
+        return with_weights(build, stored, path)
+    encoder = {name: tensor for name, tensor in stored.items() if not name.startswith(HEADS)}
+    return with_weights(build, encoder, path, optional=HEADS)
 
 
-def without_memory(build: Callable[[], OneModel]) -> OneModel:
-    """The model with the shapes of its weights alone: they are compared before a mistaken config.json takes memory."""
+def with_weights(
+    build: Callable[[], OneModel], stored: dict[str, Tensor], path: Path, *, optional: tuple[str, ...] = ()
+) -> OneModel:
+    """The model that `build` makes with the weights `stored` in `path`; what `optional` begins may be missing there.
+
+    UserError where one is missing or has another shape, before a mistaken config.json takes memory.
+    """
     with torch.device("meta"):
-        return build()
+        shapes = build().state_dict()
+    if missing := sorted(name for name in shapes.keys() - stored.keys() if not name.startswith(optional)):
+        raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights of that model; get it again")
+    _refuse_other_shapes(path, stored, shapes)
+    model = build()
+    model.load_state_dict(model.state_dict() | {name: stored[name] for name in shapes.keys() & stored.keys()})
+    return model
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -157,7 +165,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return stored
 
 
-def refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def _refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     """UserError where a stored tensor has not the shape that config.json makes of it."""
     for name in (name for name in wanted if name in stored):  # in the model's order
         found, expected = tuple(stored[name].shape), tuple(wanted[name].shape)
