@@ -290,9 +290,8 @@ def _refuse_unfit(imitation: Imitation, student: Config, teacher: Config) -> Non
             "both must use one tokenizer: start the student at random or from a folder with the teacher's vocabulary"
         )
     for name in imitation.weights.keys() & set(SCORE_LOSSES):
-        assert isinstance(student, BertConfig) and isinstance(
-            teacher, BertConfig
-        )  # no other's recipe may ask for scores
+        # A recipe without heads may not ask for scores.
+        assert isinstance(student, BertConfig) and isinstance(teacher, BertConfig)
         heads = student.num_attention_heads, teacher.num_attention_heads
         if heads[0] != heads[1]:
             raise UserError(
