@@ -250,8 +250,9 @@ class Bert(nn.Module):
         hidden = self.embeddings.of(batch)
         if 0 in want.hidden:
             found.hidden[0] = hidden
-        last = len(self.layers) if want.logits else want.top_layer
-        for number, layer in enumerate(self.layers[:last], start=1):
+        layers = self.layers
+        last = len(layers) if want.logits else want.top_layer
+        for number, layer in enumerate(layers[:last], start=1):
             is_read = want.logits or number < last or number in want.hidden
             hidden, exposed = layer(hidden, real, LayerWanted(is_read, number in want.scores, number in want.qkv))
             if number in want.scores:
