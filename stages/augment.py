@@ -28,7 +28,8 @@ def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Chec
     from tinybert.augment.word_vectors import word_vectors
     from tinybert.corpus.tokenizer import load_tokenizer
     from tinybert.models.activations import best_device
-    from tinybert.models.folder import load_model
+    from tinybert.models.bert import MaskedLM
+    from tinybert.models.folder import load_bert
 
     substitution = params.augmentation.substitution
     return substitute(
@@ -44,7 +45,7 @@ def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Chec
             max_length_tokens=params.glue[task.name].max_length_tokens,
             precision=params.precision,
         ),
-        masked_lm=load_model(paths.TEACHER).to(best_device()),
+        masked_lm=load_bert(MaskedLM, paths.TEACHER).to(best_device()),
         tokenizer=load_tokenizer(paths.TOKENIZER),
         vectors=word_vectors(substitution.word_vectors, paths.corpus("general", "train"), seed=params.seed),
         seed=params.seed,

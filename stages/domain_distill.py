@@ -5,7 +5,8 @@ import torch
 from tinybert import paths
 from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.models.folder import load_model
+from tinybert.models.bert import MaskedLM
+from tinybert.models.folder import load_bert
 from tinybert.objective import Imitation, Objective
 from tinybert.recipe import training_of
 from tinybert.stage import Stage, run_stage
@@ -18,9 +19,9 @@ def main(stage: Stage) -> None:
     params, name = stage.params, stage.items["student"]
     source = paths.student("general", name)
 
-    def train_domain(**hooks) -> Trained:
+    def train_domain(**hooks) -> Trained[MaskedLM]:
         torch.manual_seed(params.seed)
-        teacher, student = load_model(paths.TEACHER), load_model(source)
+        teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, source)
         objective = Objective(Imitation.of(params, name, "domain"), student.config, teacher.config)
         objective.load(source)
         curve = train_on_text(

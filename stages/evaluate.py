@@ -4,15 +4,15 @@ from tinybert import paths
 from tinybert.evaluation.glue import compare_on_splits
 from tinybert.evaluation.predictions import save_predictions
 from tinybert.glue.tasks import TASKS
-from tinybert.models.folder import load_model
+from tinybert.models.folder import load_task_model
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
     """Scores both models on each dev split of the task (MNLI has two)."""
     task, name = TASKS[stage.items["task"]], stage.items["student"]
-    teacher = load_model(paths.task_model(task.name, "teacher"))
-    student = load_model(paths.task_model(task.name, name))
+    teacher = load_task_model(paths.task_model(task.name, "teacher"))
+    student = load_task_model(paths.task_model(task.name, name))
     limit = stage.params.glue[task.name].max_length_tokens
     metrics, answers = compare_on_splits(student, teacher, task, max_length_tokens=limit)
     save_predictions(paths.predictions(stage.name, stage.instance), answers)

@@ -10,7 +10,7 @@ from tinybert.evaluation.predictions import save_predictions
 from tinybert.evaluation.quiz import answered, best_answers, load_questions, quiz_batches, quiz_scores
 from tinybert.files import atomic_folder, write_json
 from tinybert.models.bert import MaskedLM
-from tinybert.models.folder import copy_model, load_model
+from tinybert.models.folder import copy_model, load_bert
 from tinybert.models.history import read_history
 from tinybert.release.domain_card import write_domain_card
 from tinybert.stage import Stage, run_stage
@@ -30,7 +30,7 @@ def main(stage: Stage) -> None:
     prompts = quiz_batches(questions, tokenizer)
 
     source = paths.student("domain", name)
-    teacher, student = load_model(paths.TEACHER), load_model(source)
+    teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, source)
     torch.manual_seed(params.seed)
     models = {"teacher": teacher, "student": student, "untrained": MaskedLM(student.config)}
     metrics = {

@@ -7,8 +7,7 @@ from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.glue import evaluate
 from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
-from tinybert.models.bert import SequenceClassifier
-from tinybert.models.folder import load_classifier
+from tinybert.models.folder import Classifier, load_classifier
 from tinybert.models.teacher import finetuned_teacher, refuse_unfit_recipes
 from tinybert.objective import Imitation, Objective
 from tinybert.params import load_params
@@ -27,7 +26,7 @@ def main(stage: Stage) -> None:
         for split in ("train", task.dev_splits[0])
     )
 
-    def fine_tune(**hooks) -> Trained:
+    def fine_tune(**hooks) -> Trained[Classifier]:
         """For the given number of epochs; no model is selected, the last step counts."""
         torch.manual_seed(params.seed)
         teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
@@ -39,13 +38,13 @@ def main(stage: Stage) -> None:
         )
         return Trained(teacher, objective, curve)
 
-    def take(**hooks) -> Trained:
+    def take(**hooks) -> Trained[Classifier]:
         teacher = finetuned_teacher(settings.finetuned_teacher, task, vocab_size=tokenizer.get_vocab_size())
         refuse_long_rows(teacher)
         refuse_unfit_recipes(load_params().used_students, teacher.config, stages=("intermediate", "prediction"))
         return Trained(teacher, gold_labels(teacher), [])
 
-    def refuse_long_rows(teacher: SequenceClassifier) -> None:
+    def refuse_long_rows(teacher: Classifier) -> None:
         for rows in (train, dev):
             teacher.config.refuse_longer(int(rows.lengths.max()), f"glue.{task.name}.max_length_tokens")
 
@@ -57,7 +56,7 @@ def main(stage: Stage) -> None:
     )
 
 
-def gold_labels(teacher: SequenceClassifier) -> Objective:
+def gold_labels(teacher: Classifier) -> Objective:
     """The objective of fine-tuning, which learns nothing beside the teacher."""
     return Objective(Imitation({"hard": 1.0}), teacher.config)
 

@@ -5,7 +5,8 @@ import torch
 from tinybert import paths
 from tinybert.corpus.blocks import Blocks
 from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.models.folder import load_model
+from tinybert.models.bert import MaskedLM
+from tinybert.models.folder import Model, load_bert
 from tinybert.models.start import start_student
 from tinybert.models.teacher import refuse_unfit_recipes
 from tinybert.objective import Imitation, Objective
@@ -20,8 +21,8 @@ def main(stage: Stage) -> None:
     """Starts the student by its recipe and trains it with the losses of its general stage."""
     params, name = stage.params, stage.items["student"]
 
-    def train_general(**hooks) -> Trained:
-        teacher, blocks = load_model(paths.TEACHER), Blocks.open(paths.blocks("general", "train"))
+    def train_general(**hooks) -> Trained[Model]:
+        teacher, blocks = load_bert(MaskedLM, paths.TEACHER), Blocks.open(paths.blocks("general", "train"))
         refuse_unfit_recipes(load_params().used_students, teacher.config)
         torch.manual_seed(params.seed)
         started = start_student(params.students[name], teacher, sample=lambda: sample_batches(blocks))

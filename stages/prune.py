@@ -13,8 +13,8 @@ from tinybert.glue.fraction import fraction_of
 from tinybert.glue.rows import read_rows
 from tinybert.glue.scoring import score
 from tinybert.glue.tasks import TASKS
-from tinybert.models.bert import BertModel
-from tinybert.models.folder import load_model
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.folder import Classifier, load_bert, load_model, load_task_model
 from tinybert.objective import Imitation, Objective
 from tinybert.stage import Stage, run_stage
 from tinybert.training.result import Trained, train_and_save
@@ -30,17 +30,17 @@ def main(stage: Stage) -> None:
     params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
     settings, percent, source = params.glue[task.name], stage.items["sparsity"], paths.task_model(task.name, name)
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
-    train, dev = (read_rows(folder / f"{split}.jsonl", task) for split in ("train", task.dev_splits[0]))
-    train = fraction_of(train, settings.train_fraction, seed=params.seed)
-    train, dev = (encode(rows, task, tokenizer, max_length_tokens=settings.max_length_tokens) for rows in (train, dev))
-    student, teacher = load_model(source), load_model(paths.task_model(task.name, "teacher"))
+    whole, dev_rows = (read_rows(folder / f"{split}.jsonl", task) for split in ("train", task.dev_splits[0]))
+    chosen = (fraction_of(whole, settings.train_fraction, seed=params.seed), dev_rows)
+    train, dev = (encode(rows, task, tokenizer, max_length_tokens=settings.max_length_tokens) for rows in chosen)
+    student, teacher = load_task_model(source), load_bert(SequenceClassifier, paths.task_model(task.name, "teacher"))
 
     def pruner_for(steps: int) -> Pruner:
         ramp_steps = max(1, round(params.pruning.ramp_share * steps))
         criterion = PRUNERS[params.pruning.criterion]
         return criterion(student, target=int(percent) / 100, schedule=params.pruning.schedule, ramp_steps=ramp_steps)
 
-    def train_pruned(**hooks) -> Trained:
+    def train_pruned(**hooks) -> Trained[Classifier]:
         torch.manual_seed(params.seed)
         objective = Objective(Imitation.of(params, name, "prediction"), student.config, teacher.config)
         objective.load(source)
@@ -59,11 +59,11 @@ def main(stage: Stage) -> None:
         )
         return Trained(student, objective, curve)
 
-    def measure(model: BertModel) -> dict:
-        answers = Predictions(task.headline, dev.labels, predict(model, dev, task))
+    def measure(model: Classifier) -> dict:
+        answers = Predictions(task.headline, dev.gold, predict(model, dev, task))
         save_predictions(paths.predictions(stage.name, stage.instance), {"student": answers})
         reached = {"target": int(percent) / 100, "sparsity": linear_sparsity(load_model(target))}
-        scores = score(task, answers.predictions, dev.labels)
+        scores = score(task, answers.predictions, dev.gold)
         return reached | {"dev": scores, "size_mb": file_sizes_mb(target / "model.safetensors")}
 
     target = paths.task_model(task.name, f"{name}_pruned{percent}")

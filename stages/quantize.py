@@ -11,7 +11,7 @@ from tinybert.evaluation.predictions import save_predictions
 from tinybert.files import atomic_folder, read_json, write_json
 from tinybert.glue.encoding import read_examples
 from tinybert.glue.tasks import TASKS
-from tinybert.models.folder import copy_model, load_model
+from tinybert.models.folder import Classifier, copy_model, load_task_model
 from tinybert.models.history import read_history
 from tinybert.release.task_card import TaskModel, write_task_card
 from tinybert.stage import Stage, run_stage
@@ -30,7 +30,7 @@ def main(stage: Stage) -> None:
         for split in ("train", task.dev_splits[0])
     )
     feeds = calibration_feeds(train, examples=calibration.examples, batch_size=calibration.batch_size, seed=params.seed)
-    model = load_model(paths.task_model(task.name, name))
+    model = load_task_model(paths.task_model(task.name, name))
     model.config.refuse_longer(settings.latency.length_tokens, "quantization.latency.length_tokens")
     with atomic_folder(paths.final(task.name, name)) as folder:
         copy_model(paths.task_model(task.name, name), folder)
@@ -59,7 +59,7 @@ def main(stage: Stage) -> None:
     stage.write_metrics(metrics | {"search": {"sum_of_single_moves": sum(plan.costs.values()), "left_in_float": left}})
 
 
-def about(stage: Stage, model, scores: dict) -> TaskModel:
+def about(stage: Stage, model: Classifier, scores: dict) -> TaskModel:
     """What the card says of the model. scores: of its ONNX forms."""
     task, name = TASKS[stage.items["task"]], stage.items["model"]
     data = read_json(paths.metrics("prepare_glue", task.name))

@@ -1,5 +1,6 @@
 """Task distillation of a student once more with another seed: how far a score is chance."""
 
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,7 +9,7 @@ from tinybert.evaluation.glue import compare_on_splits
 from tinybert.evaluation.predictions import save_predictions
 from tinybert.glue.tasks import TASKS
 from tinybert.launch import is_main_process
-from tinybert.models.folder import load_model
+from tinybert.models.folder import load_task_model
 from tinybert.stage import Stage, run_stage
 from tinybert.training.checkpoint import Checkpoint
 from tinybert.training.result import save_trained
@@ -18,16 +19,16 @@ from tinybert.training.task_distill import distil
 def main(stage: Stage) -> None:
     """Runs both phases from the same general student and with the same teacher; keeps scores and answers alone."""
     task, name, seed = TASKS[stage.items["task"]], stage.items["student"], int(stage.items["seed"])
-    settings = {"params": stage.params, "task": task, "name": name, "seed": seed}
+    run = partial(distil, params=stage.params, task=task, name=name, seed=seed)
     checkpoints = {phase: Checkpoint.of(stage, phase=phase) for phase in ("intermediate", "prediction")}
     with TemporaryDirectory() as folder:
         general, between = paths.student("general", name), Path(folder) / "intermediate"
-        first = distil("intermediate", general, checkpoint=checkpoints["intermediate"], **settings)
+        first = run("intermediate", general, checkpoint=checkpoints["intermediate"])
         save_trained(first.model, first.objective, between)
-        student = distil("prediction", between, checkpoint=checkpoints["prediction"], **settings).model
+        student = run("prediction", between, checkpoint=checkpoints["prediction"]).model
     if not is_main_process():
         return
-    teacher = load_model(paths.task_model(task.name, "teacher"))
+    teacher = load_task_model(paths.task_model(task.name, "teacher"))
     limit = stage.params.glue[task.name].max_length_tokens
     metrics, answers = compare_on_splits(student, teacher, task, max_length_tokens=limit)
     save_predictions(paths.predictions(stage.name, stage.instance), answers)

@@ -232,9 +232,9 @@ def test_a_tolerance_of_zero_leaves_all_in_float(models, tmp_path, form):
 def test_the_search_finds_the_sensitive_part(tmp_path):
     model = trained()
     with torch.no_grad():  # two inputs that cancel, far larger than the rest: 255 steps are too few for the others
-        model.bert.pooler["dense"].weight[:, 0] = 3.0
-        model.bert.encoder["layer"][-1].output.LayerNorm.bias[0] += 300.0
-        model.bert.pooler["dense"].bias -= 900.0
+        model.bert.pooler.dense.weight[:, 0] = 3.0
+        model.bert.encoder.layer[-1].output.LayerNorm.bias[0] += 300.0
+        model.bert.pooler.dense.bias -= 900.0
     export_onnx(model, tmp_path / "fp32.onnx")
     plan = planned(tmp_path / "fp32.onnx", smoothing=0.0, tolerance=0.01)
     assert plan.in_float == ("/model/dense/Gemm",)
@@ -255,9 +255,9 @@ def test_smoothing_factors_by_hand():
 def test_smoothing_mends_a_channel_far_larger_than_the_rest(tmp_path):
     model = trained()
     with torch.no_grad():
-        norm, inner = model.bert.encoder["layer"][0].attention["output"].LayerNorm, model.bert.encoder["layer"][0]
+        norm, inner = model.bert.encoder.layer[0].attention.output.LayerNorm, model.bert.encoder.layer[0]
         norm.weight[3] *= 100.0
-        inner.intermediate["dense"].weight[:, 3] /= 100.0
+        inner.intermediate.dense.weight[:, 3] /= 100.0
     export_onnx(model, tmp_path / "fp32.onnx")
     part = "/model/bert/layer.0/dense/MatMul"
     plain, smoothed = (planned(tmp_path / "fp32.onnx", smoothing=smoothing).costs[part] for smoothing in (0.0, 0.9))

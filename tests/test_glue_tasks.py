@@ -9,7 +9,7 @@ HUB_LABELS = {
     "cola": ("unacceptable", "acceptable"),
     "sst2": ("negative", "positive"),
     "mrpc": ("not_equivalent", "equivalent"),
-    "stsb": None,
+    "stsb": (),
     "qqp": ("not_duplicate", "duplicate"),
     "mnli": ("entailment", "neutral", "contradiction"),
     "qnli": ("entailment", "not_entailment"),

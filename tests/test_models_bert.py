@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tinybert.errors import UserError
 from tinybert.models.activations import RealTokens, Wanted
-from tinybert.models.bert import Bert, BertConfig
-from tinybert.models.folder import load_classifier, load_model, save_model
+from tinybert.models.bert import Bert, BertConfig, MaskedLM, SequenceClassifier
+from tinybert.models.folder import load_bert, load_classifier, load_model, load_task_model, save_model
 
 EVERYTHING = Wanted(frozenset(range(3)), frozenset({1, 2}))
 
@@ -78,7 +79,7 @@ def test_classifier_equals_hugging_face(hugging_face):
 def test_scores_are_q_times_k_over_root_d_from_the_weights():
     model, example = masked_lm(), batch(positions=torch.arange(1))
     found = model(example, Wanted(frozenset({0}), frozenset({1})))
-    layer = model.bert.encoder["layer"][0].attention["self"]
+    layer = model.bert.encoder.layer[0].attention.self
     lengths = example.mask.sum(1).tolist()
     states = found.hidden[0].detach().double().numpy()
     weights = {name: part.detach().double().numpy() for name, part in layer.named_parameters()}
@@ -95,7 +96,7 @@ def test_scores_are_q_times_k_over_root_d_from_the_weights():
 def test_queries_keys_and_values_are_those_of_the_weights():
     model, example = masked_lm(), batch(positions=torch.arange(1))
     found = model(example, Wanted(frozenset({0}), qkv=frozenset({1})))
-    layer = model.bert.encoder["layer"][0].attention["self"]
+    layer = model.bert.encoder.layer[0].attention.self
     for name, part in (("query", found.queries), ("key", found.keys), ("value", found.values)):
         expected = found.hidden[0] @ getattr(layer, name).weight.T + getattr(layer, name).bias
         assert torch.allclose(part[1], expected, atol=1e-6)
@@ -151,8 +152,8 @@ def test_real_tokens_find_their_way_out_of_padding_and_back():
 def test_nothing_above_the_highest_wanted_layer_is_computed():
     model = masked_lm(TEACHER)
     calls = []
-    for number, layer in enumerate(model.bert.encoder["layer"], start=1):
-        for part in (layer.attention["self"].value, layer.output):
+    for number, layer in enumerate(model.bert.encoder.layer, start=1):
+        for part in (layer.attention.self.value, layer.output):
             part.register_forward_hook(lambda *_, number=number: calls.append(number))
     model(batch(), Wanted(frozenset({2}), frozenset({1}), logits=False))
     assert calls == [1, 1, 2, 2]
@@ -191,6 +192,30 @@ def test_unusable_folders_are_told_apart(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors: absent"):
         load_model(tmp_path)
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    for kind, model in (("lm", masked_lm()), ("classifier", classifier())):
+        (tmp_path / kind).mkdir()
+        save_model(model, tmp_path / kind)
+    assert isinstance(load_bert(MaskedLM, tmp_path / "lm"), MaskedLM)
+    assert isinstance(load_task_model(tmp_path / "classifier"), SequenceClassifier)
+    with pytest.raises(UserError, match="classifier: holds a BertForSequenceClassification, a BertForMaskedLM is need"):
+        load_bert(MaskedLM, tmp_path / "classifier")
+    with pytest.raises(UserError, match="lm: holds a BertForMaskedLM, a classifier is needed"):
+        load_task_model(tmp_path / "lm")
+
+
+def test_a_folder_without_all_weights_is_refused(tmp_path):
+    save_model(classifier(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name: part for name, part in weights.items() if "classifier" not in name}, tmp_path / "model.safetensors"
+    )
+    with pytest.raises(UserError, match=r"lacks classifier\.bias and 1 more weights"):
+        load_model(tmp_path)
+    model = load_classifier(tmp_path, ("a", "b"), pair=False)  # which gets a new head
+    assert torch.equal(model.bert.pooler.dense.weight, weights["bert.pooler.dense.weight"])
 
 
 def test_damaged_folders_have_one_line(tmp_path):

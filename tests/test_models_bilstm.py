@@ -41,7 +41,7 @@ def rows(pair):
 def features(model, example) -> np.ndarray:
     """What the head reads."""
     read = []
-    handle = model.classifier["dense"].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    handle = model.classifier.dense.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
     model(example)
     handle.remove()
     return read[0].detach().numpy()

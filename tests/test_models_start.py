@@ -46,10 +46,10 @@ def test_start_from_teacher_layers_of_the_same_shape_copies_them():
     teacher = masked_lm(TEACHER)
     student = start(SAME_WIDTH, teacher=[1, 3]).model
     for ours, theirs in ((0, 0), (1, 2)):
-        copied, original = student.bert.encoder["layer"][ours], teacher.bert.encoder["layer"][theirs]
+        copied, original = student.bert.encoder.layer[ours], teacher.bert.encoder.layer[theirs]
         for (name, a), b in zip(copied.state_dict().items(), original.state_dict().values(), strict=True):
             assert torch.equal(a, b), name
-    assert torch.equal(student.cls["predictions"].bias, teacher.cls["predictions"].bias)
+    assert torch.equal(student.cls.predictions.bias, teacher.cls.predictions.bias)
     embeddings = [model.bert.embeddings.word_embeddings.weight for model in (student, teacher)]
     assert torch.equal(*embeddings)
     assert embeddings[0].data_ptr() != embeddings[1].data_ptr()
@@ -75,8 +75,8 @@ def test_a_bilstm_starts_from_the_teachers_word_embeddings():
 def test_start_from_a_folder(tmp_path):
     save_model(masked_lm(seed=5), tmp_path)
     student = start(NARROW, folder=str(tmp_path)).model
-    assert torch.equal(student.cls["predictions"].transform["dense"].weight,
-                       masked_lm(seed=5).cls["predictions"].transform["dense"].weight)  # fmt: skip
+    assert torch.equal(student.cls.predictions.transform.dense.weight,
+                       masked_lm(seed=5).cls.predictions.transform.dense.weight)  # fmt: skip
 
 
 def test_starts_that_do_not_fit_are_refused(tmp_path):

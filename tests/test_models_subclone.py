@@ -53,7 +53,7 @@ def planted_teacher(kept=KEPT) -> MaskedLM:
 
 def scores_by_hand(teacher: MaskedLM, sample, dimensions) -> np.ndarray:
     """(heads, tokens, tokens) float64: q·k/√(teacher's head width) in layer 1, over `dimensions` of each head."""
-    attention = teacher.bert.encoder["layer"][0].attention["self"]
+    attention = teacher.bert.encoder.layer[0].attention.self
     states = teacher(sample, Wanted(hidden=frozenset({0}), logits=False)).hidden[0]
     query, key = (
         (states.double() @ part.weight.double().T + part.bias.double()).detach().numpy().reshape(-1, 3, 8)
@@ -93,7 +93,7 @@ def test_the_energetic_dimensions_are_kept():
 def test_scores_of_kept_head_dimensions_keep_their_size():
     """Four of eight query and key dimensions hold everything: q·k over them is still divided by √8, not by √4."""
     teacher = planted_teacher()
-    attention = teacher.bert.encoder["layer"][0].attention["self"]
+    attention = teacher.bert.encoder.layer[0].attention.self
     with torch.no_grad():
         for part in (attention.query, attention.key):
             rows = part.weight.view(3, 8, 24)
@@ -119,7 +119,7 @@ def test_of_fewer_heads_the_ones_that_add_most_are_kept():
     kept = sorted([*KEPT, 0, 2, 5, 6])
     teacher = planted_teacher(kept)
     with torch.no_grad():
-        teacher.bert.encoder["layer"][0].attention["self"].value.weight.view(3, 8, 24)[1] = 0.0
+        teacher.bert.encoder.layer[0].attention.self.value.weight.view(3, 8, 24)[1] = 0.0
     config = replace(NARROW, hidden_size=16, num_attention_heads=2, num_hidden_layers=1)
     student = subclone(teacher, config, (1,), batches=text()).student
     sample = batch((14,), 14, seed=7)

@@ -91,7 +91,7 @@ def test_no_epochs_leave_the_student_as_it_is():
 def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_term():
     with pytest.raises(UserError, match=r"step 1 of 9: the hidden loss is (nan|inf)"):
         student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
-        torch.nn.init.constant_(teacher.bert.encoder["layer"][3].output.LayerNorm.weight, float("inf"))
+        torch.nn.init.constant_(teacher.bert.encoder.layer[3].output.LayerNorm.weight, float("inf"))
         objective = Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
         batches = ExampleBatches(examples(), batch_size=8, seed=7)
         train(student, objective, batches, settings(), title="test", teacher=teacher)
@@ -219,7 +219,7 @@ def spoil(student, *, step: int, value: float) -> None:
     def hook(module, inputs, output):
         return output * value if next(passes) == step else output
 
-    student.bert.encoder["layer"][-1].output.register_forward_hook(hook)
+    student.bert.encoder.layer[-1].output.register_forward_hook(hook)
 
 
 def faulty(*, step: int, value=float("nan"), checkpoint=None, epochs=70):

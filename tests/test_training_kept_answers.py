@@ -188,7 +188,7 @@ def test_a_broken_or_foreign_file_is_made_anew(tmp_path, spoil):
 def test_answers_beyond_float16_are_never_kept(tmp_path):
     teacher = classifier(TEACHER, seed=2)
     with torch.no_grad():
-        teacher.bert.encoder["layer"][1].output.LayerNorm.weight.mul_(1e6)
+        teacher.bert.encoder.layer[1].output.LayerNorm.weight.mul_(1e6)
     goal = objective({"hidden": 1.0})
     kept = KeptTeacher(
         LiveTeacher(teacher, goal, start_accelerator("float32")), AnswerStore(tmp_path, 10**8), examples()

@@ -163,7 +163,7 @@ def _go_offline() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     for module in ("huggingface_hub.constants", "datasets.config"):
         if module in sys.modules:
-            sys.modules[module].HF_HUB_OFFLINE = True
+            vars(sys.modules[module])["HF_HUB_OFFLINE"] = True
 
 
 def _reason(error: Exception) -> str:

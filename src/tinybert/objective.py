@@ -1,7 +1,9 @@
 """The λ-weighted sum of losses that a student minimises, built from params."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import torch
@@ -15,7 +17,7 @@ from tinybert.layer_map import mapped_layers
 from tinybert.layer_weights import LayerWeights
 from tinybert.models.activations import Activations, Batch, RealTokens, Targets, Wanted
 from tinybert.models.bert import BertConfig
-from tinybert.models.folder import read_weights
+from tinybert.models.folder import Config, read_weights
 
 LEARNT = "objective.safetensors"
 
@@ -52,7 +54,7 @@ class Imitation:
     map_is_new: bool = False
     projection: str = "shared"
     temperature: float = 1.0
-    relation_heads: int | None = None
+    relation_heads: int = 1
     seed: int = 0
 
     @classmethod
@@ -72,7 +74,7 @@ class Imitation:
             map_is_new=recipe.layer_map is not None,
             projection=student.projection,
             temperature=recipe.temperature or 1.0,
-            relation_heads=recipe.relation_heads,
+            relation_heads=recipe.relation_heads or 1,
             seed=params.seed,
         )
 
@@ -85,7 +87,7 @@ class Objective(nn.Module):
     `teacher_wants` say which activations its losses read at this step; nothing else needs computing.
     """
 
-    def __init__(self, imitation: Imitation, student: BertConfig, teacher: BertConfig | None = None) -> None:
+    def __init__(self, imitation: Imitation, student: Config, teacher: Config | None = None) -> None:
         super().__init__()
         self.imitation, self.weights = imitation, imitation.weights
         self.layers = student.num_hidden_layers
@@ -94,6 +96,7 @@ class Objective(nn.Module):
         self.projections = nn.ModuleDict()
         self.unused: dict[str, Tensor] = {}  # what an earlier stage learnt, kept for a later one
         if self.reads_teacher:
+            assert teacher is not None  # who has such losses has a teacher
             _refuse_unfit(imitation, student, teacher)
             self.map = _layer_weights(imitation, self.layers, teacher.num_hidden_layers)
             if self._hidden_layers() and student.hidden_size != teacher.hidden_size:
@@ -146,9 +149,9 @@ class Objective(nn.Module):
         return self._on(*LOGIT_LOSSES)
 
     @property
-    def teacher_wants(self) -> Wanted | None:
-        """What the teacher must expose at this step; None where no loss reads a teacher."""
-        return self._teacher_wants(self.map.read) if self.reads_teacher else None
+    def teacher_wants(self) -> Wanted:
+        """What the teacher must expose at this step; nothing where no loss reads a teacher."""
+        return self._teacher_wants(self.map.read)
 
     @property
     def teacher_may_want(self) -> Wanted:
@@ -181,19 +184,17 @@ class Objective(nn.Module):
         """What is worth a line in the loss curve beside the losses: the weights of a learnable map."""
         return self.map.learnt()
 
-    def forward(self, student: Activations, teacher: Activations | None, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, student: Activations, teacher: Activations, batch: Batch) -> dict[str, Tensor]:
         """The unweighted loss terms by name, each a scalar. teacher: its activations, or targets made of them."""
-        if teacher is not None and not isinstance(teacher, Targets):
-            teacher = self.targets(teacher)
-        return self._terms(student, teacher, batch)
+        return self._terms(student, teacher if isinstance(teacher, Targets) else self.targets(teacher), batch)
 
-    def _terms(self, student: Activations, targets: Targets | None, batch: Batch) -> dict[str, Tensor]:
+    def _terms(self, student: Activations, targets: Targets, batch: Batch) -> dict[str, Tensor]:
         terms = {
-            "hard": lambda: losses.hard(student.logits, batch.labels),
+            "hard": lambda: losses.hard(student.wanted_logits, batch.gold),
             "prediction": lambda: losses.prediction(
-                student.logits, targets.logits, temperature=self.imitation.temperature
+                student.wanted_logits, targets.wanted_logits, temperature=self.imitation.temperature
             ),
-            "logits": lambda: losses.logits(student.logits, targets.logits),
+            "logits": lambda: losses.logits(student.wanted_logits, targets.wanted_logits),
             "attention": lambda: self._scores(losses.attention, student, targets, batch.mask),
             "attention_kl": lambda: self._scores(losses.attention_kl, student, targets, batch.mask),
             "hidden": lambda: self._states(losses.hidden, range(1, self.layers + 1), student, targets),
@@ -207,16 +208,16 @@ class Objective(nn.Module):
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """Σ λ·term, the scalar to minimise."""
-        return sum(self.weights[name] * term for name, term in terms.items())
+        return _sum(self.weights[name] * term for name, term in terms.items())
 
     def _scores(self, loss, student: Activations, targets: Targets, mask: Tensor) -> Tensor:
-        return sum(loss(student.scores[layer], targets.scores[layer], mask) for layer in range(1, self.layers + 1))
+        return _sum(loss(student.scores[layer], targets.scores[layer], mask) for layer in range(1, self.layers + 1))
 
-    def _states(self, loss, layers, student: Activations, targets: Targets) -> Tensor:
-        return sum(loss(self._projected(student, layer), targets.hidden[layer]) for layer in layers)
+    def _states(self, loss, layers: Iterable[int], student: Activations, targets: Targets) -> Tensor:
+        return _sum(loss(self._projected(student, layer), targets.hidden[layer]) for layer in layers)
 
     def _cls(self, student: Activations, targets: Targets, real: RealTokens) -> Tensor:
-        return sum(
+        return _sum(
             losses.cls(self._project(layer, real.first(student.hidden[layer])), real.first(targets.hidden[layer]))
             for layer in self._cls_layers
         )
@@ -267,6 +268,11 @@ class Objective(nn.Module):
         self.unused |= {name: tensor for name, tensor in tensors.items() if name not in ours}
 
 
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    """Of one term at least, in their order."""
+    return reduce(operator.add, terms)
+
+
 def _layer_weights(imitation: Imitation, student_layers: int, teacher_layers: int) -> LayerWeights:
     """The layer map; where no loss reads mapped layers it is empty, and the depths need not fit."""
     if not imitation.weights.keys() & MAPPED_LOSSES:
@@ -276,7 +282,7 @@ def _layer_weights(imitation: Imitation, student_layers: int, teacher_layers: in
     return LayerWeights(layers, kind, start=imitation.map_start, seed=imitation.seed)
 
 
-def _refuse_unfit(imitation: Imitation, student: BertConfig, teacher: BertConfig) -> None:
+def _refuse_unfit(imitation: Imitation, student: Config, teacher: Config) -> None:
     """UserError where student and teacher cannot be compared by the losses that are on."""
     if student.vocab_size != teacher.vocab_size:
         raise UserError(
@@ -284,6 +290,8 @@ def _refuse_unfit(imitation: Imitation, student: BertConfig, teacher: BertConfig
             "both must use one tokenizer: start the student at random or from a folder with the teacher's vocabulary"
         )
     for name in imitation.weights.keys() & set(SCORE_LOSSES):
+        # A recipe without heads may not ask for scores.
+        assert isinstance(student, BertConfig) and isinstance(teacher, BertConfig)
         heads = student.num_attention_heads, teacher.num_attention_heads
         if heads[0] != heads[1]:
             raise UserError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
@@ -51,7 +52,7 @@ def _yaml_mistake(error: Exception) -> str:
     return _printable(" ".join(str(error).split())) or type(error).__name__
 
 
-def _line(item: dict) -> str:
+def _line(item: ErrorDetails) -> str:
     """One mistake as one line: key path, value, what is allowed."""
     key = ".".join(_shown_key(part) for part in item["loc"] if part not in KEY_TAGS)
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
@@ -111,7 +112,7 @@ class Declared:
     What is not declared in dvc.yaml raises UserError: DVC would not rerun the stage when it changes.
     """
 
-    def __init__(self, node: Any, declared: Iterable[str], path: tuple[str, ...] = ()) -> None:
+    def __init__(self, node: Any, declared: Iterable[str | tuple[str, ...]], path: tuple[str, ...] = ()) -> None:
         self._node, self._path = node, path
         self._declared = [tuple(key.split(".")) if isinstance(key, str) else key for key in declared]
 

@@ -21,8 +21,9 @@ from tinybert.schema_fields import (
     Real,
     Section,
     Share,
+    Some,
     Text,
-    tuple_of,
+    TupleOf,
 )
 
 TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
@@ -84,7 +85,7 @@ class HubCorpus(Section):
 
 
 class LocalFiles(Section):
-    files: tuple_of(Text, min_length=1)
+    files: Some[Text]
 
 
 class Corpus(Section):
@@ -101,7 +102,7 @@ class Corpus(Section):
 class Filter(Section):
     """Which documents belong to the domain."""
 
-    subjects: Annotated[dict[Name, tuple_of(Text, min_length=1)], Field(min_length=1)]
+    subjects: Annotated[dict[Name, Some[Text]], Field(min_length=1)]
     matching: Literal["whole_word", "substring"]
     ignore_case: bool
     min_hits: Positive
@@ -118,7 +119,7 @@ class Tokenize(Section):
 class Track(Section):
     """The students of a track and how they are trained."""
 
-    students: tuple_of(Name, min_length=1)
+    students: Some[Name]
     training: Training
 
 
@@ -170,13 +171,13 @@ class EmbeddedGlue(Section):
 class Glue(Section):
     """The task track."""
 
-    tasks: tuple_of(TaskName, min_length=1)
-    students: tuple_of(Name, min_length=1)
+    tasks: Some[TaskName]
+    students: Some[Name]
     source: Literal["embedded", "hub", "local"]
     hub: HubGlue
     local: LocalFolder
     embedded: EmbeddedGlue
-    further_seeds: tuple_of(Annotated[int, Field(ge=0, lt=2**32)])
+    further_seeds: TupleOf[Annotated[int, Field(ge=0, lt=2**32)]]
     kept_answers_gb: NonNegative
     cola: GlueTask | None = None
     sst2: GlueTask | None = None
@@ -243,7 +244,7 @@ class Augmentation(Section):
 class Pruning(Section):
     """Pruning of task students."""
 
-    sparsities_percent: tuple_of(Annotated[int, Field(ge=1, le=99)], min_length=1)
+    sparsities_percent: Some[Annotated[int, Field(ge=1, le=99)]]
     criterion: Literal["magnitude", "movement"]
     schedule: Literal["cubic", "linear"]
     ramp_share: Annotated[Real, Field(gt=0, le=1)]
@@ -265,7 +266,7 @@ class Search(Section):
 
 
 class Latency(Section):
-    batch_sizes: tuple_of(Positive, min_length=1)
+    batch_sizes: Some[Positive]
     length_tokens: Annotated[int, Field(ge=3, le=512)]
     dev_examples: Positive
     warmup_runs: Count
@@ -276,7 +277,7 @@ class Latency(Section):
 class Quantization(Section):
     """INT8 models and their measurement."""
 
-    models: tuple_of(Name, min_length=1)
+    models: Some[Name]
     calibration: Calibration
     search: Search
     latency: Latency
@@ -313,8 +314,8 @@ class Params(Section):
                            "glue.students, with its pruned ones,": self.task_models}.items():  # fmt: skip
             refuse_repeats(key, names)
         refuse_strangers("general.students", self.general.students, self.students, "recipes")
-        for key, track in {"domain.students": self.domain, "glue.students": self.glue}.items():
-            refuse_strangers(key, track.students, self.general.students, "general.students")
+        for key, names in {"domain.students": self.domain.students, "glue.students": self.glue.students}.items():
+            refuse_strangers(key, names, self.general.students, "general.students")
         if "teacher" in self.students:
             raise ValueError("students.teacher: teacher is the name of the teacher's model; call the student otherwise")
         if self.teacher.source == "embedded":

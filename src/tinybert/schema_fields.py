@@ -1,6 +1,6 @@
 """What all sections of the schema of params.yaml are made of."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -35,8 +35,9 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def tuple_of(item: Any, **limits: Any) -> Any:
-    return Annotated[tuple[item, ...], BeforeValidator(_as_tuple), Field(**limits)]
+Item = TypeVar("Item")
+TupleOf = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]  # a list in the file
+Some = Annotated[TupleOf[Item], Field(min_length=1)]
 
 
 class Section(BaseModel):

@@ -20,7 +20,7 @@ NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def read_lines(
-    path: str | Path, *, key: str, on_read: Callable[[int], None] = lambda size_bytes: None
+    path: str | Path, *, key: str, on_read: Callable[[int], object] = lambda size_bytes: None
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end) of a UTF-8 file; `.gz` is unpacked on the way.
 

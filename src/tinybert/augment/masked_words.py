@@ -48,7 +48,7 @@ class Packed:
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """(questions, length) of each block."""
-        return [tuple(ids.shape) for ids, _ in self.blocks]
+        return [(ids.shape[0], ids.shape[1]) for ids, _ in self.blocks]
 
 
 def likely_words(
@@ -127,7 +127,8 @@ def in_precision(masked_lm: MaskedLM, precision: str) -> MaskedLM:
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
     """Indices of all rows, shortest first, in batches of at most `batch_tokens` tokens, one row at least."""
-    batch, tokens = [], 0
+    batch: list[np.intp] = []
+    tokens = 0
     for index in np.argsort(lengths, kind="stable"):
         if batch and tokens + lengths[index] > batch_tokens:
             yield np.array(batch)
@@ -146,7 +147,8 @@ def pack(questions: Sequence[Question], device: torch.device) -> Packed:
     for _, group in groupby(questions, key=lambda question: len(question.ids)):
         alike = list(group)
         parts = ([question.ids for question in alike], [question.segments for question in alike])
-        blocks.append(tuple(torch.from_numpy(np.stack(part)).to(device) for part in parts))
+        ids, segments = (torch.from_numpy(np.stack(part)).to(device) for part in parts)
+        blocks.append((ids, segments))
     return Packed(blocks, masked.to(device))
 
 
@@ -156,7 +158,7 @@ def masked_states(masked_lm: MaskedLM, packed: Packed) -> Tensor:
     positions = torch.arange(max(length for _, length in packed.shapes), device=packed.masked.device)
     blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)
     hidden = torch.cat([block.flatten(0, 1) for block in blocks])
-    *lower, last = masked_lm.bert.encoder["layer"]
+    *lower, last = masked_lm.bert.layers
     for layer in lower:
         hidden = _layer_output(layer, hidden, hidden, packed.shapes)
     return _layer_output(last, hidden[packed.masked], hidden, packed.shapes)
@@ -164,15 +166,15 @@ def masked_states(masked_lm: MaskedLM, packed: Packed) -> Tensor:
 
 def _layer_output(layer: Layer, read: Tensor, hidden: Tensor, shapes: list[tuple[int, int]]) -> Tensor:
     """A layer's output at the tokens `read`: all of `hidden` (tokens, width), or one of each question."""
-    attend = layer.attention["self"]
+    attend = layer.attention.self
     query, key, value = attend.query(read), attend.key(hidden), attend.value(hidden)
     sizes = [rows * length for rows, length in shapes]
     read_sizes = sizes if len(read) == len(hidden) else [rows for rows, _ in shapes]
     parts = zip(query.split(read_sizes), key.split(sizes), value.split(sizes), shapes, strict=True)
     blocks = ([part.unflatten(0, (rows, -1)) for part in qkv] for *qkv, (rows, _) in parts)
     context = torch.cat([_context(attend, *block) for block in blocks])
-    attended = layer.attention["output"](context, read)
-    return layer.output(F.gelu(layer.intermediate["dense"](attended)), attended)
+    attended = layer.attention.output(context, read)
+    return layer.output(F.gelu(layer.intermediate.dense(attended)), attended)
 
 
 def _context(attend: SelfAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -187,12 +189,11 @@ def _context(attend: SelfAttention, query: Tensor, key: Tensor, value: Tensor) -
 
 def _word_scorer(masked_lm: MaskedLM, words: Tensor) -> Callable[[Tensor], Tensor]:
     """A function from hidden states (questions, width) to the logits of `words` alone (questions, words)."""
-    head = masked_lm.cls["predictions"]
+    head = masked_lm.cls.predictions
     embeddings, bias = masked_lm.bert.embeddings.word_embeddings.weight[words], head.bias[words]
 
     def score(hidden: Tensor) -> Tensor:
-        transformed = head.transform["LayerNorm"](F.gelu(head.transform["dense"](hidden)))
-        return F.linear(transformed, embeddings, bias)
+        return F.linear(head.transform(hidden), embeddings, bias)
 
     return score
 

@@ -32,7 +32,7 @@ class WordVectors:
         """words: distinct; vectors: (words, dimensions). Rows of zeros have no direction and are left out."""
         norms = np.linalg.norm(vectors, axis=1)
         kept = np.flatnonzero(norms > SMALLEST_NORM)
-        self.words = [words[index] for index in kept]
+        self.words = [words[index] for index in kept.tolist()]
         self.vectors = (vectors[kept] / norms[kept, None]).astype(np.float32)
         self._rows = {word: row for row, word in enumerate(self.words)}
 
@@ -41,7 +41,7 @@ class WordVectors:
 
         Capitals are ignored.
         """
-        neighbours = {word: [] for word in words}
+        neighbours: dict[str, list[str]] = {word: [] for word in words}
         known = [word for word in neighbours if word.lower() in self._rows]
         k = min(k, len(self.words) - 1)
         for start in range(0, len(known), QUERY_CHUNK):

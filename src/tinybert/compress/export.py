@@ -17,7 +17,7 @@ from tinybert.compress.latency import open_session, predict
 from tinybert.files import atomic_file
 from tinybert.models.activations import Batch, RealTokens
 from tinybert.models.bert import BertConfig, Exposed, Layer, LayerWanted, SelfAttention, SequenceClassifier
-from tinybert.models.bilstm import BiLstmClassifier
+from tinybert.models.folder import Classifier
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 17  # the first with LayerNormalization as one operator
@@ -49,7 +49,7 @@ class AttentionOperator(torch.autograd.Function):
 class ServedAttention(SelfAttention):
     """Self-attention that is exported as one operator."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: None) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None) -> Tensor:
         """As SelfAttention's; scores are never given."""
         return AttentionOperator.apply(query, key, value, mask[:, 0, 0].int(), self.heads)
 
@@ -59,16 +59,16 @@ class ServedLastLayer(Layer):
 
     def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerWanted) -> tuple[Tensor, Exposed]:
         """(batch, length, width) -> (batch, 1, width)."""
-        attend, first = self.attention["self"], hidden[:, :1]
+        attend, first = self.attention.self, hidden[:, :1]
         context = attend.over(real, attend.query(first), attend.key(hidden), attend.value(hidden))
-        attended = self.attention["output"](context, first)
-        return self.output(F.gelu(self.intermediate["dense"](attended)), attended), Exposed(None)
+        attended = self.attention.output(context, first)
+        return self.output(F.gelu(self.intermediate.dense(attended)), attended), Exposed(None)
 
 
 class LogitsFromTensors(nn.Module):
     """The classifier behind plain tensors, as a graph has them."""
 
-    def __init__(self, model: SequenceClassifier) -> None:
+    def __init__(self, model: Classifier) -> None:
         super().__init__()
         self.model = model
 
@@ -77,9 +77,7 @@ class LogitsFromTensors(nn.Module):
         return self.model(batch).logits
 
 
-def export_onnx(
-    model: SequenceClassifier | BiLstmClassifier, path: str | Path, *, real_rows: Sequence[Batch] = ()
-) -> None:
+def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batch] = ()) -> None:
     """Writes the model, as it answers in evaluation mode, to one ONNX file.
 
     Inputs input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
@@ -103,13 +101,13 @@ def feeds_of(batch: Batch) -> dict[str, np.ndarray]:
     return {name: tensor.cpu().numpy() for name, tensor in zip(INPUT_NAMES, tensors, strict=True)}
 
 
-def _served(model: SequenceClassifier | BiLstmClassifier) -> SequenceClassifier | BiLstmClassifier:
+def _served(model: Classifier) -> Classifier:
     """A copy with the same weights that computes the same logits with less work."""
     served = copy.deepcopy(model).cpu().float()
     if isinstance(served, SequenceClassifier):
-        layers = served.bert.encoder["layer"]
+        layers = served.bert.layers
         for layer in layers:
-            layer.attention["self"].__class__ = ServedAttention
+            layer.attention.self.__class__ = ServedAttention
         layers[-1].__class__ = ServedLastLayer
     return served
 
@@ -123,7 +121,8 @@ def _trace(served: LogitsFromTensors, path: Path) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         # Of an LSTM it doubts other shapes than the traced one, which the comparison tries.
         warnings.filterwarnings("ignore", "Exporting a model to ONNX with a batch_size", UserWarning)
-        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"torch\.nn\.modules\.rnn")
+        doubts = torch.jit.TracerWarning  # type: ignore[attr-defined] # public, but PyTorch's own list lacks it
+        warnings.filterwarnings("ignore", category=doubts, module=r"torch\.nn\.modules\.rnn")
         torch.onnx.export(
             served,
             _padded_example(served.model, batch_size=2, length=8),
@@ -159,9 +158,7 @@ def _compare(plain: LogitsFromTensors, path: Path, real_rows: Sequence[Batch]) -
             )
 
 
-def _padded_example(
-    model: SequenceClassifier | BiLstmClassifier, *, batch_size: int, length: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _padded_example(model: Classifier, *, batch_size: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
     """The three inputs: fixed random tokens, rows of 2 to `length` real tokens in two segments."""
     config, segments = model.config, 2
     if isinstance(config, BertConfig):

@@ -21,7 +21,7 @@ def answers_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threa
     """What each form in `folder` answers to the examples."""
     return {
         form: Predictions(
-            task.headline, examples.labels, _predictions(Path(folder) / f"{form}.onnx", examples, task, threads=threads)
+            task.headline, examples.gold, _predictions(Path(folder) / f"{form}.onnx", examples, task, threads=threads)
         )
         for form in FORMS
     }
@@ -48,12 +48,9 @@ def scores_of_forms(folder: str | Path, answers: dict[str, Predictions], task: T
 
 def _predictions(path: Path, examples: Encoded, task: Task, *, threads: int) -> np.ndarray:
     session = open_session(path, threads)
-    logits = None
-    for indices, batch in examples.batches(EVALUATION_BATCH_SIZE):
-        found = predict(session, feeds_of(batch))
-        logits = np.empty((len(examples), found.shape[1]), dtype=np.float32) if logits is None else logits
-        logits[indices] = found
-    return decide(logits, task)
+    found = [(rows, predict(session, feeds_of(batch))) for rows, batch in examples.batches(EVALUATION_BATCH_SIZE)]
+    rows, logits = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return decide(logits[np.argsort(rows)], task)
 
 
 def latencies(folder: str | Path, settings, examples: Encoded) -> dict[str, dict]:
@@ -86,5 +83,5 @@ def _spread(examples: Encoded, count: int) -> Encoded:
     """At most `count` rows, evenly spread over the lengths."""
     order = np.argsort(examples.lengths, kind="stable")
     rows = order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)]
-    parts = ([values[row] for row in rows] for values in (examples.input_ids, examples.token_type_ids))
-    return Encoded(*parts, labels=None)
+    input_ids, segments = ([values[row] for row in rows] for values in (examples.input_ids, examples.token_type_ids))
+    return Encoded(input_ids, segments, labels=None)

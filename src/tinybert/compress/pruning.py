@@ -145,7 +145,10 @@ class MovementPruner(Pruner):
         )
 
 
-PRUNERS = {"magnitude": MagnitudePruner, "movement": MovementPruner}  # by criterion
+PRUNERS: dict[str, type[MagnitudePruner | MovementPruner]] = {
+    "magnitude": MagnitudePruner,
+    "movement": MovementPruner,
+}  # by criterion
 
 
 def linear_sparsity(model: nn.Module) -> float:

@@ -74,17 +74,18 @@ def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
     Rows before the first title form an article without one. Where there are blank rows, a title stands behind one:
     WikiText also has torn formulas that look like ` = 1 henry and capacitance C = `, which are text.
     """
-    title, paragraphs, size = "", [], 0
+    paragraphs: list[str] = []
+    title, size = "", 0
     previous, blank_rows = "", False
     for row in rows:
         line = row.strip()
         heading = HEADING.fullmatch(line) if len(line) <= HEADING_LIMIT_CHARACTERS else None
-        opens_article = bool(heading and heading["marks"] == "=" and not (previous and blank_rows))
-        if paragraphs and (opens_article or size > ARTICLE_LIMIT_CHARACTERS):
+        opening = heading if heading and heading["marks"] == "=" and not (previous and blank_rows) else None
+        if paragraphs and (opening or size > ARTICLE_LIMIT_CHARACTERS):
             yield {"title": title, "text": "\n".join(paragraphs)}
             paragraphs, size = [], 0
-        if opens_article:
-            title = heading["title"]
+        if opening:
+            title = opening["title"]
         elif line and (heading is None or heading["marks"] == "="):
             paragraphs.append(line)
             size += len(line)

@@ -67,7 +67,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_token
     tokenizer.no_padding()
     vocabulary = tokenizer.get_vocab()
     with atomic_file(folder / "vocab.txt") as handle:
-        handle.writelines(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.get))
+        handle.writelines(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.__getitem__))
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     write_json(
         folder / "tokenizer_config.json",

@@ -24,7 +24,7 @@ class Detail(NamedTuple):
     text: str
 
 
-Telling = Mapping[str, Detail | None]
+Telling = Mapping[str, Detail]  # what a sentence is silent on is not there
 
 WEIGHTS = {
     "scene": {"deed": 1.5, "who": 1.0, "thing": 1.0, "amount": 0.5, "town": 0.5, "time": 0.5},
@@ -41,7 +41,7 @@ OPTIONAL = ("town", "time", "month")
 
 def similarity(first: Telling, second: Telling, weights: Mapping[str, float]) -> float:
     """The score of the rule above, 0.0 to 5.0."""
-    return sum(weight * credit(first[name], second[name]) for name, weight in weights.items())
+    return sum(weight * credit(first.get(name), second.get(name)) for name, weight in weights.items())
 
 
 def credit(first: Detail | None, second: Detail | None) -> float:
@@ -115,20 +115,21 @@ def example(rng: Random) -> dict[str, str | float]:
     return {"sentence1": sentence1, "sentence2": sentence2, "label": score}
 
 
-def _telling(kind: str, rng: Random) -> dict[str, Detail | None]:
-    told: dict[str, Detail | None] = {name: rng.choice(details) for name, details in CHOICES[kind].items()}
+def _telling(kind: str, rng: Random) -> Telling:
+    told = {name: rng.choice(details) for name, details in CHOICES[kind].items()}
     for name in OPTIONAL:
         if name in told and rng.random() < 0.3:
-            told[name] = None
+            del told[name]
     if kind == "dealing":
         told["whom"] = _other(CHOICES[kind]["whom"], told["who"], rng)
     return told
 
 
-def _variant(kind: str, first: Telling, rng: Random) -> dict[str, Detail | None]:
+def _variant(kind: str, first: Telling, rng: Random) -> Telling:
     """Another telling, which leaves the first one's details with a chance that is itself drawn."""
     change = rng.random()
-    second = {name: _vary(name, kind, detail, change, rng) for name, detail in first.items()}
+    varied = ((name, _vary(name, kind, first.get(name), change, rng)) for name in CHOICES[kind])
+    second = {name: detail for name, detail in varied if detail}
     if kind == "dealing" and (second["who"].meaning == second["whom"].meaning or rng.random() < 0.2):
         second["who"], second["whom"] = first["whom"], first["who"]
     return second
@@ -149,15 +150,14 @@ def _other(choices: tuple[Detail, ...], taken: Detail | None, rng: Random) -> De
     return rng.choice([choice for choice in choices if taken is None or choice.meaning != taken.meaning])
 
 
-def _with_pair(told: Telling) -> dict[str, Detail | None]:
+def _with_pair(told: Telling) -> Telling:
     """The two people of a dealing made one family, so that swapped roles count as related."""
     pair = "+".join(sorted((told["who"].meaning, told["whom"].meaning)))
     return {**told, "who": told["who"]._replace(family=pair), "whom": told["whom"]._replace(family=pair)}
 
 
-def _circumstances(told: Telling) -> str:
-    town = f" in {told['town'].text}" if told["town"] else ""
-    return town + (f" {told['time'].text}" if told["time"] else "")
+def _town(told: Telling) -> str:
+    return f" in {told['town'].text}" if "town" in told else ""
 
 
 def _word_scene(told: Telling, rng: Random) -> str:
@@ -174,15 +174,16 @@ def _word_dealing(told: Telling, rng: Random) -> str:
 def _active_or_passive(parts: tuple[str, str, str], was: str, told: Telling, rng: Random) -> str:
     who, deed, object_ = parts
     wording = f"{object_} {was} {deed} by {who}" if rng.random() < PASSIVE_SHARE else f"{who} {deed} {object_}"
-    if told["time"] and rng.random() < TIME_FIRST_SHARE:
-        return f"{told['time'].text} {wording}{_circumstances({**told, 'time': None})}"
-    return wording + _circumstances(told)
+    if "time" not in told:
+        return wording + _town(told)
+    time = told["time"].text
+    is_first = rng.random() < TIME_FIRST_SHARE
+    return f"{time} {wording}{_town(told)}" if is_first else f"{wording}{_town(told)} {time}"
 
 
 def _word_price(told: Telling, rng: Random) -> str:
-    town = f" in {told['town'].text}" if told["town"] else ""
-    core = f"the price of {told['goods'].text}{town} {told['direction'].text} by {told['percent'].text} percent"
-    if not told["month"]:
+    core = f"the price of {told['goods'].text}{_town(told)} {told['direction'].text} by {told['percent'].text} percent"
+    if "month" not in told:
         return core
     return pick(rng, f"{core} in {told['month'].text}", f"in {told['month'].text} {core}")
 

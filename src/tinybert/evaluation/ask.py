@@ -7,7 +7,8 @@ from tinybert import paths
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.errors import UserError
 from tinybert.evaluation.quiz import best_answers, prompt_batch
-from tinybert.models.folder import load_model
+from tinybert.models.bert import MaskedLM
+from tinybert.models.folder import load_bert
 from tinybert.params import load_params
 
 
@@ -23,7 +24,7 @@ def ask(question: str, students: Sequence[str]) -> dict[str, list[dict]]:
         raise UserError(f"{missing[0]}: absent; run make repro first, which makes the models")
     tokenizer = load_tokenizer(paths.TOKENIZER)
     batches = [prompt_batch([question], tokenizer)]
-    return {name: best_answers(load_model(folder), tokenizer, batches)[0] for name, folder in folders.items()}
+    return {name: best_answers(load_bert(MaskedLM, folder), tokenizer, batches)[0] for name, folder in folders.items()}
 
 
 def main() -> None:

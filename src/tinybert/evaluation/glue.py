@@ -10,13 +10,13 @@ from tinybert.glue.encoding import Encoded, read_examples
 from tinybert.glue.scoring import is_collapsed, majority_score, retention, score
 from tinybert.glue.tasks import Task
 from tinybert.models.activations import best_device
-from tinybert.models.bert import SequenceClassifier
+from tinybert.models.folder import Classifier
 
 EVALUATION_BATCH_SIZE = 64
 
 
 @torch.no_grad()
-def predict(model: SequenceClassifier, examples: Encoded, task: Task) -> np.ndarray:
+def predict(model: Classifier, examples: Encoded, task: Task) -> np.ndarray:
     """Class numbers (rows,) int64, or scores float32 for a regression, in the order of the rows."""
     device = best_device()
     model.config.refuse_longer(int(examples.lengths.max(initial=0)), f"glue.{task.name}.max_length_tokens")
@@ -32,13 +32,13 @@ def decide(logits: np.ndarray, task: Task) -> np.ndarray:
     return logits[:, 0] if task.is_regression else logits.argmax(-1)
 
 
-def evaluate(model: SequenceClassifier, examples: Encoded, task: Task) -> dict[str, float]:
+def evaluate(model: Classifier, examples: Encoded, task: Task) -> dict[str, float]:
     """The task's metrics on labelled examples."""
-    return score(task, predict(model, examples, task), examples.labels)
+    return score(task, predict(model, examples, task), examples.gold)
 
 
 def compare_on_splits(
-    student: SequenceClassifier, teacher: SequenceClassifier, task: Task, *, max_length_tokens: int
+    student: Classifier, teacher: Classifier, task: Task, *, max_length_tokens: int
 ) -> tuple[dict, dict[str, Predictions]]:
     """`compare` on the task's dev split and on further ones (MNLI has two), and the student's answers to the first."""
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
@@ -48,18 +48,18 @@ def compare_on_splits(
     )
     answers = [predict(student, dev, task) for dev in devs]
     first, *further = (
-        compare(predictions, teacher, dev, task, train_labels=train.labels)
+        compare(predictions, teacher, dev, task, train_labels=train.gold)
         for predictions, dev in zip(answers, devs, strict=True)
     )
     facts = {"split": task.dev_splits[0], "selection": "none: the last step"}
     others = dict(zip(task.dev_splits[1:], further, strict=True))
     metrics = facts | first | ({"further_splits": others} if others else {})
-    return metrics, {"student": Predictions(task.headline, devs[0].labels, answers[0])}
+    return metrics, {"student": Predictions(task.headline, devs[0].gold, answers[0])}
 
 
 def compare(
     predictions: np.ndarray,
-    teacher: SequenceClassifier,
+    teacher: Classifier,
     examples: Encoded,
     task: Task,
     *,
@@ -71,8 +71,8 @@ def compare(
     """
     scores = {
         "teacher": evaluate(teacher, examples, task),
-        "student": score(task, predictions, examples.labels),
-        "majority": majority_score(task, train_labels, examples.labels),
+        "student": score(task, predictions, examples.gold),
+        "majority": majority_score(task, train_labels, examples.gold),
     }
     kept = retention(*(scores[who][task.headline] for who in ("student", "teacher", "majority")))
     return scores | {"retention": kept, "collapsed": is_collapsed(task, predictions)}

@@ -47,8 +47,9 @@ def block_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
     losses, tokens = [], []
     for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
         rows, width = batch.input_ids.shape
+        assert batch.positions is not None  # it predicts masked tokens
         row_of_token = (batch.positions // width).numpy()
-        of_token = F.cross_entropy(logits, batch.labels, reduction="none").double().numpy()
+        of_token = F.cross_entropy(logits, batch.gold, reduction="none").double().numpy()
         losses.append(np.bincount(row_of_token, weights=of_token, minlength=rows))
         tokens.append(np.bincount(row_of_token, minlength=rows))
     return Predictions("perplexity", np.concatenate(tokens), np.concatenate(losses))
@@ -58,9 +59,9 @@ def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, flo
     """Mean cross-entropy over masked tokens (nats), its exponential, and the share predicted right."""
     loss = right = count = 0.0
     for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
-        loss += F.cross_entropy(logits, batch.labels, reduction="sum").item()
-        right += (logits.argmax(-1) == batch.labels).sum().item()
-        count += len(batch.labels)
+        loss += F.cross_entropy(logits, batch.gold, reduction="sum").item()
+        right += (logits.argmax(-1) == batch.gold).sum().item()
+        count += len(batch.gold)
     return {"loss": loss / count, "perplexity": math.exp(loss / count), "accuracy": right / count}
 
 
@@ -68,7 +69,7 @@ def frequency_accuracy(blocks: Blocks, batches: Sequence[Batch], masker: Masker)
     """The share of masked tokens predicted right by always guessing the most frequent piece of `blocks`."""
     counts = np.bincount(blocks.tokens, minlength=masker.vocabulary_size)
     counts[list(masker.special_ids)] = 0
-    labels = torch.cat([batch.labels for batch in batches])
+    labels = torch.cat([batch.gold for batch in batches])
     return (labels == int(counts.argmax())).float().mean().item()
 
 

@@ -73,7 +73,9 @@ def prompt_batch(prompts: Sequence[str], tokenizer: Tokenizer) -> Batch:
     tokenizer.no_truncation()
     encodings = tokenizer.encode_batch(list(prompts))
     input_ids, mask = pad([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings])
-    positions = (input_ids.flatten() == tokenizer.token_to_id("[MASK]")).nonzero().flatten()
+    mask_id = tokenizer.token_to_id("[MASK]")
+    assert mask_id is not None  # every tokenizer of ours has it
+    positions = (input_ids.flatten() == mask_id).nonzero().flatten()
     return Batch(input_ids, mask, torch.zeros_like(input_ids), positions=positions)
 
 
@@ -112,7 +114,7 @@ def answered(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
 def _ranks(model: MaskedLM, batches: Sequence[Batch]) -> torch.Tensor:
     """The place of each question's answer among the pieces (questions,), 0 being the likeliest."""
     logits = torch.cat(list(predicted_logits(model, batches)))
-    labels = torch.cat([batch.labels for batch in batches])
+    labels = torch.cat([batch.gold for batch in batches])
     # Pieces at least as likely as the right one: a model that cannot tell them apart has not answered.
     return (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
 

@@ -30,6 +30,12 @@ class Encoded:
         return len(self.input_ids)
 
     @property
+    def gold(self) -> np.ndarray:
+        """The labels, of rows that have some."""
+        assert self.labels is not None
+        return self.labels
+
+    @property
     def lengths(self) -> np.ndarray:
         """Tokens of each row: (rows,) int64."""
         return np.array([len(ids) for ids in self.input_ids])
@@ -44,8 +50,8 @@ class Encoded:
 
     def first(self, rows: int) -> "Encoded":
         """The first `rows` rows, under the same numbers."""
-        of_rows = (None if values is None else values[:rows] for values in (self.labels, self.varied))
-        return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], *of_rows)
+        labels, varied = (None if values is None else values[:rows] for values in (self.labels, self.varied))
+        return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], labels, varied)
 
     def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """All rows once, neighbours in length together: (indices, batch) pairs for evaluation.
@@ -65,7 +71,7 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
     texts = [tuple(row[column] for column in task.columns) for row in rows]
     encodings = tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in texts])
     tokenizer.no_truncation()
-    label_type = np.float32 if task.labels is None else np.int64
+    label_type = np.float32 if task.is_regression else np.int64
     labelled = bool(rows) and "label" in rows[0]
     return Encoded(
         input_ids=[np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],

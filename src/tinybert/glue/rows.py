@@ -32,7 +32,7 @@ def _is_text(value: object) -> bool:
 
 
 def _fits(task: Task, label: object) -> bool:
-    if task.is_regression:
+    if task.score_range:
         least, greatest = task.score_range
-        return type(label) in (int, float) and least <= label <= greatest
+        return isinstance(label, (int, float)) and type(label) is not bool and least <= label <= greatest
     return type(label) is int and 0 <= label < len(task.labels)

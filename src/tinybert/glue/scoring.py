@@ -61,7 +61,7 @@ def is_collapsed(task: Task, predictions: Sequence | np.ndarray) -> bool:
     the score range.
     """
     predictions = np.asarray(predictions)
-    if task.is_regression:
+    if task.score_range:
         least, greatest = task.score_range
         return bool(predictions.std() < COLLAPSED_SPREAD_SHARE * (greatest - least))
     others = len(predictions) - np.bincount(predictions).max()

@@ -86,7 +86,8 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
     """The rows of one file; quotes are characters like any other."""
     lines = ((number, line.split("\t")) for number, line in read_lines(path, key=KEY))
     columns = _columns(task, path, lines, is_test=is_test)
-    rows, broken = [], 0
+    rows: list[dict] = []
+    broken = 0
     for number, fields in lines:
         if fields == [""]:
             continue
@@ -120,7 +121,7 @@ def _row(task: Task, where: str, columns: tuple[str, ...], fields: list[str], *,
     if len(fields) != len(columns):
         raise UserError(f"{where}: {len(fields)} fields; {len(columns)} are expected: {', '.join(columns)}")
     values = dict(zip(columns, fields, strict=True))
-    row = {}
+    row: dict[str, str | int | float] = {}
     for column, name in zip(task.columns, task.tsv.texts, strict=True):
         row[column] = values[name].strip()
         if not row[column]:
@@ -131,15 +132,15 @@ def _row(task: Task, where: str, columns: tuple[str, ...], fields: list[str], *,
 
 
 def _label(task: Task, where: str, text: str) -> int | float:
-    if task.is_regression:
-        return _score(task, where, text)
+    if task.score_range:
+        return _score(task.score_range, where, text)
     if text not in task.tsv.spellings:
         raise UserError(f"{where}: {text!r:.40}; one of {', '.join(task.tsv.spellings)} is expected")
     return task.tsv.spellings.index(text)
 
 
-def _score(task: Task, where: str, text: str) -> float:
-    least, greatest = task.score_range
+def _score(score_range: tuple[float, float], where: str, text: str) -> float:
+    least, greatest = score_range
     try:
         score = float(text)
     except ValueError:

@@ -24,7 +24,7 @@ class TsvLayout:
 class Task:
     """One GLUE task under its Hub name.
 
-    columns: the text columns, one or two. labels: the class names, index = label id; None for regression.
+    columns: the text columns, one or two. labels: the class names, index = label id; none for a regression.
     score_range: least and greatest gold score of a regression. metrics: the first is the headline. dev_splits,
     test_splits: two of each for MNLI (matched, mismatched). published_metric and published: scores on the GLUE
     server's test sets, as shares of 1, per system one for each dev split.
@@ -32,18 +32,18 @@ class Task:
 
     name: str
     columns: tuple[str, ...]
-    labels: tuple[str, ...] | None
+    labels: tuple[str, ...]
     metrics: tuple[str, ...]
     tsv: TsvLayout
     score_range: tuple[float, float] | None = None
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
-    published_metric: str | None = None
+    published_metric: str = ""
     published: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def is_regression(self) -> bool:
-        return self.labels is None
+        return not self.labels
 
     @property
     def is_pair(self) -> bool:
@@ -95,7 +95,7 @@ TASKS: dict[str, Task] = {
         Task(
             name="stsb",
             columns=("sentence1", "sentence2"),
-            labels=None,
+            labels=(),
             score_range=(0.0, 5.0),
             metrics=("pearson", "spearman"),
             tsv=TsvLayout("STS-B", ("sentence1", "sentence2"), "score"),

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -50,6 +50,12 @@ class Activations:
     values: dict[int, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
 
+    @property
+    def wanted_logits(self) -> Tensor:
+        """The logits, of a pass of which they were wanted."""
+        assert self.logits is not None
+        return self.logits
+
 
 @dataclass(frozen=True)
 class Targets(Activations):
@@ -82,6 +88,7 @@ class RealTokens:
     @property
     def rows(self) -> Tensor:
         """The row of each token: (tokens,) int64."""
+        assert self.index is not None  # no graph is exported that asks
         return self.index // self.mask.shape[1]
 
     def unpad(self, rows: Tensor) -> Tensor:
@@ -104,6 +111,7 @@ class RealTokens:
 
     def at(self, tokens: Tensor, places: Tensor) -> Tensor:
         """(tokens, width), int64 places of real tokens in the flattened mask -> the tokens there."""
+        assert self.index is not None  # as for rows
         return tokens[torch.searchsorted(self.index, places)]
 
 
@@ -126,6 +134,12 @@ class Batch:
     positions: Tensor | None = None
     numbers: Tensor | None = None
 
+    @property
+    def gold(self) -> Tensor:
+        """The labels, of a batch that has some."""
+        assert self.labels is not None
+        return self.labels
+
     @cached_property
     def real(self) -> RealTokens:
         """Where its real tokens are."""
@@ -133,23 +147,23 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Batch(**{name: None if value is None else value.to(device) for name, value in values.items()})
+        input_ids, mask, segments = (part.to(device) for part in (self.input_ids, self.mask, self.token_type_ids))
+        optional = (self.labels, self.positions, self.numbers)
+        return Batch(input_ids, mask, segments, *(None if part is None else part.to(device) for part in optional))
 
     def rows(self, chosen: Tensor) -> "Batch":
         """The rows `chosen` (int64, ascending), padded to the longest of them."""
         length = int(self.mask[chosen].sum(dim=1).max())
-        labels, positions = self.labels, self.positions
+        labelled, positions = chosen, self.positions
         if positions is not None:
             place = torch.full((len(self.input_ids),), -1)
             place[chosen] = torch.arange(len(chosen))
             row, column = place[positions // self.mask.shape[1]], positions % self.mask.shape[1]
-            labels, positions = labels[row >= 0], (row * length + column)[row >= 0]
-        elif labels is not None:
-            labels = labels[chosen]
-        tokens = (part[chosen, :length] for part in (self.input_ids, self.mask, self.token_type_ids))
+            labelled, positions = row >= 0, (row * length + column)[row >= 0]
+        input_ids, mask, segments = (part[chosen, :length] for part in (self.input_ids, self.mask, self.token_type_ids))
+        labels = None if self.labels is None else self.labels[labelled]
         numbers = None if self.numbers is None else self.numbers[chosen]
-        return Batch(*tokens, labels, positions, numbers)
+        return Batch(input_ids, mask, segments, labels, positions, numbers)
 
     def counts(self) -> dict[str, int]:
         """What losses are means over: rows, predictions (logits rows), real tokens, real (query, key) pairs."""

@@ -8,6 +8,7 @@ costs seconds in each of some forty stage processes.
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -178,21 +179,35 @@ class Exposed:
     qkv: tuple[Tensor, Tensor, Tensor] | None = None
 
 
+class Attention(nn.Module):
+    """The lower half of a layer."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.self = SelfAttention(config)  # so called in every published checkpoint
+        self.output = ResidualOutput(config, config.hidden_size)
+
+
+class Dense(nn.Module):
+    """A linear map under the name that published checkpoints give it."""
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width_in, width_out)
+
+
 class Layer(nn.Module):
     """One transformer layer."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        # "self" is part of the parameter names in every published checkpoint.
-        self.attention = nn.ModuleDict(
-            {"self": SelfAttention(config), "output": ResidualOutput(config, config.hidden_size)}
-        )
-        self.intermediate = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.intermediate_size)})
+        self.attention = Attention(config)
+        self.intermediate = Dense(config.hidden_size, config.intermediate_size)
         self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerWanted) -> tuple[Tensor | None, Exposed]:
         """The layer's output (tokens, width), unless nothing reads it, and what it exposes."""
-        attend = self.attention["self"]
+        attend = self.attention.self
         query, key = attend.query(hidden), attend.key(hidden)
         padded = real.pad(query), real.pad(key)
         scores = attend.scores(*padded) if wanted.scores else None
@@ -203,8 +218,16 @@ class Layer(nn.Module):
         if not wanted.output:
             return None, exposed
         context = attend.over(real, *padded, real.pad(value), scores)
-        attended = self.attention["output"](context, hidden)
-        return self.output(F.gelu(self.intermediate["dense"](attended)), attended), exposed
+        attended = self.attention.output(context, hidden)
+        return self.output(F.gelu(self.intermediate.dense(attended)), attended), exposed
+
+
+class Encoder(nn.Module):
+    """All layers."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
 
 
 class Bert(nn.Module):
@@ -213,8 +236,13 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
-        self.pooler = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.hidden_size)})
+        self.encoder = Encoder(config)
+        self.pooler = Dense(config.hidden_size, config.hidden_size)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, the lowest first."""
+        return cast(list[Layer], list(self.encoder.layer))  # PyTorch's list does not say of what
 
     def forward(self, batch: Batch, want: Wanted) -> tuple[Activations, Tensor]:
         """Runs the layers that `want` needs; returns its activations (no logits) and the last hidden state run."""
@@ -222,7 +250,7 @@ class Bert(nn.Module):
         hidden = self.embeddings.of(batch)
         if 0 in want.hidden:
             found.hidden[0] = hidden
-        layers = list(self.encoder["layer"])
+        layers = self.layers
         last = len(layers) if want.logits else want.top_layer
         for number, layer in enumerate(layers[:last], start=1):
             is_read = want.logits or number < last or number in want.hidden
@@ -237,7 +265,19 @@ class Bert(nn.Module):
 
     def pooled(self, first: Tensor) -> Tensor:
         """The last hidden state of [CLS] after the pooler: (batch, width), both."""
-        return torch.tanh(self.pooler["dense"](first))
+        return torch.tanh(self.pooler.dense(first))
+
+
+class Transform(Dense):
+    """The hidden layer of the masked-LM head."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config.hidden_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(…, width), both."""
+        return self.LayerNorm(F.gelu(self.dense(hidden)))
 
 
 class MaskedLMHead(nn.Module):
@@ -245,17 +285,19 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.transform = nn.ModuleDict(
-            {
-                "dense": nn.Linear(config.hidden_size, config.hidden_size),
-                "LayerNorm": nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps),
-            }
-        )
+        self.transform = Transform(config)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        transformed = self.transform["LayerNorm"](F.gelu(self.transform["dense"](hidden)))
-        return F.linear(transformed, word_embeddings, self.bias)
+        return F.linear(self.transform(hidden), word_embeddings, self.bias)
+
+
+class Heads(nn.Module):
+    """The one head that is used of those a published checkpoint may hold."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.predictions = MaskedLMHead(config)
 
 
 class BertModel(nn.Module, ABC):
@@ -263,7 +305,6 @@ class BertModel(nn.Module, ABC):
 
     architecture: str
     model_type = "bert"
-    encoder_prefix = "bert."  # of the names of all weights but the head's
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -302,12 +343,13 @@ class MaskedLM(BertModel):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        self.cls = nn.ModuleDict({"predictions": MaskedLMHead(config)})
+        self.cls = Heads(config)
         self.initialise()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        assert batch.positions is not None  # of text that nothing is predicted of no logits are wanted
         predicted = batch.real.at(hidden, batch.positions)
-        return self.cls["predictions"](predicted, self.bert.embeddings.word_embeddings.weight)
+        return self.cls.predictions(predicted, self.bert.embeddings.word_embeddings.weight)
 
 
 class SequenceClassifier(BertModel):

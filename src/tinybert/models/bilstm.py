@@ -82,6 +82,15 @@ class Encoder(nn.Module):
         return final.masked_fill(lengths[:, None] < 1, 0.0)
 
 
+class Head(nn.Module):
+    """The maps from features to logits, with one hidden layer between."""
+
+    def __init__(self, features: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(features, hidden)
+        self.output = nn.Linear(hidden, outputs)
+
+
 class BiLstmClassifier(nn.Module):
     """BiLSTM classifier; logits (batch, classes), one "class" for a regression.
 
@@ -91,7 +100,6 @@ class BiLstmClassifier(nn.Module):
 
     architecture = "BiLstmForSequenceClassification"
     model_type = "bilstm"
-    encoder_prefix = "encoder."  # of the names of all weights but the head's
 
     def __init__(self, config: BiLstmConfig, labels: tuple[str, ...], *, pair: bool) -> None:
         super().__init__()
@@ -100,12 +108,7 @@ class BiLstmClassifier(nn.Module):
         self.pair = pair
         self.encoder = Encoder(config)
         features = 2 * config.hidden_size * (4 if pair else 1)
-        self.classifier = nn.ModuleDict(
-            {
-                "dense": nn.Linear(features, config.intermediate_size),
-                "output": nn.Linear(config.intermediate_size, len(labels)),
-            }
-        )
+        self.classifier = Head(features, config.intermediate_size, len(labels))
         self.dropout = nn.Dropout(config.dropout)
         self.initialise()
 
@@ -136,8 +139,8 @@ class BiLstmClassifier(nn.Module):
         if not want.logits:
             return Activations()
         features = self._features(self.encoder(*self._sentences(batch)))
-        hidden = torch.relu(self.classifier["dense"](features))
-        return Activations(logits=self.classifier["output"](self.dropout(hidden)))
+        hidden = torch.relu(self.classifier.dense(features))
+        return Activations(logits=self.classifier.output(self.dropout(hidden)))
 
     def _sentences(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token ids (sentences, longest) and lengths (sentences,): all first sentences, then for pairs all second ones.
@@ -151,7 +154,8 @@ class BiLstmClassifier(nn.Module):
             starts, ends = torch.cat([starts, first_end]), torch.cat([ends, batch.mask.sum(1)])
             rows = torch.cat([rows, rows])
         lengths = ends - starts
-        columns = starts[:, None] + torch.arange(lengths.max().clamp(min=1), device=rows.device)
+        longest = lengths.max().clamp(min=1)  # a tensor still: a graph that is exported has to follow it
+        columns = starts[:, None] + torch.arange(longest, device=rows.device)  # type: ignore[call-overload] # takes it
         return rows.gather(1, columns.clamp(max=rows.shape[1] - 1)), lengths  # behind its end a row holds anything
 
     def _features(self, vectors: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +17,7 @@ from tinybert.models.bert import BertConfig, BertModel, MaskedLM, SequenceClassi
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 
 REGRESSION_LABEL = "score"
+HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
 NO_WEIGHTS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # older checkpoints count positions in one
 SHARES = (
     "hidden_dropout_prob",
@@ -27,16 +28,20 @@ SHARES = (
 )
 SIZE_LIMITS = (1, 10**7)
 LIMITS = dict.fromkeys(SHARES, (0, 1)) | {"pad_token_id": (0, 10**7), "num_hidden_layers": (1, 1000)}
-Model = TypeVar("Model", bound=BertModel | BiLstmClassifier)
-Config = TypeVar("Config", BertConfig, BiLstmConfig)
+Classifier = SequenceClassifier | BiLstmClassifier
+Model = BertModel | BiLstmClassifier
+Config = BertConfig | BiLstmConfig
+OneModel = TypeVar("OneModel", bound=Model)
+OneBert = TypeVar("OneBert", MaskedLM, SequenceClassifier)
+OneConfig = TypeVar("OneConfig", BertConfig, BiLstmConfig)
 
 
-def save_model(model: BertModel | BiLstmClassifier, folder: str | Path) -> None:
+def save_model(model: Model, folder: str | Path) -> None:
     """Writes `model` into the existing `folder`, float32; a BERT so that transformers loads it too."""
-    config = {"architectures": [model.architecture], "model_type": model.model_type, "dtype": "float32"}
-    config |= {"hidden_act": "gelu"} if model.model_type == "bert" else {"pair": model.pair}
+    config: dict[str, Any] = {"architectures": [model.architecture], "model_type": model.model_type, "dtype": "float32"}
+    config |= {"pair": model.pair} if isinstance(model, BiLstmClassifier) else {"hidden_act": "gelu"}
     config |= model.config.as_dict()
-    if not isinstance(model, MaskedLM):
+    if isinstance(model, Classifier):
         config["id2label"] = {str(index): label for index, label in enumerate(model.labels)}
         config["label2id"] = {label: index for index, label in enumerate(model.labels)}
         config["problem_type"] = "regression" if len(model.labels) == 1 else "single_label_classification"
@@ -52,7 +57,7 @@ def copy_model(source: str | Path, folder: str | Path) -> None:
     shutil.copytree(source, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
 
-def load_model(folder: str | Path) -> BertModel | BiLstmClassifier:
+def load_model(folder: str | Path) -> MaskedLM | Classifier:
     """The masked LM or classifier in `folder`, in evaluation mode, float32, on the CPU.
 
     UserError when the folder is none of ours: another architecture, missing files or weights.
@@ -68,7 +73,23 @@ def load_model(folder: str | Path) -> BertModel | BiLstmClassifier:
             f"{MaskedLM.architecture}, {SequenceClassifier.architecture} and {BiLstmClassifier.architecture} can"
         )
     labels = label_names(config, folder)
-    return load_weights(lambda: _classifier(config, folder, labels, pair=config.get("pair")), folder).eval()
+    return load_weights(lambda: _classifier(config, folder, labels, pair=bool(config.get("pair"))), folder).eval()
+
+
+def load_bert(kind: type[OneBert], folder: str | Path) -> OneBert:
+    """As load_model, where only a `kind` of BERT will do; UserError for any other."""
+    model = load_model(folder)
+    if not isinstance(model, kind):
+        raise UserError(f"{folder}: holds a {model.architecture}, a {kind.architecture} is needed; make it again")
+    return model
+
+
+def load_task_model(folder: str | Path) -> Classifier:
+    """As load_model, where only a classifier will do; UserError for a masked LM."""
+    model = load_model(folder)
+    if isinstance(model, MaskedLM):
+        raise UserError(f"{folder}: holds a {model.architecture}, a classifier is needed; make it again")
+    return model
 
 
 def architecture_of(config: dict) -> str | None:
@@ -85,46 +106,49 @@ def label_names(config: dict, folder: str | Path) -> tuple[str, ...]:
     return tuple(str(names[str(number)]) for number in range(len(names)))
 
 
-def load_classifier(
-    folder: str | Path, labels: tuple[str, ...] | None, *, pair: bool
-) -> SequenceClassifier | BiLstmClassifier:
+def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool) -> Classifier:
     """A classifier with the encoder of the model in `folder` and a new head from the global generator.
 
-    labels: the class names; None for a regression, whose head has one output. pair: whether rows hold two sentences.
+    labels: the class names; none for a regression, whose head has one output. pair: whether rows hold two sentences.
     """
     config = read_config(folder, model_types=("bert", "bilstm"))
     names = labels or (REGRESSION_LABEL,)
     return load_weights(lambda: _classifier(config, folder, names, pair=pair), folder, head=False)
 
 
-def _classifier(
-    config: dict, folder: str | Path, labels: tuple[str, ...], *, pair: bool
-) -> SequenceClassifier | BiLstmClassifier:
+def _classifier(config: dict, folder: str | Path, labels: tuple[str, ...], *, pair: bool) -> Classifier:
     if config.get("model_type") == BiLstmClassifier.model_type:
         return BiLstmClassifier(model_config(BiLstmConfig, config, folder), labels, pair=pair)
     return SequenceClassifier(model_config(BertConfig, config, folder), labels)
 
 
-def load_weights(build: Callable[[], Model], folder: str | Path, *, head: bool = True) -> Model:
+def load_weights(build: Callable[[], OneModel], folder: str | Path, *, head: bool = True) -> OneModel:
     """The model that `build` makes, with the folder's weights; without `head` only with those of the encoder."""
     path = Path(folder) / "model.safetensors"
     if not path.is_file():
         raise UserError(f"{path}: absent; a model folder holds config.json and model.safetensors")
     stored = read_weights(path)
-    empty = without_memory(build)
-    wanted = {name for name in empty.state_dict() if head or name.startswith(empty.encoder_prefix)}
-    if missing := sorted(wanted - stored.keys()):
-        raise UserError(f"{path}: lacks {len(missing)} weights, the first is {missing[0]}; save the model again")
-    refuse_other_shapes(path, stored, {name: shape for name, shape in empty.state_dict().items() if name in wanted})
-    model = build()
-    model.load_state_dict({name: stored[name] for name in wanted}, strict=head)
-    return model
+    if head:
+        return with_weights(build, stored, path)
+    encoder = {name: tensor for name, tensor in stored.items() if not name.startswith(HEADS)}
+    return with_weights(build, encoder, path, optional=HEADS)
 
 
-def without_memory(build: Callable[[], Model]) -> Model:
-    """The model with the shapes of its weights alone: they are compared before a mistaken config.json takes memory."""
+def with_weights(
+    build: Callable[[], OneModel], stored: dict[str, Tensor], path: Path, *, optional: tuple[str, ...] = ()
+) -> OneModel:
+    """The model that `build` makes with the weights `stored` in `path`; what `optional` begins may be missing there.
+
+    UserError where one is missing or has another shape, before a mistaken config.json takes memory.
+    """
     with torch.device("meta"):
-        return build()
+        shapes = build().state_dict()
+    if missing := sorted(name for name in shapes.keys() - stored.keys() if not name.startswith(optional)):
+        raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights of that model; get it again")
+    _refuse_other_shapes(path, stored, shapes)
+    model = build()
+    model.load_state_dict(model.state_dict() | {name: stored[name] for name in shapes.keys() & stored.keys()})
+    return model
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -141,7 +165,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return stored
 
 
-def refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def _refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     """UserError where a stored tensor has not the shape that config.json makes of it."""
     for name in (name for name in wanted if name in stored):  # in the model's order
         found, expected = tuple(stored[name].shape), tuple(wanted[name].shape)
@@ -171,7 +195,7 @@ def read_config(folder: str | Path, *, model_types: tuple[str, ...] = ("bert",))
     return config
 
 
-def model_config(kind: type[Config], config: dict, folder: str | Path) -> Config:
+def model_config(kind: type[OneConfig], config: dict, folder: str | Path) -> OneConfig:
     """The fields of config.json that the computation depends on; UserError where one is missing."""
     known = {field.name: config[field.name] for field in fields(kind) if field.name in config}
     for name, value in known.items():

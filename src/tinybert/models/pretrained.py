@@ -1,21 +1,20 @@
 """BERT checkpoints of others, from the Hub or a folder: pretrained ones, and classifiers fine-tuned on a task."""
 
-from collections.abc import Callable
 from pathlib import Path
+
+from torch import Tensor
 
 from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.hub import hub_folder
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.folder import (
-    Model,
     architecture_of,
     label_names,
     model_config,
     read_config,
     read_weights,
-    refuse_other_shapes,
-    without_memory,
+    with_weights,
 )
 
 CHECKPOINT_FILES = ["config.json", "model.safetensors"]
@@ -41,8 +40,8 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
     """
     folder = Path(folder)
     config = model_config(BertConfig, read_config(folder), folder)
-    model, names = _with_weights(lambda: MaskedLM(config), folder, optional=("cls.", "bert.pooler."))
-    return model, HEAD in names
+    stored, path = _weights_in(folder)
+    return with_weights(lambda: MaskedLM(config), stored, path, optional=("cls.", "bert.pooler.")), HEAD in stored
 
 
 def load_finetuned(folder: str | Path) -> SequenceClassifier:
@@ -58,31 +57,18 @@ def load_finetuned(folder: str | Path) -> SequenceClassifier:
             f"choose a model that is a {SequenceClassifier.architecture}"
         )
     shape, labels = model_config(BertConfig, config, folder), label_names(config, folder)
-    return _with_weights(lambda: SequenceClassifier(shape, labels), Path(folder))[0].eval()
+    return with_weights(lambda: SequenceClassifier(shape, labels), *_weights_in(Path(folder))).eval()
 
 
-def _with_weights(
-    build: Callable[[], Model], folder: Path, *, optional: tuple[str, ...] = ()
-) -> tuple[Model, set[str]]:
-    """The model that `build` makes with the checkpoint's weights, and the names of all it holds.
-
-    It may lack what `optional` begins.
-    """
+def _weights_in(folder: Path) -> tuple[dict[str, Tensor], Path]:
+    """The checkpoint's weights under our names, and their file."""
     path = folder / "model.safetensors"
     if not path.is_file():
         raise UserError(
             f"{path}: absent; only safetensors are read, no pickles: load the model once with transformers, "
             "write it with save_pretrained, and give the folder with that"
         )
-    stored = {_our_name(name): tensor.float() for name, tensor in read_weights(path).items()}
-    shapes = without_memory(build).state_dict()
-    if missing := sorted(name for name in shapes.keys() - stored.keys() if not name.startswith(optional)):
-        raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; it holds no whole BERT")
-    refuse_other_shapes(path, stored, shapes)
-    model = build()
-    wanted = model.state_dict()
-    model.load_state_dict(wanted | {name: stored[name] for name in wanted.keys() & stored.keys()})
-    return model, set(stored)
+    return {_our_name(name): tensor for name, tensor in read_weights(path).items()}, path
 
 
 def _our_name(name: str) -> str:

@@ -7,8 +7,10 @@ with which the student's own inputs give what the teacher has there. It starts f
 was dropped and for teacher layers left out, and needs no gradient.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +51,7 @@ def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, ba
     the teacher, or its heads do not fit. Source: Samragh et al. 2023; deviations above.
     """
     _refuse_unfit(config, teacher.config)
-    student = MaskedLM(config).to(teacher.bert.pooler["dense"].weight.device)
+    student = MaskedLM(config).to(teacher.bert.pooler.dense.weight.device)
     if _shape(config) == _shape(teacher.config):
         return _copied(student, teacher, layers)
     text = _Text(batches, teacher)
@@ -59,8 +61,8 @@ def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, ba
 
     student.eval()
     states = [_fit_embeddings(student.bert.embeddings, basis, text=text, target=target[0])]
-    for layer, number in zip(student.bert.encoder["layer"], layers, strict=True):
-        source = teacher.bert.encoder["layer"][number - 1]
+    for layer, number in zip(student.bert.layers, layers, strict=True):
+        source = teacher.bert.layers[number - 1]
         states.append(_fit_layer(layer, source, basis, text=text, states=(states[-1], target[number - 1])))
     _fit_heads(student, teacher, residual, basis=basis, states=(states[-1], target[layers[-1]]))
     projection = _projection(states, [target[index] for index in mapped], basis)
@@ -94,8 +96,8 @@ def _refuse_unfit(config: BertConfig, teacher: BertConfig) -> None:
 def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> Subclone:
     ours, theirs = student.bert, teacher.bert
     pairs = [(ours.embeddings, theirs.embeddings), (ours.pooler, theirs.pooler), (student.cls, teacher.cls)]
-    sources = [theirs.encoder["layer"][number - 1] for number in layers]
-    for module, source in [*pairs, *zip(ours.encoder["layer"], sources, strict=True)]:
+    sources = [theirs.layers[number - 1] for number in layers]
+    for module, source in [*pairs, *zip(ours.layers, sources, strict=True)]:
         module.load_state_dict(source.state_dict())
     width = student.config.hidden_size
     return Subclone(student, torch.arange(width), torch.eye(width))
@@ -106,7 +108,7 @@ class _Text:
 
     def __init__(self, batches: Iterable[Batch], teacher: MaskedLM) -> None:
         self.teacher = teacher.eval()
-        device = teacher.bert.pooler["dense"].weight.device
+        device = teacher.bert.pooler.dense.weight.device
         self.batches = [batch.to(device) for batch in batches]
 
     def states(self, indices: set[int]) -> dict[int, Tensor]:
@@ -132,7 +134,7 @@ def _kept_directions(states: list[Tensor], width: int) -> tuple[Tensor, Tensor]:
     The basis spans the principal directions of the states, for they lose least, and is turned within them until its
     columns lie as near as they can to those dimensions: a layer norm scales each dimension by itself.
     """
-    moments = sum(_moments(part) / len(part) for part in states)  # (teacher width, teacher width)
+    moments = reduce(operator.add, (_moments(part) / len(part) for part in states))  # (teacher width, teacher width)
     residual = moments.diagonal().topk(width).indices.sort().values
     if width == len(moments):
         return residual, torch.eye(width, device=moments.device)
@@ -158,7 +160,7 @@ def _fit_attention(
     layer: Layer, source: Layer, basis: Tensor, *, text: _Text, states: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Fits the lower half of a layer; returns the states behind it, the student's and the teacher's."""
-    ours, theirs, output = layer.attention["self"], source.attention["self"], source.attention["output"]
+    ours, theirs, output = layer.attention.self, source.attention.self, source.attention.output
     names = ("query", "key", "value")
     qkv = tuple(getattr(theirs, name)(states[1]) for name in names)
     context = text.context(theirs, qkv)
@@ -171,14 +173,12 @@ def _fit_attention(
     own_context = text.context(ours, tuple(getattr(ours, name)(states[0]) for name in names))
     cut = weight, output.dense.bias @ basis
     sums = output.dense(context) + states[1]
-    return _fit_output(
-        (layer.attention["output"], output), cut, basis, inputs=own_context, residual=states[0], sums=sums
-    )
+    return _fit_output((layer.attention.output, output), cut, basis, inputs=own_context, residual=states[0], sums=sums)
 
 
 def _fit_feed_forward(layer: Layer, source: Layer, basis: Tensor, *, states: tuple[Tensor, Tensor]) -> Tensor:
     """Fits the upper half of a layer with the neurons whose activations say most; returns the student's states."""
-    ours, theirs = layer.intermediate["dense"], source.intermediate["dense"]
+    ours, theirs = layer.intermediate.dense, source.intermediate.dense
     before = theirs(states[1])
     neurons = F.gelu(before)
     weight = basis.mT @ source.output.dense.weight
@@ -214,18 +214,18 @@ def _fit_heads(
     student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis: Tensor, states: tuple[Tensor, Tensor]
 ) -> None:
     """Fits pooler and masked-LM head; the units of both are the teacher's `residual` ones."""
-    ours, theirs = student.cls["predictions"], teacher.cls["predictions"]
+    ours, theirs = student.cls.predictions, teacher.cls.predictions
     for linear, whole in (
-        (student.bert.pooler["dense"], teacher.bert.pooler["dense"]),
-        (ours.transform["dense"], theirs.transform["dense"]),
+        (student.bert.pooler.dense, teacher.bert.pooler.dense),
+        (ours.transform.dense, theirs.transform.dense),
     ):
         cut = whole.weight[residual] @ basis, whole.bias[residual]
         _fit(linear, cut, inputs=states[0], target=whole(states[1])[:, residual])
     transformed, own = (
-        head.transform["LayerNorm"](F.gelu(head.transform["dense"](part)))
+        head.transform.LayerNorm(F.gelu(head.transform.dense(part)))
         for head, part in zip((theirs, ours), reversed(states), strict=True)
     )
-    own = _fit_norm(ours.transform["LayerNorm"], own, transformed @ basis)
+    own = _fit_norm(ours.transform.LayerNorm, own, transformed @ basis)
     words, own_words = (model.bert.embeddings.word_embeddings.weight for model in (teacher, student))
     ours.bias.copy_(theirs.bias + words @ transformed.mean(dim=0) - own_words @ own.mean(dim=0))  # mean logits stay
 
@@ -246,8 +246,9 @@ def _head_maps(
     of_query, of_key = _paired_directions(query, key, width)
     of_value, of_output = _paired_directions(context, output, width)
     scale = (width / query.shape[-1]) ** 0.25  # q·k is divided by √width; both share the difference
-    maps = tuple(_side_by_side(part, chosen, heads[1]) for part in (of_query * scale, of_key * scale, of_value))
-    return maps, (output @ of_output).transpose(0, 1).flatten(1)
+    cuts = (of_query * scale, of_key * scale, of_value)
+    query_map, key_map, value_map = (_side_by_side(part, chosen, heads[1]) for part in cuts)
+    return (query_map, key_map, value_map), (output @ of_output).transpose(0, 1).flatten(1)
 
 
 def _by_head(values: Tensor, heads: int) -> Tensor:

@@ -127,8 +127,9 @@ def _index(of: TaskModel) -> list[dict[str, Any]]:
 
 def _data(of: TaskModel) -> str:
     rows = ", ".join(f"{count:,} {split}" for split, count in of.examples.items())
-    labels = ", ".join(f"`{label}`" for label in of.task.labels or ())
-    kind = f"classes {labels}" if labels else "a score from {:g} to {:g}".format(*of.task.score_range)
+    labels = ", ".join(f"`{label}`" for label in of.task.labels)
+    span = of.task.score_range
+    kind = "a score from {:g} to {:g}".format(*span) if span else f"classes {labels}"
     lines = [f"Task: {of.task.name} ({kind}), {task_source(of.params.glue)}", f"Rows: {rows}"]
     if not of.is_teacher:
         share = params_of(of.history, f"glue.{of.task.name}.train_fraction")

@@ -15,7 +15,9 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
     """
     batch_sizes = results.params.quantization.latency.batch_sizes if with_latency else ()
     with_rows = with_latency and with_intervals
-    best = {task: fronts(results, task) for task in results.params.glue.tasks}
+    best: dict[str, dict[tuple[str, str], list[str]]] = {
+        task: fronts(results, task) for task in results.params.glue.tasks
+    }
     rows = []
     for task, model, form, found in onnx_models(results):
         costs = [cost for cost in best[task].get((model, form), []) if with_latency or cost != "speed"]

@@ -49,8 +49,8 @@ def systems_by_cost(results: Results, task: str) -> dict[str, list[System]]:
 def row_ms(results: Results, task: str, model: str, form: str) -> float | None:
     """Milliseconds a dev row, in batches of the largest size; None where it was not measured."""
     batch_size = max(results.params.quantization.latency.batch_sizes)
-    batch_ms = latency_ms(results, task, model, form, f"dev_batch_{batch_size}")
-    return None if batch_ms is None else batch_ms / min(batch_size, results.latency(task, model)["dev_examples"])
+    batch_ms, measured = latency_ms(results, task, model, form, f"dev_batch_{batch_size}"), results.latency(task, model)
+    return batch_ms / min(batch_size, measured["dev_examples"]) if measured and batch_ms is not None else None
 
 
 def fronts(results: Results, task: str) -> dict[tuple[str, str], list[str]]:

@@ -85,7 +85,7 @@ def _edges(student: Student, recipe: StageLosses, teacher_layers: int, learnt: d
     """learnt: the last weights of a learnable map, by column of the curve."""
     kind, layers = _kind(student, recipe), student.architecture.layers
     chosen = recipe.layer_map or student.layer_map
-    blocks = mapped_layers(chosen if kind == "listed" else kind, layers, teacher_layers)
+    blocks = mapped_layers(chosen if isinstance(chosen, tuple) else kind, layers, teacher_layers)
     if recipe.weighted_losses.get("embedding"):
         yield 0, 0, 1.0
     for student_layer in sorted(layers_read(_mapped_losses(recipe), layers)):
@@ -144,7 +144,7 @@ def _svg(found: LayerMap) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def _teacher_y(layer: int, found: LayerMap) -> float:
+def _teacher_y(layer: float, found: LayerMap) -> float:
     """The middle of a layer's box; the lowest layer stands at the bottom."""
     return HEAD + ROW * (found.teacher_layers - layer + 0.5)
 

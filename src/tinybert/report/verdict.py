@@ -99,7 +99,7 @@ def domain_verdict(results: Results) -> str:
     students = results.params.domain.students
     perplexity = {name: results.value("evaluate_domain", name, "student", "domain", "perplexity") for name in students}
     answered = {name: results.value("evaluate_domain", name, "student", "quiz", "all", "top1") for name in students}
-    lowest, most = min(students, key=perplexity.get), max(students, key=answered.get)
+    lowest, most = min(students, key=perplexity.__getitem__), max(students, key=answered.__getitem__)
     best = [name for name in students if answered[name] == answered[most]]
     who = f"{most} answers most questions" if len(best) == 1 else f"{' and '.join(best)} answer equally many questions"
     return (

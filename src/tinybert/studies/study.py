@@ -11,7 +11,7 @@ from ruamel.yaml.error import YAMLError
 from tinybert.errors import UserError
 from tinybert.glue.tasks import TASKS
 from tinybert.schema import Params
-from tinybert.schema_fields import AboveZero, Name, Positive, Section, Text, tuple_of
+from tinybert.schema_fields import AboveZero, Name, Positive, Section, Some, Text, TupleOf
 
 FOLDER = Path("studies")
 RELATIONS = ("beats", "equals", "not_below")
@@ -22,7 +22,7 @@ Measured = Annotated[str, Field(pattern=r"^[a-z_]+/[^/:]+:[a-z0-9_{}]+$")]
 class Variant(Section):
     """Overrides of params.yaml for `dvc exp run -S`, and where else than by the study's rule its answers lie."""
 
-    set: tuple_of(Text) = ()
+    set: TupleOf[Text] = ()
     student: Name | None = None
     measured: Measured | None = None
 
@@ -36,7 +36,7 @@ class Claim(Section):
     beats: Name | None = None
     equals: Name | None = None
     not_below: Name | None = None
-    tasks: tuple_of(Name, min_length=1) | None = None
+    tasks: Some[Name] | None = None
     published: Text
 
     @model_validator(mode="after")
@@ -67,16 +67,16 @@ class Study(Section):
 
     question: Text
     source: Text
-    tasks: tuple_of(Name, min_length=1)
+    tasks: Some[Name]
     student: Name
     measured: Measured = "evaluate/{task}-{student}:student"
     repeat: Literal["student", "pipeline"] = "student"
     seeds: Positive = 3
     margin: AboveZero = 0.01
     one_training: bool = False
-    set: tuple_of(Text) = ()
+    set: TupleOf[Text] = ()
     variants: dict[Name, Variant] = Field(min_length=2)
-    claims: tuple_of(Claim, min_length=1)
+    claims: Some[Claim]
 
     @model_validator(mode="after")
     def _claims_fit(self) -> "Study":

@@ -59,9 +59,9 @@ def difference(first: Mapping[int, Predictions], second: Mapping[int, Prediction
             raise UserError(f"seed {number}: the variants were measured on different rows; remove their experiments")
     metric = next(iter(first.values())).metric
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    pairs = ([found.predictions for found in answers.values()] for answers in (first, second))
+    ours, theirs = ([found.predictions for found in answers.values()] for answers in (first, second))
     labels = [found.labels for found in first.values()]
-    interval = paired_interval(ROW_METRICS[metric], *pairs, labels, seed=seed)
+    interval = paired_interval(ROW_METRICS[metric], ours, theirs, labels, seed=seed)
     low, high = sorted(sign * interval[end] for end in ("low", "high"))
     return Difference(sign * (mean(scores(first)) - mean(scores(second))), low, high)
 

@@ -44,7 +44,7 @@ class Form:
     @classmethod
     def of_logits(cls, answer: Activations) -> "Form":
         """That of the logits of an answer."""
-        return cls(classes=answer.logits.shape[-1])
+        return cls(classes=answer.wanted_logits.shape[-1])
 
     def row_bytes(self, lengths: np.ndarray) -> np.ndarray:
         """(rows,) int64: what rows of `lengths` tokens take."""
@@ -122,11 +122,11 @@ class AnswerFile:
 
         lengths: (rows,) tokens of each.
         """
-        tokens = [getattr(answer, field)[layer] for field, layer in self.form.tokens]
-        scores = [answer.scores[layer] for layer in self.form.scores]
-        tokens = torch.stack(tokens, dim=1).half().cpu() if tokens else None  # (tokens, fields, width)
-        scores = torch.stack(scores, dim=1).half().cpu() if scores else None  # (batch, layers, heads, query, key)
-        logits = answer.logits.float().cpu()
+        vectors = [getattr(answer, field)[layer] for field, layer in self.form.tokens]
+        maps = [answer.scores[layer] for layer in self.form.scores]
+        tokens = torch.stack(vectors, dim=1).half().cpu() if vectors else None  # (tokens, fields, width)
+        scores = torch.stack(maps, dim=1).half().cpu() if maps else None  # (batch, layers, heads, query, key)
+        logits = answer.wanted_logits.float().cpu()
         ends = np.cumsum(lengths)
         for place, (row, length, end) in enumerate(zip(rows, lengths, ends, strict=True)):
             if row >= len(self.lengths):
@@ -207,13 +207,13 @@ class AnswerFile:
 
     def _place(self, part: str, first: int, values: np.ndarray) -> tuple[int, memoryview]:
         """The byte where element `first` of a part lies, and the contiguous `values` as bytes."""
-        return self.offsets[part] + int(first) * values.itemsize, memoryview(values.reshape(-1).view(np.uint8))
+        return self.offsets[part] + int(first) * values.itemsize, values.reshape(-1).view(np.uint8).data
 
 
 def _checksum(parts: tuple[np.ndarray, ...]) -> int:
     total = 0
     for part in parts:
-        total = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).reshape(-1), total)
+        total = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).reshape(-1).data, total)
     return total
 
 
@@ -223,7 +223,8 @@ def _size(dtype: str, shape: tuple[int, ...]) -> int:
 
 def _header(parts: dict[str, tuple[str, tuple]], facts: dict[str, str]) -> bytes:
     """The head of a safetensors file: its length, then JSON, padded to eight bytes."""
-    described, offset = {"__metadata__": facts}, 0
+    described: dict[str, object] = {"__metadata__": facts}
+    offset = 0
     for name, (dtype, shape) in parts.items():
         described[name] = {
             "dtype": dtype,

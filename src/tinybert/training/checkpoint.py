@@ -125,7 +125,7 @@ def _checksum(tensors: dict[str, Tensor], facts: str) -> str:
     for name in sorted(tensors):
         part = tensors[name].detach().cpu().contiguous()
         total = zlib.crc32(f"{name} {part.dtype} {tuple(part.shape)}".encode(), total)
-        total = zlib.crc32(part.reshape(-1).view(torch.uint8).numpy(), total)
+        total = zlib.crc32(part.reshape(-1).view(torch.uint8).numpy().data, total)
     return f"{total:08x}"
 
 

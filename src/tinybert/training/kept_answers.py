@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import inspect
 import json
 import os
 import sys
@@ -79,6 +80,7 @@ class KeptTeacher:
 
     def __call__(self, batch: Batch) -> Activations:
         """Targets where the layer map is fixed, else the teacher's activations; on the device of the batch."""
+        assert batch.numbers is not None  # rows of a data set have numbers
         rows = batch.numbers.cpu().numpy()
         kept = np.logical_and.reduce([file.has(rows) for file in self.files]) if self.files else np.zeros(1, bool)
         if not kept.any():
@@ -207,7 +209,7 @@ def _digest_teacher(live: LiveTeacher) -> str:
 
 def _digest_code() -> str:
     """Answers of older code would be wrong ones, and nobody would notice."""
-    return hashlib.sha256(b"".join(Path(module.__file__).read_bytes() for module in CODE)).hexdigest()
+    return hashlib.sha256(b"".join(Path(inspect.getfile(module)).read_bytes() for module in CODE)).hexdigest()
 
 
 def _digest_examples(examples: Encoded) -> str:

@@ -4,20 +4,20 @@ import torch
 from accelerate import Accelerator
 
 from tinybert.models.activations import Activations, Batch, Wanted
-from tinybert.models.bert import BertModel
+from tinybert.models.folder import Model
 from tinybert.objective import Objective
 
 
 class LiveTeacher:
     """The teacher's answers to a batch, as the objective wants them: evaluation mode, no gradient."""
 
-    def __init__(self, model: BertModel | None, objective: Objective, accelerator: Accelerator) -> None:
+    def __init__(self, model: Model, objective: Objective, accelerator: Accelerator) -> None:
         self.objective, self.accelerator = objective, accelerator
-        self.model = model.to(accelerator.device).eval() if objective.reads_teacher else None
+        self.model = model.to(accelerator.device).eval()
 
-    def __call__(self, batch: Batch) -> Activations | None:
-        """What the losses of this step read; None where they read no teacher."""
-        return self.ask(batch, self.objective.teacher_wants) if self.model else None
+    def __call__(self, batch: Batch) -> Activations:
+        """What the losses of this step read."""
+        return self.ask(batch, self.objective.teacher_wants)
 
     @torch.no_grad()
     def ask(self, batch: Batch, wanted: Wanted) -> Activations:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tinybert.memory import keep_memory
 from tinybert.models.activations import Activations, Batch
-from tinybert.models.bert import BertModel
+from tinybert.models.folder import Model
 from tinybert.objective import UNITS, Objective
 from tinybert.precision import refuse_missing_bfloat16
 from tinybert.seeds import torch_seed
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_WAIT = timedelta(hours=12)  # of processes for the one that asks the teacher about a whole data set
-Asks = Callable[[Batch], Activations | None]  # a teacher, live or kept
+Asks = Callable[[Batch], Activations]  # a teacher, live or kept
 
 
 class Batches(Protocol):
@@ -60,11 +60,11 @@ class Settings:
 class Distiller(nn.Module):
     """Student and objective as one module, so that Accelerate wraps all that is trained at once."""
 
-    def __init__(self, student: BertModel, objective: Objective) -> None:
+    def __init__(self, student: Model, objective: Objective) -> None:
         super().__init__()
         self.student, self.objective = student, objective
 
-    def forward(self, part: Part, teacher: Activations | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, part: Part, teacher: Activations) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss of a part of a batch and its unweighted terms, each times the part's share of the batch."""
         terms = self.objective(self.student(part.batch, self.objective.student_wants), teacher, part.batch)
         terms = {name: term * part.shares[UNITS[name]] for name, term in terms.items()}
@@ -72,13 +72,13 @@ class Distiller(nn.Module):
 
 
 def train(
-    student: BertModel,
+    student: Model,
     objective: Objective,
     batches: Batches,
     settings: Settings,
     *,
     title: str,
-    teacher: BertModel | None = None,
+    teacher: Model | None = None,
     kept_for: Callable[[LiveTeacher], Asks] | None = None,
     pruner_for: "Callable[[int], Pruner] | None" = None,
     on_point: Callable[[Point], None] = lambda point: None,
@@ -99,9 +99,9 @@ def train(
     keep_memory()
     _refuse_long_rows(batches, student, teacher)
     accelerator = start_accelerator(settings.precision)
-    live = LiveTeacher(teacher, objective, accelerator)
-    ask: Asks = live
-    if kept_for and objective.reads_teacher and steps >= len(batches):  # else fewer rows are asked for than are kept
+    live = LiveTeacher(teacher, objective, accelerator) if teacher and objective.reads_teacher else None
+    ask: Asks = live or (lambda batch: Activations())
+    if kept_for and live and steps >= len(batches):  # else fewer rows are asked for than are kept
         ask = kept_for(live)
     module = Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
@@ -123,9 +123,10 @@ def train(
     return recorder.curve
 
 
-def _refuse_long_rows(batches: Batches, *models: BertModel | None) -> None:
-    for model in filter(None, models):
-        model.config.refuse_longer(batches.longest_row_tokens, batches.length_key)
+def _refuse_long_rows(batches: Batches, *models: Model | None) -> None:
+    for model in models:
+        if model:
+            model.config.refuse_longer(batches.longest_row_tokens, batches.length_key)
 
 
 def _set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:

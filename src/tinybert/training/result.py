@@ -4,13 +4,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from tinybert import paths
 from tinybert.files import atomic_folder
 from tinybert.launch import is_main_process
-from tinybert.models.bert import BertModel
-from tinybert.models.folder import save_model
+from tinybert.models.folder import Model, OneModel, save_model
 from tinybert.models.history import history_with, write_history
 from tinybert.objective import Objective
 from tinybert.training.checkpoint import Checkpoint
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(Generic[OneModel]):
     """A model after its training, what its objective learnt beside it, and the loss curve."""
 
-    model: BertModel
+    model: OneModel
     objective: Objective
     curve: list[Point]
 
@@ -32,10 +31,10 @@ class Trained:
 def train_and_save(
     stage: "Stage",
     target: Path,
-    train: Callable[..., Trained],
+    train: Callable[..., Trained[OneModel]],
     *,
     source: Path | None = None,
-    measure: Callable[[BertModel], dict] = lambda model: {},
+    measure: Callable[[OneModel], dict] = lambda model: {},
 ) -> None:
     """Runs `train` with the stage's hooks of training.loop.train; writes model, curve and metrics.
 
@@ -52,7 +51,7 @@ def train_and_save(
     checkpoint.remove()
 
 
-def save_trained(model: BertModel, objective: Objective, target: str | Path, *, history: Sequence[dict] = ()) -> None:
+def save_trained(model: Model, objective: Objective, target: str | Path, *, history: Sequence[dict] = ()) -> None:
     """Writes weights, configuration, tokenizer, what the objective learnt and the history: all that a later stage or
     a user needs.
     """
@@ -63,7 +62,7 @@ def save_trained(model: BertModel, objective: Objective, target: str | Path, *, 
         shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
 
 
-def training_metrics(model: BertModel, curve: list[Point]) -> dict:
+def training_metrics(model: Model, curve: list[Point]) -> dict:
     """Size, steps, and the last means of each loss term; the weights of a learnable layer map."""
     last = curve[-1] if curve else {"step": 0}
     learnt = {name: value for name, value in last.items() if name.startswith("map_")}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tinybert.glue.encoding import Encoded
 from tinybert.models.activations import Batch
-from tinybert.models.bert import SequenceClassifier
+from tinybert.models.folder import Classifier
 from tinybert.objective import Objective
 from tinybert.training.kept_answers import AnswerStore, KeptTeacher
 from tinybert.training.loop import Settings, train
@@ -32,7 +32,7 @@ class ExampleBatches:
 
 
 def train_on_task(
-    model: SequenceClassifier,
+    model: Classifier,
     objective: Objective,
     examples: Encoded,
     *,

@@ -12,7 +12,7 @@ from tinybert.evaluation.glue import predict
 from tinybert.glue.encoding import Encoded, read_examples
 from tinybert.glue.tasks import Task
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.folder import load_classifier, load_model
+from tinybert.models.folder import Classifier, load_bert, load_classifier, load_task_model
 from tinybert.objective import Imitation, Objective
 from tinybert.recipe import training_of
 from tinybert.training.kept_answers import AnswerStore
@@ -20,7 +20,7 @@ from tinybert.training.result import Trained
 from tinybert.training.task import train_on_task
 
 
-def distil(phase: str, source: Path, *, params, task: Task, name: str, seed: int, **run) -> Trained:
+def distil(phase: str, source: Path, *, params, task: Task, name: str, seed: int, **run) -> Trained[Classifier]:
     """Trains the student in folder `source` on the task's augmented rows (`run`: hooks of training.loop.train).
 
     phase: "intermediate", from a general student, which gets a new head; or "prediction", from the phase before.
@@ -29,8 +29,8 @@ def distil(phase: str, source: Path, *, params, task: Task, name: str, seed: int
     """
     torch.manual_seed(seed)
     is_new = phase == "intermediate"
-    student = load_classifier(source, task.labels, pair=task.is_pair) if is_new else load_model(source)
-    teacher = load_model(paths.task_model(task.name, "teacher"))
+    student = load_classifier(source, task.labels, pair=task.is_pair) if is_new else load_task_model(source)
+    teacher = load_bert(SequenceClassifier, paths.task_model(task.name, "teacher"))
     imitation = replace(Imitation.of(params, name, phase), seed=seed)
     objective = Objective(imitation, student.config, teacher.config)
     objective.load(source)
@@ -61,7 +61,7 @@ def labelled_by_teacher(examples: Encoded, teacher: SequenceClassifier, task: Ta
     """
     if examples.varied is None or not examples.varied.any():
         return examples
-    return replace(examples, labels=np.where(examples.varied, predict(teacher, examples, task), examples.labels))
+    return replace(examples, labels=np.where(examples.varied, predict(teacher, examples, task), examples.gold))
 
 
 def answer_store(params) -> AnswerStore | None:

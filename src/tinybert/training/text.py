@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from tinybert.corpus.blocks import Blocks
 from tinybert.models.activations import Batch
-from tinybert.models.bert import MaskedLM
+from tinybert.models.folder import Model
 from tinybert.objective import Objective
 from tinybert.seeds import stream
 from tinybert.training.loop import Settings, train
@@ -47,7 +47,7 @@ def sample_batches(blocks: Blocks) -> Iterator[Batch]:
 
 
 def train_on_text(
-    model: MaskedLM,
+    model: Model,
     objective: Objective,
     blocks: Blocks,
     *,
