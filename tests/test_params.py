@@ -78,6 +78,12 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
             "'atention' should be 'hard', 'prediction', 'logits', 'attention'",
         ),
         ("students.lazy.domain.temperature", None, "students.lazy.domain: temperature is missing"),
+        ("glue.cola.teacher.epochs", 0, "glue.cola: teacher.epochs is 0; give it at least 1, or name a finetuned_"),
+        (
+            "quantization.calibration.examples",
+            1501,
+            "quantization.calibration.examples is 1501, glue.embedded.train_examples 1500; lower the one or raise",
+        ),
         (
             "students.lazy.layer_map",
             "upper",
@@ -215,6 +221,27 @@ def test_each_mistake_has_one_line_with_its_key(path, value, line):
 )
 def test_optional_forms_are_accepted(path, value):
     check_params(changed(path, value))
+
+
+@pytest.mark.parametrize(
+    ("student", "key", "value", "line"),
+    [
+        ("tinybert4", "width", 256, "architecture.width is 256, the teacher has 128 to cut from"),
+        ("tinybert4", "feed_forward", 257, "architecture.feed_forward is 257, the teacher has 256 to cut from"),
+        ("tinybert4", "heads", 8, "architecture.width 64 in 8 heads (architecture.heads) cannot be cut from"),
+        ("bilstm", "embedding", 129, "architecture.embedding: 129 is above the width 128 of the teacher's embeddings"),
+    ],
+)
+def test_a_start_that_the_teacher_is_too_small_for_is_refused(student, key, value, line):
+    tree = changed(f"students.{student}.architecture.{key}", value)
+    tree["students"][student]["start"] = {"teacher": "uniform"}
+    tree["general"]["students"] = [*tree["general"]["students"], "bilstm"]
+    with pytest.raises(UserError) as error:
+        check_params(tree)
+    assert str(error.value).startswith(f"params.yaml: students.{student}.")
+    assert line in str(error.value)
+    tree["students"][student]["start"] = "random"
+    check_params(tree)
 
 
 def test_keys_that_dvc_reads_must_be_there():

@@ -23,6 +23,7 @@ class Shape:
     layers: int
     width: int
     heads: int
+    feed_forward: int
 
 
 def refuse_repeats(key: str, names: tuple) -> None:
@@ -65,12 +66,49 @@ def refuse_misfits(students: Mapping, teacher: Shape, *, stages: tuple[str, ...]
     students: name -> recipe.
     """
     for name, student in students.items():
-        if "general" in stages and student.start.teacher and student.architecture.kind == "bert":
-            _refuse_map(f"students.{name}.start.teacher", student.start.teacher, student, teacher.layers)
+        if "general" in stages and student.start.teacher:
+            _refuse_unfit_start(f"students.{name}", student, teacher)
         for stage in stages:
             if recipe := getattr(student, stage):
                 losses = {loss for loss, weight in recipe.weighted_losses.items() if weight}
                 _refuse_unfit_losses(f"students.{name}", stage, losses, student, teacher)
+
+
+def _refuse_unfit_start(key: str, student, teacher: Shape) -> None:
+    shape = student.architecture
+    if shape.kind == "bilstm":
+        refuse_wide_embedding(shape.embedding, teacher.width, key=f"{key}.")
+        return
+    _refuse_map(f"{key}.start.teacher", student.start.teacher, student, teacher.layers)
+    refuse_uncuttable(Shape(shape.layers, shape.width, shape.heads, shape.feed_forward), teacher, key=f"{key}.")
+
+
+def refuse_wide_embedding(size: int, teacher_width: int, *, key: str = "") -> None:
+    """A BiLSTM's embedding is cut out of the teacher's."""
+    if size > teacher_width:
+        raise ValueError(
+            f"{key}architecture.embedding: {size} is above the width {teacher_width} of the teacher's embeddings; "
+            f"choose {teacher_width} or less, or set start to random"
+        )
+
+
+def refuse_uncuttable(student: Shape, teacher: Shape, *, key: str = "") -> None:
+    """A student that starts from the teacher's layers is cut out of them, head by head."""
+    for name in ("width", "feed_forward"):
+        ours, theirs = getattr(student, name), getattr(teacher, name)
+        if ours > theirs:
+            raise ValueError(
+                f"{key}start.teacher: architecture.{name} is {ours}, the teacher has {theirs} to cut from; "
+                f"set architecture.{name} to {theirs} or less, or start to random"
+            )
+    width, heads, widest = student.width, student.heads, teacher.width // teacher.heads
+    if heads > teacher.heads or width // heads > widest:
+        fitting = [str(n) for n in range(1, teacher.heads + 1) if width % n == 0 and width // n <= widest]
+        fix = f"set architecture.heads to {' or '.join(fitting)}" if fitting else "change architecture.width"
+        raise ValueError(
+            f"{key}start.teacher: architecture.width {width} in {heads} heads (architecture.heads) cannot be cut from "
+            f"the teacher's {teacher.heads} heads of {widest}; {fix}, or set start to random"
+        )
 
 
 def _refuse_unfit_losses(key: str, stage: str, losses: set[str], student, teacher: Shape) -> None:

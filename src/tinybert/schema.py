@@ -152,9 +152,11 @@ class GlueTask(Section):
     pruning: Training
 
     @model_validator(mode="after")
-    def _pruning_has_steps(self) -> "GlueTask":
+    def _have_steps(self) -> "GlueTask":
         if self.pruning.epochs == 0:
             raise ValueError("pruning.epochs is 0; pruning needs at least 1 epoch for its increments")
+        if self.teacher.epochs == 0 and self.finetuned_teacher is None:
+            raise ValueError("teacher.epochs is 0; give it at least 1, or name a finetuned_teacher")
         return self
 
 
@@ -320,7 +322,8 @@ class Params(Section):
             raise ValueError("students.teacher: teacher is the name of the teacher's model; call the student otherwise")
         if self.teacher.source == "embedded":
             shape = self.teacher.embedded.architecture
-            refuse_misfits(self.used_students, Shape(shape.layers, shape.width, shape.heads))
+            teacher = Shape(shape.layers, shape.width, shape.heads, shape.feed_forward)
+            refuse_misfits(self.used_students, teacher)
         for name in self.domain.students:
             self._need_sections(name, "domain.students", ("domain",))
         for name in self.glue.students:
@@ -331,7 +334,16 @@ class Params(Section):
                     "add it, null where this student skips that phase"
                 )
         refuse_strangers("quantization.models", self.quantization.models, self.task_models, "the task models")
+        self._need_calibration_rows()
         return self
+
+    def _need_calibration_rows(self) -> None:
+        asked, made = self.quantization.calibration.examples, self.glue.embedded.train_examples
+        if self.glue.source == "embedded" and asked > made:
+            raise ValueError(
+                f"quantization.calibration.examples is {asked}, glue.embedded.train_examples {made}; "
+                "lower the one or raise the other"
+            )
 
     def _need_sections(self, student: str, key: str, sections: Iterable[str]) -> None:
         for section in sections:

@@ -7,6 +7,7 @@ from tinybert import paths
 from tinybert.corpus.tokenizer import load_tokenizer
 from tinybert.evaluation.predictions import Predictions
 from tinybert.glue.encoding import Encoded, read_examples
+from tinybert.glue.rows import read_rows
 from tinybert.glue.scoring import is_collapsed, majority_score, retention, score
 from tinybert.glue.tasks import Task
 from tinybert.models.activations import best_device
@@ -42,13 +43,14 @@ def compare_on_splits(
 ) -> tuple[dict, dict[str, Predictions]]:
     """`compare` on the task's dev split and on further ones (MNLI has two), and the student's answers to the first."""
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
-    train, *devs = (
+    train_labels = np.array([row["label"] for row in read_rows(folder / "train.jsonl", task)])
+    devs = [
         read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=max_length_tokens)
-        for split in ("train", *task.dev_splits)
-    )
+        for split in task.dev_splits
+    ]
     answers = [predict(student, dev, task) for dev in devs]
     first, *further = (
-        compare(predictions, teacher, dev, task, train_labels=train.gold)
+        compare(predictions, teacher, dev, task, train_labels=train_labels)
         for predictions, dev in zip(answers, devs, strict=True)
     )
     facts = {"split": task.dev_splits[0], "selection": "none: the last step"}

@@ -67,7 +67,7 @@ class BertConfig:
     @property
     def shape(self) -> Shape:
         """What recipes ask of a teacher."""
-        return Shape(self.num_hidden_layers, self.hidden_size, self.num_attention_heads)
+        return Shape(self.num_hidden_layers, self.hidden_size, self.num_attention_heads, self.intermediate_size)
 
     def refuse_longer(self, tokens: int, what: str) -> None:
         """UserError where rows of `tokens` tokens are longer than the model has positions; `what` names their key."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tinybert.errors import UserError
+from tinybert.fitness import refuse_wide_embedding
 from tinybert.models.activations import Activations, Batch, Wanted
 
 
@@ -174,11 +175,10 @@ def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
     Each vector's sign makes its largest entry in magnitude positive. UserError where `size` is above the width.
     """
     width = teacher_embeddings.shape[1]
-    if size > width:
-        raise UserError(
-            f"architecture.embedding: {size} is above the width {width} of the teacher's embeddings; "
-            f"choose {width} or less, or set start to random"
-        )
+    try:
+        refuse_wide_embedding(size, width)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     embeddings = teacher_embeddings.detach().double()
     if size == width:
         return embeddings.float()

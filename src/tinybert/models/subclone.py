@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.errors import UserError
+from tinybert.fitness import refuse_uncuttable
 from tinybert.models.activations import Batch, Wanted
 from tinybert.models.bert import BertConfig, Embeddings, Layer, MaskedLM, ResidualOutput, SelfAttention
 
@@ -50,7 +51,10 @@ def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, ba
     The teacher is left in evaluation mode, the student in training mode. UserError where the student is wider than
     the teacher, or its heads do not fit. Source: Samragh et al. 2023; deviations above.
     """
-    _refuse_unfit(config, teacher.config)
+    try:
+        refuse_uncuttable(config.shape, teacher.config.shape)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     student = MaskedLM(config).to(teacher.bert.pooler.dense.weight.device)
     if _shape(config) == _shape(teacher.config):
         return _copied(student, teacher, layers)
@@ -71,26 +75,6 @@ def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, ba
 
 def _shape(config: BertConfig) -> tuple[int, int, int]:
     return config.hidden_size, config.num_attention_heads, config.intermediate_size
-
-
-def _refuse_unfit(config: BertConfig, teacher: BertConfig) -> None:
-    """UserError where the teacher has less than the student asks for."""
-    for key, name in (("width", "hidden_size"), ("feed_forward", "intermediate_size")):
-        ours, theirs = getattr(config, name), getattr(teacher, name)
-        if ours > theirs:
-            raise UserError(
-                f"start.teacher: architecture.{key} is {ours}, the teacher has {theirs} to cut from; "
-                f"set architecture.{key} to {theirs} or less, or start to random"
-            )
-    width, heads, most = config.hidden_size, config.num_attention_heads, teacher.num_attention_heads
-    widest = teacher.hidden_size // most
-    if heads > most or width // heads > widest:
-        fitting = [str(n) for n in range(1, most + 1) if width % n == 0 and width // n <= widest]
-        fix = f"set architecture.heads to {' or '.join(fitting)}" if fitting else "change architecture.width"
-        raise UserError(
-            f"start.teacher: architecture.width {width} in {heads} heads (architecture.heads) cannot be cut from the "
-            f"teacher's {most} heads of {widest}; {fix}, or set start to random"
-        )
 
 
 def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> Subclone:
