@@ -228,7 +228,6 @@ def test_optional_forms_are_accepted(path, value):
     [
         ("tinybert4", "width", 256, "architecture.width is 256, the teacher has 128 to cut from"),
         ("tinybert4", "feed_forward", 257, "architecture.feed_forward is 257, the teacher has 256 to cut from"),
-        ("tinybert4", "heads", 8, "architecture.width 64 in 8 heads (architecture.heads) cannot be cut from"),
         ("bilstm", "embedding", 129, "architecture.embedding: 129 is above the width 128 of the teacher's embeddings"),
     ],
 )
