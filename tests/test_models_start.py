@@ -113,6 +113,15 @@ def test_a_released_students_projection_is_taken_where_it_fits(tmp_path):
     assert start(NARROW, folder=str(tmp_path)).projection is None
 
 
+def test_a_released_students_projections_of_all_layers_are_taken(tmp_path):
+    save_model(classifier(STUDENT), tmp_path)
+    weights = torch.randn(1 + STUDENT.num_hidden_layers, 24, 12)
+    for layer, weight in enumerate(weights):
+        assert start(NARROW, folder=str(tmp_path)).projection is None  # one lacks
+        add_weights(tmp_path, **{f"fit_denses__{layer}__weight": weight.clone()})
+    assert torch.equal(start(NARROW, folder=str(tmp_path)).projection, weights)
+
+
 SHA = "a" * 40
 ON_HUB = HubModel(model="someone/bert", revision=SHA)
 ABSENT = HubModel(model="a/b", revision=SHA)

@@ -229,6 +229,18 @@ def test_projections_start_from_a_given_matrix():
     assert all(torch.equal(part.weight, matrix) for part in objective.projections.values())
 
 
+@pytest.mark.parametrize(
+    ("projection", "places"), [("per_layer", {"embedding": 0, "hidden_1": 1, "hidden_2": 2}),
+                               ("shared", {"embedding": 0, "hidden": 2})]
+)  # fmt: skip
+def test_projections_start_from_a_matrix_a_layer(projection, places):
+    objective = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}, projection=projection), STUDENT, TEACHER)
+    matrices = torch.randn(3, 24, 12)
+    objective.start_projections(matrices)
+    assert objective.projections.keys() == places.keys()
+    assert all(torch.equal(part.weight, matrices[places[name]]) for name, part in objective.projections.items())
+
+
 def test_what_a_stage_does_not_use_is_kept_for_the_next(tmp_path):
     matrix = torch.randn(24, 12)
     started = Objective(Imitation({}), STUDENT)

@@ -242,9 +242,14 @@ class Objective(nn.Module):
         return self.projections[name](states) if name in self.projections else states
 
     def start_projections(self, weight: Tensor) -> None:
-        """Starts every projection, of later stages too, from `weight` (teacher width, student width)."""
-        names = {self._projection_name(layer) for layer in range(self.layers + 1)}
-        self._take({f"projections.{name}.weight": weight for name in names})
+        """Starts every projection, of later stages too, from `weight`.
+
+        (teacher width, student width) for all of them, or (1 + layers, ...) for the embeddings and each layer; a
+        projection that the layers share then takes the last one.
+        """
+        of_layers = weight.expand(self.layers + 1, -1, -1)
+        names = [self._projection_name(layer) for layer in range(self.layers + 1)]
+        self._take({f"projections.{name}.weight": part for name, part in zip(names, of_layers, strict=True)})
 
     def save(self, folder: str | Path) -> None:
         """Writes projections and map weights beside the student's weights in `folder`, where there are any."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,13 +16,14 @@ from tinybert.models.folder import REGRESSION_LABEL, read_weights
 from tinybert.models.pretrained import checkpoint_folder, load_pretrained
 from tinybert.models.subclone import subclone
 
-RELEASED_PROJECTION = "fit_dense.weight"  # beside the encoder in Jiao's general students
+# Beside the encoder in Jiao's general students: one projection, or one for the embeddings and each layer.
+RELEASED_PROJECTION, RELEASED_PROJECTIONS = "fit_dense.weight", "fit_denses.{layer}.weight"
 
 
 @dataclass(frozen=True)
 class Started:
     """A student before its training, and, where it is cut out of the teacher or brings one, the projection W that
-    leads back: (teacher width, student width).
+    leads back: (teacher width, student width), or one for the embeddings and each layer: (1 + layers, ...).
     """
 
     model: MaskedLM | BiLstmClassifier
@@ -83,7 +85,14 @@ def _released(config: BertConfig, start, *, teacher_width: int) -> Started:
             raise UserError(f"{key}: {model} has {name} {theirs}, {ours} is needed; change the architecture or start")
     student = MaskedLM(replace(config, max_position_embeddings=stored.config.max_position_embeddings))
     student.load_state_dict(stored.state_dict())
-    projection = read_weights(folder / "model.safetensors").get(RELEASED_PROJECTION)
-    if projection is None or projection.shape != (teacher_width, config.hidden_size):
-        return Started(student)
-    return Started(student, projection.float())
+    return Started(student, _released_projection(folder, config, teacher_width))
+
+
+def _released_projection(folder: Path, config: BertConfig, teacher_width: int) -> Tensor | None:
+    weights = read_weights(folder / "model.safetensors")
+    names = [RELEASED_PROJECTIONS.format(layer=layer) for layer in range(config.num_hidden_layers + 1)]
+    names = names if names[0] in weights else [RELEASED_PROJECTION]
+    found = [weights[name].float() for name in names if name in weights]
+    if len(found) < len(names) or any(part.shape != (teacher_width, config.hidden_size) for part in found):
+        return None
+    return torch.stack(found).squeeze(0)
