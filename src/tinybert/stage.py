@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ruamel.yaml import YAML
 
 from tinybert import paths
 from tinybert.errors import UserError
-from tinybert.files import atomic_file, write_json
+from tinybert.files import atomic_file, full_disk_told, write_json
 from tinybert.launch import is_main_process, relaunch
 from tinybert.params import Declared, load_params
 from tinybert.schema import Params
@@ -92,7 +93,8 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
     try:
         if trains:
             relaunch(f"stages.{name}", sys.argv[1:])
-        _run(main, name, items)
+        with full_disk_told(f"{Path.cwd()} or {tempfile.gettempdir()}"):
+            _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():
             print(f"{label}: {printable(line)}", file=sys.stderr)

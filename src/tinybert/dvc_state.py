@@ -1,0 +1,53 @@
+"""Two files that DVC writes in place, so that a kill may cut them short: `make repro` removes what is cut.
+
+Nothing is lost: DVC's run cache in .dvc/cache/runs knows what dvc.lock says of finished stages, and the list of who
+reads and writes which file is of use to processes that are alive.
+"""
+
+import json
+from pathlib import Path
+
+LOCK_FILE = Path("dvc.lock")
+READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
+
+
+def remove_cut_files() -> list[Path]:
+    """Removes of the two files of the project in the current folder those that cannot be read; returns them."""
+    cut = [
+        path for path, is_whole in ((LOCK_FILE, _is_lock_file), (READERS_AND_WRITERS, _is_json)) if not is_whole(path)
+    ]
+    for path in cut:
+        path.unlink()
+    return cut
+
+
+def _is_lock_file(path: Path) -> bool:
+    """By DVC's own judgement."""
+    from dvc.dvcfile import Lockfile
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        Lockfile(Repo(), str(path)).load()
+    except DvcException:
+        return False
+    return True
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text())
+    except FileNotFoundError:
+        return True
+    except ValueError:
+        return False
+    return True
+
+
+def main() -> None:
+    for path in remove_cut_files():
+        print(f"{path}: was cut short when DVC was killed; removed, for DVC finds what is finished without it")
+
+
+if __name__ == "__main__":
+    main()
