@@ -13,9 +13,8 @@ READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 
 def remove_cut_files() -> list[Path]:
     """Removes of the two files of the project in the current folder those that cannot be read; returns them."""
-    cut = [
-        path for path, is_whole in ((LOCK_FILE, _is_lock_file), (READERS_AND_WRITERS, _is_json)) if not is_whole(path)
-    ]
+    checks = {LOCK_FILE: _is_lock_file, READERS_AND_WRITERS: _is_json}
+    cut = [path for path, is_whole in checks.items() if path.exists() and not is_whole(path)]
     for path in cut:
         path.unlink()
     return cut
@@ -37,8 +36,6 @@ def _is_lock_file(path: Path) -> bool:
 def _is_json(path: Path) -> bool:
     try:
         json.loads(path.read_text())
-    except FileNotFoundError:
-        return True
     except ValueError:
         return False
     return True
