@@ -23,12 +23,14 @@ def remove_cut_files() -> list[Path]:
 def _is_lock_file(path: Path) -> bool:
     """By DVC's own judgement."""
     from dvc.dvcfile import Lockfile
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
+    from dvc.utils.serialize import ParseError
+    from dvc.utils.strictyaml import YAMLValidationError
 
+    file = Lockfile(Repo(), str(path))
     try:
-        Lockfile(Repo(), str(path)).load()
-    except DvcException:
+        file.load()
+    except (ParseError, YAMLValidationError):
         return False
     return True
 

@@ -57,9 +57,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         try:
             temporary.mkdir()
             yield temporary
-            if path.exists():
-                _remove_folder(path, path.name)
-            os.replace(temporary, path)
+            _replace_folder(path, temporary)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -67,13 +65,16 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def full_disk_told(place: str | Path) -> Iterator[None]:
-    """UserError where the block finds a disk full: the file that the system names, else `place`."""
+    """UserError where the block finds a disk full; it names the file that the system names, else `place`.
+
+    Of what is written into a temporary folder the one who made that folder tells.
+    """
     try:
         yield
     except Exception as error:  # safetensors and ONNX Runtime have errors of their own for it
         reasons = [os.strerror(number) for number in FULL if number == getattr(error, "errno", None)]
         reasons += [os.strerror(number) for number in FULL if os.strerror(number) in str(error)]
-        if not reasons or isinstance(error, UserError):
+        if not reasons or isinstance(error, UserError) or PARTIAL in str(place):
             raise
         named = str(getattr(error, "filename", None) or place)
         raise UserError(
@@ -89,22 +90,27 @@ def _temporary(path: Path) -> Path:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in list(path.parent.glob(f".{glob.escape(path.name)}.????????{PARTIAL}")):
-        if leftover.is_dir():
-            _remove_folder(leftover, path.name)
-        else:
-            leftover.unlink(missing_ok=True)
-    return _partial(path, path.name)
+        doomed = _free_name(path)  # half removed it would pass for a whole one
+        os.replace(leftover, doomed)
+        shutil.rmtree(doomed) if doomed.is_dir() else doomed.unlink()
+    return _free_name(path)
 
 
-def _remove_folder(folder: Path, name: str) -> None:
-    """Removes a folder, under another name first: half removed it would pass for a whole one."""
-    doomed = _partial(folder, name)
-    os.replace(folder, doomed)
-    shutil.rmtree(doomed)
+def _free_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
 
 
-def _partial(beside: Path, name: str) -> Path:
-    return beside.with_name(f".{name}.{secrets.token_hex(4)}{PARTIAL}")
+def _replace_folder(path: Path, new: Path) -> None:
+    older = _free_name(path)
+    if path.exists():
+        os.replace(path, older)
+    try:
+        os.replace(new, path)
+    except OSError:
+        if older.exists():
+            os.replace(older, path)
+        raise
+    shutil.rmtree(older, ignore_errors=True)
 
 
 def write_json(path: str | Path, value) -> None:
