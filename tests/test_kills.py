@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from tests.outputs import check_whole, hashes, leftovers, one_student_params
+from tests.outputs import check_whole, few_students_params, hashes, leftovers
 from tests.project import copy_project, run, tiny_params, write_params
 
 KILLS = 20
@@ -105,7 +105,7 @@ def test_a_killed_training_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
 def test_twenty_kills_at_random_moments_change_nothing(tmp_path):
     whole, project = (copy_project(tmp_path / name) for name in ("whole", "killed"))
     for folder in (whole, project):
-        write_params(folder, one_student_params())
+        write_params(folder, few_students_params())
     began = time.monotonic()
     undisturbed = run_long(whole, "dvc", "repro", log=tmp_path / "whole.log")
     seconds = time.monotonic() - began
