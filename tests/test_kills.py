@@ -143,3 +143,48 @@ def run_long(project: Path, *command: str, log: Path) -> dict[str, str]:
 def started(log: Path) -> set[str]:
     """The stages that have begun so far."""
     return set(re.findall("Running stage '(.*)'", log.read_text()))
+
+
+STUDY = """
+question: Which?
+source: nobody
+tasks: [cola]
+student: tinybert4
+seeds: 1
+variants:
+  uniform: {}
+  top: {set: ["students.{student}.layer_map=top"]}
+claims:
+  - {variant: uniform, beats: top, published: ".3 to .2"}
+"""
+
+
+@pytest.mark.long
+def test_a_killed_study_ends_with_the_same_table_and_runs_nothing_twice(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    write_params(copy_project(whole), few_students_params())
+    (whole / "studies/small.yaml").write_text(STUDY)
+    run_long(whole, "dvc", "repro", "evaluate", log=tmp_path / "log")  # what both variants share
+    shutil.copytree(whole, killed, symlinks=True)
+    conduct = ("tinybert.studies", "small")
+    environment = ALWAYS_SAVED | {"PYTHONPATH": "src"}
+    start(whole, *conduct, log=tmp_path / "whole.log", **environment).wait()
+    log = tmp_path / "killed.log"
+    for moment in ("=== small-uniform", "=== small-top", "Running stage 'task_distill_intermediate"):
+        process = start(killed, *conduct, log=log, **environment)
+        assert wait_for(lambda moment=moment: moment in log.read_text(), process), log.read_text()
+        time.sleep(2)
+        kill_group(process, signal.SIGKILL)
+        check_whole(killed)
+    again = start(killed, *conduct, log=log, **environment)
+    assert again.wait() == 0, log.read_text()[-3000:]
+    for ending in ("md", "svg"):
+        file = f"reports/studies/small.{ending}"
+        assert (killed / file).read_text() == (whole / file).read_text()
+    names = run(killed, "dvc", "exp", "list", "--all-commits", "--name-only").stdout.split()
+    assert [name.split("-")[1] for name in sorted(names)] == ["top", "uniform"]
+    finished = re.findall("Running stage '(.*)'", log.read_text())
+    assert len(finished) <= len(re.findall("Running stage '(.*)'", (tmp_path / "whole.log").read_text())) + 3
+    log.write_text("")
+    assert start(killed, *conduct, log=log, **environment).wait() == 0
+    assert "2 experiments, 0 to run" in log.read_text() and "Running stage" not in log.read_text()
