@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -85,7 +86,7 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
 
     The whole params.yaml is checked; `main` sees what dvc.yaml declares for the stage. A stage that trains starts
     itself anew under the launcher that the environment names, if any. A UserError ends the script with one line for
-    each mistake and exit code 1.
+    each mistake and exit code 1, Ctrl-C with one.
     """
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
     items = _read_items(main.__doc__, item_names)
@@ -99,6 +100,9 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
         for line in str(error).splitlines():
             print(f"{label}: {printable(line)}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print(f"{label}: interrupted; say it again to go on", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 def printable(text: str) -> str:
