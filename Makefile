@@ -25,6 +25,7 @@ $(VENV)/%.done: %.txt requirements.txt
 
 repro: setup
 	@PYTHONPATH=src python -m tinybert.params
+	@PYTHONPATH=src python -m tinybert.dvc_state
 	dvc repro
 	@cat reports/summary.txt
 	@echo "Report: $(CURDIR)/reports/index.html"

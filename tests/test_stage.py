@@ -87,6 +87,16 @@ def test_a_missing_glue_column_and_a_label_out_of_range(project):
     assert not (project / "data/glue/cola").exists()
 
 
+def test_ctrl_c_is_one_line_and_leaves_nothing(project):
+    script = project / "stages/prepare_corpus.py"
+    whole = script.read_text()
+    script.write_text(whole.replace("    counts =", "    raise KeyboardInterrupt\n    counts ="))
+    write_params(project, tiny_params())
+    found = run(project, "stages.prepare_corpus")
+    script.write_text(whole)
+    assert (found.returncode, found.stderr) == (130, "prepare_corpus: interrupted; say it again to go on\n")
+
+
 def test_control_characters_of_data_do_not_reach_the_terminal():
     assert printable("λ of a\x1b[2J\x00\r é") == r"λ of a\x1b[2J\x00\r é"
 

@@ -1,6 +1,10 @@
 """Studies: the shipped files, the experiments they ask for, verdicts, and going on after an interruption."""
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +20,7 @@ from tinybert.studies.__main__ import conduct
 from tinybert.studies.picture import dot_chart
 from tinybert.studies.study import Study, load_study
 from tinybert.studies.verdict import FAILS, HOLDS, OPEN, Difference, difference, verdict
+from tinybert.studies.workspace import noted_workspace, refuse_disturbed_workspace
 
 NAMES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
 PARAMS = {path.stem: path for path in (ROOT / "params.yaml", *(ROOT / "profiles").glob("*.yaml"))}
@@ -181,6 +186,94 @@ def test_an_interrupted_study_goes_on_and_ends_with_the_same_table(project, monk
     assert len(dvc.ran) == 2  # nothing is run twice
     assert "holds here" in written
     assert "| cola | uniform | matthews | 0.210 |" in written
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A git repository with a branch, main, and a file that is not committed as it is, which is entered."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setenv(name, "test")
+    Path("params.yaml").write_text("seed: 1")
+    git("init", "--quiet", "--initial-branch", "main")
+    git("add", "params.yaml")
+    git("commit", "--quiet", "--message", "first")
+    Path("params.yaml").write_text("seed: 2")
+    return tmp_path
+
+
+def git(*command: str) -> None:
+    subprocess.run(["git", *command], check=True, capture_output=True)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_it_is_mended(repository, is_clean):
+    if is_clean:
+        git("checkout", "params.yaml")
+    text = Path("params.yaml").read_text()
+    with pytest.raises(Killed), noted_workspace():
+        if not is_clean:
+            git("stash")
+        git("checkout", "--detach")
+        Path("params.yaml").write_text("seed: 3")  # as DVC sets up an experiment
+        raise Killed
+    for _ in "12":
+        with pytest.raises(UserError, match="killed while DVC had put the workspace's changes aside") as told:
+            refuse_disturbed_workspace()
+    mend = str(told.value).split("bring them back with ")[1].split(" (where")[0]
+    assert mend == "git checkout --force main" + ("" if is_clean else " && git stash pop")
+    subprocess.run(mend, shell=True, check=True, capture_output=True)
+    refuse_disturbed_workspace()
+    assert Path("params.yaml").read_text() == text
+
+
+def test_a_kill_at_another_moment_and_work_since_are_no_disturbance(repository):
+    git("stash")
+    git("stash", "apply")
+    with pytest.raises(Killed), noted_workspace():
+        raise Killed
+    git("checkout", "-b", "other")
+    git("stash", "drop")
+    refuse_disturbed_workspace()
+    with noted_workspace():
+        assert Path(".dvc/tmp/study.json").is_file()
+    assert not Path(".dvc/tmp/study.json").exists()
+
+
+SLOW_TO_END = """
+import signal, time
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(1)
+    open("in order", "w").close()
+"""
+STUDY_PROCESS = """
+import signal, sys
+from tinybert.studies.experiments import _run_to_end
+_run_to_end([sys.executable, "-c", sys.argv[1]])
+"""
+
+
+def test_ctrl_c_waits_for_dvc_to_put_things_in_order(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUDY_PROCESS, SLOW_TO_END],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout.readline() == b"ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(timeout=60)
+    assert (tmp_path / "in order").is_file()
 
 
 def test_answers_are_read_from_the_experiment(project, monkeypatch):

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import resource
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from ruamel.yaml import YAML
 
 from tinybert import paths
 from tinybert.errors import UserError
-from tinybert.files import atomic_file, write_json
+from tinybert.files import atomic_file, full_disk_told, write_json
 from tinybert.launch import is_main_process, relaunch
 from tinybert.params import Declared, load_params
 from tinybert.schema import Params
@@ -84,7 +86,7 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
 
     The whole params.yaml is checked; `main` sees what dvc.yaml declares for the stage. A stage that trains starts
     itself anew under the launcher that the environment names, if any. A UserError ends the script with one line for
-    each mistake and exit code 1.
+    each mistake and exit code 1, Ctrl-C with one.
     """
     name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
     items = _read_items(main.__doc__, item_names)
@@ -92,11 +94,15 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
     try:
         if trains:
             relaunch(f"stages.{name}", sys.argv[1:])
-        _run(main, name, items)
+        with full_disk_told(f"{Path.cwd()} or {tempfile.gettempdir()}"):
+            _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():
             print(f"{label}: {printable(line)}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print(f"{label}: interrupted; say it again to go on", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 def printable(text: str) -> str:
@@ -106,6 +112,8 @@ def printable(text: str) -> str:
 
 def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> None:
     started = time.monotonic()
+    if "DVC_STAGE" in os.environ and is_main_process():
+        _keep_lock_file()
     declared = declared_params(name, items)
     params = load_params()
     refuse_unknown_items(items, params)
@@ -115,6 +123,13 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
         main(stage)
         if is_main_process():
             _record_timing(stage, time.monotonic() - started)
+
+
+def _keep_lock_file() -> None:
+    """For dvc_state.py: while a stage runs DVC writes no dvc.lock, which a kill at another time may cut short."""
+    if paths.LOCK_FILE.is_file():
+        with atomic_file(paths.KEPT_LOCK_FILE, "wb") as handle:
+            handle.write(paths.LOCK_FILE.read_bytes())
 
 
 def _record_timing(stage: Stage, seconds: float) -> None:

@@ -14,7 +14,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
 from tinybert.compress.latency import open_session, predict
-from tinybert.files import atomic_file
+from tinybert.files import atomic_file, full_disk_told
 from tinybert.models.activations import Batch, RealTokens
 from tinybert.models.bert import BertConfig, Exposed, Layer, LayerWanted, SelfAttention, SequenceClassifier
 from tinybert.models.folder import Classifier
@@ -87,7 +87,7 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     """
     plain = LogitsFromTensors(copy.deepcopy(model).cpu().float()).eval()
     served = LogitsFromTensors(_served(model)).eval()
-    with tempfile.TemporaryDirectory() as folder:
+    with full_disk_told(tempfile.gettempdir()), tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "model.onnx"
         _trace(served, draft)
         _compare(plain, draft, real_rows)

@@ -22,6 +22,7 @@ from tinybert.glue.tasks import TASKS
 from tinybert.params import check_params
 from tinybert.schema import Params
 from tinybert.studies.study import REPEATS, Study
+from tinybert.studies.workspace import noted_workspace
 
 DIGEST_DIGITS = 10
 NOT_CODE_OF_STAGES = ("release", "report", "studies")  # packages that change no answer
@@ -81,10 +82,22 @@ def run(experiment: Experiment) -> None:
     print(f"\n=== {experiment.name}: {' '.join(experiment.overrides)}", flush=True)
     settings = [part for override in experiment.overrides for part in ("-S", override)]
     command = ["exp", "run", "--temp", "--name", experiment.name, *settings, *experiment.stages]
-    if subprocess.run([sys.executable, "-m", "dvc", *command]).returncode:
+    with noted_workspace():
+        failed = _run_to_end([sys.executable, "-m", "dvc", *command])
+    if failed:
         raise UserError(
             f"experiment {experiment.name} failed: mend what is said above, and say it again; what is finished is kept"
         )
+
+
+def _run_to_end(command: list[str]) -> int:
+    """The exit code. Ctrl-C reaches DVC too, which is given the time to put the workspace in order."""
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
 
 
 def finished() -> dict[str, str]:

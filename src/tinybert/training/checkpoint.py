@@ -87,16 +87,20 @@ class Checkpoint:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._is_ours():
-                temporary = self.path.with_suffix(".partial")
-                whole = {name: part.contiguous() for name, part in tensors.items()}
-                text = json.dumps(facts)
-                save_file(whole, temporary, metadata={"facts": text, "checksum": _checksum(whole, text)})
-                os.replace(temporary, self.path)
+                self._replace({name: part.contiguous() for name, part in tensors.items()}, json.dumps(facts))
                 self.step = facts["step"]
         except (OSError, SafetensorError) as error:
             print(f"checkpoint: goes on without, {self.folder}: {error}", file=sys.stderr)
             self.is_writer = False
         self.last = time.monotonic()
+
+    def _replace(self, tensors: dict[str, Tensor], facts: str) -> None:
+        temporary = self.path.with_suffix(".partial")
+        try:
+            save_file(tensors, temporary, metadata={"facts": facts, "checksum": _checksum(tensors, facts)})
+            os.replace(temporary, self.path)
+        finally:
+            temporary.unlink(missing_ok=True)  # on a full disk it would be in everybody's way
 
     def describe(self) -> str:
         """Words for what is saved."""

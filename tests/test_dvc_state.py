@@ -1,0 +1,61 @@
+"""Files of DVC that a kill cut short are mended, and nothing that was finished is run again."""
+
+import subprocess
+
+import pytest
+
+from tests.dependencies import ROOT
+from tests.project import run
+from tinybert.dvc_state import KEPT_LOCK_FILE, LOCK_FILE, READERS_AND_WRITERS, main, mend_cut_files
+
+STAGES = """
+stages:
+  one:
+    cmd: echo ran >> runs && cp params.yaml out
+    deps: [params.yaml]
+    outs: [out: {cache: false}]
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project of one stage, run."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "dvc.yaml").write_text(STAGES)
+    (folder / "params.yaml").write_text("seed: 1\n")
+    for command in (["init", "--quiet", "--no-scm"], ["repro"]):
+        done = run(folder, "dvc", *command)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("left", [b"", b"schema: '2.0'\nstages:\n  one:\n    cmd", b"schema: '2.0'\nstages:\n  one: {"])
+def test_dvc_goes_on_without_what_was_cut(project, left, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    whole = LOCK_FILE.read_bytes()
+    KEPT_LOCK_FILE.write_bytes(whole)
+    LOCK_FILE.write_bytes(left)
+    READERS_AND_WRITERS.write_bytes(b'{"write": {')
+    main()
+    assert capsys.readouterr().out.count("was cut short when DVC was killed; mended") == 2
+    again = run(project, "dvc", "repro")
+    assert (again.returncode, (project / "runs").read_text()) == (0, "ran\n")
+    assert LOCK_FILE.read_bytes() == whole
+
+
+def test_whole_files_and_absent_ones_stay_as_they_are_and_a_cut_one_without_another_goes(project, monkeypatch):
+    monkeypatch.chdir(project)
+    before = LOCK_FILE.read_bytes()
+    assert mend_cut_files() == []
+    assert LOCK_FILE.read_bytes() == before
+    KEPT_LOCK_FILE.unlink(missing_ok=True)
+    LOCK_FILE.write_bytes(b"")
+    assert mend_cut_files() == [LOCK_FILE]
+    assert not LOCK_FILE.exists()
+    READERS_AND_WRITERS.unlink(missing_ok=True)
+    assert mend_cut_files() == []
+
+
+def test_make_repro_does_it_before_it_runs_dvc():
+    recipe = subprocess.run(["make", "--dry-run", "repro"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert recipe.index("python -m tinybert.dvc_state") < recipe.index("\ndvc repro\n")
