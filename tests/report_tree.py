@@ -34,7 +34,7 @@ def small_params() -> Params:
 
 
 def write_tree(root: Path) -> None:
-    write_corpus_metrics(root / "metrics")
+    write_corpus_metrics(root / "reports/metrics")
     write_domain_metrics(root)
     for task, shift in {"mrpc": 0.0, "mnli": 0.05}.items():
         write_task_metrics(root, task, shift)
@@ -64,12 +64,14 @@ def write_corpus_metrics(metrics: Path) -> None:
 def write_domain_metrics(root: Path) -> None:
     teacher = {"parameters": 1_816_224, "steps": 290, "layers": 4, "loss": {"total": 2.5, "hard": 2.5}}
     heldout = {"loss": 2.0, "perplexity": 7.389, "accuracy": 0.613}
-    write_json(root / "metrics/prepare_teacher.json", teacher | {"heldout": heldout, "frequency_accuracy": 0.0456})
+    write_json(
+        root / "reports/metrics/prepare_teacher.json", teacher | {"heldout": heldout, "frequency_accuracy": 0.0456}
+    )
     training = {"parameters": 345_678, "steps": 290, "loss": {"total": 3.25, "hard": 3.25}}
     for student in (*PERPLEXITY, "tinybert4"):
-        write_json(root / f"metrics/general_distill/{student}.json", training)
+        write_json(root / f"reports/metrics/general_distill/{student}.json", training)
     for student in PERPLEXITY:
-        write_json(root / f"metrics/domain_distill/{student}.json", training)
+        write_json(root / f"reports/metrics/domain_distill/{student}.json", training)
         examined = {
             "teacher": examination(5.018, 0.51),
             "student": examination(PERPLEXITY[student], QUIZ_TOP1[student]),
@@ -77,7 +79,7 @@ def write_domain_metrics(root: Path) -> None:
             "quiz_dropped": 17,
             "agreement": {what: {"top1": 0.717, "kl": 0.456} for what in ("general", "domain", "quiz")},
         }
-        write_json(root / f"metrics/evaluate_domain/{student}.json", examined)
+        write_json(root / f"reports/metrics/evaluate_domain/{student}.json", examined)
         best = [{"token": token, "probability": 0.4} for token in ("paris", NASTY, "rome", "oslo", "bern")]
         answer = {"subject": "geography", "prompt": f"{NASTY} is [MASK].", "answer": "paris"}
         write_json(root / f"reports/answers/{student}.json", [answer | {"teacher": best, "student": best}])
@@ -90,7 +92,7 @@ def examination(perplexity: float, top1: float) -> dict:
 
 
 def write_task_metrics(root: Path, task: str, shift: float) -> None:
-    metrics = root / "metrics"
+    metrics = root / "reports/metrics"
     names = ("accuracy", "f1") if task == "mrpc" else ("accuracy",)
     training = {"parameters": 345_678, "steps": 141, "loss": {"total": 0.5, "prediction": 0.5}}
     write_json(
@@ -139,7 +141,7 @@ def write_quantized(root: Path, instance: str, names: tuple[str, ...]) -> None:
         }
         for form in FORMS
     }
-    write_json(root / f"metrics/quantize/{instance}.json", forms)
+    write_json(root / f"reports/metrics/quantize/{instance}.json", forms)
     if "mrpc" in instance:
         times = {"median": 240.0 * small, "p10": 230.0 * small, "p90": 260.5 * small}
         batches = ("batch_1", "batch_32", "dev_batch_1", "dev_batch_32")

@@ -71,7 +71,7 @@ def test_queued_experiments_side_by_side_equal_plain_runs(tmp_path):
         assert {
             "models/teacher",
             "models/general/tinybert4",
-            "metrics/general_distill/tinybert4.json",
+            "reports/metrics/general_distill/tinybert4.json",
         } <= expected.keys()
 
 

@@ -184,7 +184,7 @@ def test_a_stage_on_a_full_disk_says_so_in_a_line_and_runs_when_there_is_room(pr
         assert full.returncode == 1
         line = r"prepare_corpus: data/corpus/general/(train|heldout)\.jsonl: No space left on device; .*"
         assert re.fullmatch(line, full.stderr.strip()), full.stderr
-        assert content(project / "data") == {} and not (project / "metrics").exists()
+        assert content(project / "data") == {} and not (project / "reports/metrics").exists()
         subprocess.run(["mount", "-o", "remount,size=10m", project / "data"], check=True)
         store = {"MLFLOW_TRACKING_URI": f"sqlite:///{project}/data/full/mlflow.db"}
         with full_store(project / "data/full"):

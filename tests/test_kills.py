@@ -102,7 +102,7 @@ def test_a_killed_training_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
     undisturbed = run(project, *repro, "--single-item")
     assert "Running stage 'prepare_teacher'" in undisturbed.stdout
     assert hashes(project) == after_kill
-    assert {"metrics/prepare_teacher.json", "models/teacher/model.safetensors"} <= after_kill.keys()
+    assert {"reports/metrics/prepare_teacher.json", "models/teacher/model.safetensors"} <= after_kill.keys()
 
 
 @pytest.mark.long

@@ -8,8 +8,9 @@ import pytest
 
 from tests.report_tree import NASTY, Outline, small_params, write_tree
 from tinybert.errors import UserError
-from tinybert.files import write_json
+from tinybert.files import read_json, write_json
 from tinybert.report.build import build_report
+from tinybert.report.results import stage_instances
 
 SHOWN = [
     ["teacher", "1,816,224", "5.02", "5.02", "0.510", "0.600", "–", "–"],
@@ -144,26 +145,36 @@ def test_result_rows_are_the_metrics_unrounded(made):
     assert rows["mrpc", "tinybert4_pruned20"]["sparsity"] == 0.20004
 
 
+def test_metrics_of_all_stages_are_brought_together_and_no_others(tree, params):
+    write_json(tree / "metrics/evaluate/of_older_params.json", {})
+    write_json(tree / "reports/metrics/evaluate/of_older_params.json", {})
+    build_report(params, tree)
+    brought = {str(path.relative_to(tree)): read_json(path) for path in tree.glob("metrics/**/*.json")}
+    left = {"/".join(filter(None, ("metrics", *names))) + ".json" for names in stage_instances(params)}
+    assert brought.keys() == left
+    assert all(found == read_json(tree / "reports" / name) for name, found in brought.items())
+
+
 def test_files_of_systems_that_params_do_not_list_change_nothing(made, tree, params):
-    write_json(tree / "metrics/evaluate/cola-tinybert6.json", {"split": "dev"})
-    write_json(tree / "metrics/evaluate_domain/stranger.json", {})
+    write_json(tree / "reports/metrics/evaluate/cola-tinybert6.json", {"split": "dev"})
+    write_json(tree / "reports/metrics/evaluate_domain/stranger.json", {})
     build_report(params, tree)
     assert page(tree) == page(made[0])
 
 
 def test_missing_metrics_are_all_named_with_their_stage(tree, params):
-    (tree / "metrics/evaluate/mrpc-tinybert4.json").unlink()
-    (tree / "metrics/prepare_teacher.json").write_text("{")
+    (tree / "reports/metrics/evaluate/mrpc-tinybert4.json").unlink()
+    (tree / "reports/metrics/prepare_teacher.json").write_text("{")
     with pytest.raises(UserError) as error:
         build_report(params, tree)
     teacher, evaluation = str(error.value).splitlines()
-    assert teacher.startswith("metrics/prepare_teacher.json: no valid JSON; stage prepare_teacher")
-    assert evaluation.startswith("metrics/evaluate/mrpc-tinybert4.json: missing; stage evaluate")
+    assert teacher.startswith("reports/metrics/prepare_teacher.json: no valid JSON; stage prepare_teacher")
+    assert evaluation.startswith("reports/metrics/evaluate/mrpc-tinybert4.json: missing; stage evaluate")
     assert "dvc repro evaluate@mrpc-tinybert4" in evaluation
 
 
 def test_a_metrics_file_without_a_score_is_named(tree, params):
-    write_json(tree / "metrics/evaluate/mrpc-tinybert4.json", {"split": "dev", "teacher": {}})
+    write_json(tree / "reports/metrics/evaluate/mrpc-tinybert4.json", {"split": "dev", "teacher": {}})
     with pytest.raises(UserError, match=r"evaluate/mrpc-tinybert4\.json: has no teacher\.accuracy"):
         build_report(params, tree)
 
@@ -179,7 +190,7 @@ def test_files_that_dvc_need_not_restore_may_be_missing(tree, params):
 
 
 def test_untrained_students_that_differ_are_told_apart(tree, params):
-    path = tree / "metrics/evaluate_domain/attentive.json"
+    path = tree / "reports/metrics/evaluate_domain/attentive.json"
     path.write_text(path.read_text().replace("4012.5", "3999.5"))
     build_report(params, tree)
     rows = Outline(page(tree)).rows
@@ -194,7 +205,7 @@ def test_seeds_are_shown_with_mean_and_spread(params, tree):
     for task in ("mrpc", "mnli"):
         for seed, accuracy in {43: 0.70, 44: 0.75}.items():
             run = {"student": {"accuracy": accuracy}, "collapsed": seed == 43}
-            write_json(tree / f"metrics/repeat_task_distill/{task}-tinybert4-{seed}.json", run)
+            write_json(tree / f"reports/metrics/repeat_task_distill/{task}-tinybert4-{seed}.json", run)
     build_report(seeded, tree)
     # .7321, .70, .75: mean .7274, sample deviation sqrt((.0047² + .0274² + .0226²) / 2) = .0253
     row = "| mrpc | tinybert4 | accuracy | 0.732 0.700 0.750 | 0.727 ± 0.025 | 1 collapsed |"

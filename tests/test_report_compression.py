@@ -22,13 +22,13 @@ def rewrite(path, old: str, new: str) -> None:
 
 
 def test_a_pruned_student_at_the_majority_guess_is_flagged(root):
-    rewrite(root / "metrics/prune/mrpc-tinybert4-20.json", "0.7219", "0.6")
+    rewrite(root / "reports/metrics/prune/mrpc-tinybert4-20.json", "0.7219", "0.6")
     flags = {row[0]: row[-1] for row in pruning_table(load_results(small_params(), root)).rows}
     assert flags == {"mrpc": "≤ majority", "mnli": ""}
 
 
 def test_a_form_at_the_majority_guess_is_best_by_nothing(root):
-    path = root / "metrics/quantize/mrpc-tinybert4.json"
+    path = root / "reports/metrics/quantize/mrpc-tinybert4.json"
     forms = read_json(path)
     forms["qoperator"]["dev"] = {"accuracy": 0.55, "f1": 0.55}  # the smallest file of all
     write_json(path, forms)
@@ -38,6 +38,6 @@ def test_a_form_at_the_majority_guess_is_best_by_nothing(root):
 
 
 def test_a_student_below_the_majority_guess_that_did_not_collapse_is_flagged(root):
-    rewrite(root / "metrics/evaluate/mrpc-tinybert4.json", "0.7321", "0.59")
+    rewrite(root / "reports/metrics/evaluate/mrpc-tinybert4.json", "0.7321", "0.59")
     flags = {row[0]: row[-1] for row in task_table(load_results(small_params(), root)).rows}
     assert flags == {"mrpc": "≤ majority", "mnli matched": "collapsed", "mnli mismatched": "collapsed"}

@@ -40,7 +40,8 @@ def test_a_phase_that_trained_nothing_has_no_map(root):
     assert found.stages == "general"
     for task in ("mrpc", "mnli"):
         write_json(
-            root / f"metrics/task_distill_intermediate/{task}-tinybert4.json", {"steps": 9, "loss": {"total": 1}}
+            root / f"reports/metrics/task_distill_intermediate/{task}-tinybert4.json",
+            {"steps": 9, "loss": {"total": 1}},
         )
     [found] = maps_of(root, "tinybert4")
     assert found.stages == "general; intermediate: mrpc, mnli"
@@ -49,7 +50,7 @@ def test_a_phase_that_trained_nothing_has_no_map(root):
 def test_blocks_are_weighed_equally_or_as_learnt(root):
     [mean] = maps_of(root, "attentive", layer_map="mean")
     assert mean.edges == ((1, 1, 0.5), (1, 2, 0.5), (2, 3, 0.5), (2, 4, 0.5))
-    path = root / "metrics/general_distill/attentive.json"
+    path = root / "reports/metrics/general_distill/attentive.json"
     learnt = {"map_1_1": 0.25, "map_1_2": 0.75, "map_2_3": 0.9, "map_2_4": 0.1}
     write_json(path, read_json(path) | {"layer_map": learnt})
     general, domain = maps_of(root, "attentive", layer_map={"learnable": {"learning_rate": 1e-3, "start": "equal"}})

@@ -19,7 +19,7 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("scattered")
     write_tree(root)
     rng = random.Random(7)
-    for path in sorted([*root.glob("metrics/**/*.json"), *root.glob("reports/latency/*.json")]):
+    for path in sorted([*root.glob("reports/metrics/**/*.json"), *root.glob("reports/latency/*.json")]):
         write_json(path, scattered(json.loads(path.read_text()), rng))
     build_report(small_params(), root)
     return root
@@ -60,7 +60,7 @@ def rows(table: list[list[str]], *names: str) -> list[list[float | str]]:
 
 def test_the_domain_tables_equal_the_metrics(made, tables):
     for student in PERPLEXITY:
-        found = read(made, f"metrics/evaluate_domain/{student}.json")
+        found = read(made, f"reports/metrics/evaluate_domain/{student}.json")
         [row] = rows(tables["Domain examination"], student)
         expected = [found["student"][corpus]["perplexity"] for corpus in ("general", "domain")]
         assert row[1:3] == pytest.approx(expected, abs=0.0051)
@@ -77,9 +77,9 @@ def test_the_domain_tables_equal_the_metrics(made, tables):
 
 
 def test_the_task_tables_equal_the_metrics(made, tables):
-    mnli = read(made, "metrics/evaluate/mnli-tinybert4.json")
+    mnli = read(made, "reports/metrics/evaluate/mnli-tinybert4.json")
     compared = {
-        "mrpc": read(made, "metrics/evaluate/mrpc-tinybert4.json"),
+        "mrpc": read(made, "reports/metrics/evaluate/mrpc-tinybert4.json"),
         "mnli matched": mnli,
         "mnli mismatched": mnli["further_splits"]["dev_mismatched"],
     }
@@ -96,7 +96,7 @@ def test_the_task_tables_equal_the_metrics(made, tables):
 def test_the_compression_tables_equal_the_metrics(made, tables):
     for task in ("mrpc", "mnli"):
         for model in ("teacher", "tinybert4"):
-            forms = read(made, f"metrics/quantize/{task}-{model}.json")
+            forms = read(made, f"reports/metrics/quantize/{task}-{model}.json")
             for form in FORMS:
                 [row] = rows(tables["ONNX models"], task, model, form)
                 found = forms[form]
@@ -104,7 +104,7 @@ def test_the_compression_tables_equal_the_metrics(made, tables):
                 assert row[2] == pytest.approx(found["agreement"], abs=0.00051)
                 sizes = [found["size_mb"][kind] for kind in ("raw", "compressed")]
                 assert row[3:5] == pytest.approx(sizes, abs=0.0051)
-        found = read(made, f"metrics/prune/{task}-tinybert4-20.json")
+        found = read(made, f"reports/metrics/prune/{task}-tinybert4-20.json")
         [row] = rows(tables["Pruned students"], task, "tinybert4", "20 %")
         assert row[0] == pytest.approx(found["sparsity"], abs=0.00051)
         assert row[2] == pytest.approx(found["dev"]["accuracy"], abs=0.00051)
@@ -124,8 +124,8 @@ def test_the_latencies_equal_those_measured(made, tables):
 
 
 def test_the_student_to_take_is_the_best_by_the_metrics(made, tables):
-    forms = read(made, "metrics/quantize/mrpc-tinybert4.json")
-    teacher = read(made, "metrics/quantize/mrpc-teacher.json")["fp32"]["size_mb"]["raw"]
+    forms = read(made, "reports/metrics/quantize/mrpc-tinybert4.json")
+    teacher = read(made, "reports/metrics/quantize/mrpc-teacher.json")["fp32"]["size_mb"]["raw"]
     best = max(FORMS, key=lambda form: forms[form]["dev"]["accuracy"])
     [row] = rows(tables["Which student do I take?"], "mrpc", "best", "tinybert4")
     assert row[0] == best
@@ -135,12 +135,12 @@ def test_the_student_to_take_is_the_best_by_the_metrics(made, tables):
 
 
 def test_the_data_tables_equal_the_metrics(made, tables):
-    found = read(made, "metrics/filter_corpus.json")["train"]["subjects"]["history"]
+    found = read(made, "reports/metrics/filter_corpus.json")["train"]["subjects"]["history"]
     [row] = rows(tables["Filter"], "history", "war")
     war = found["terms"]["war"]
     assert row == pytest.approx([war["found"], war["kept"], war["kept_share"]], abs=0.00051)
     [row] = rows(tables["Corpus"], "general", "train")
-    blocks = read(made, "metrics/tokenize/general.json")["train"]
+    blocks = read(made, "reports/metrics/tokenize/general.json")["train"]
     assert row == pytest.approx([1234, 1234, blocks["blocks"], blocks["tokens"], blocks["unknown_share"]], abs=0.00051)
     [row] = rows(tables["Task data"], "mrpc", "train")
     assert row == [1500, 4321]
@@ -149,8 +149,8 @@ def test_the_data_tables_equal_the_metrics(made, tables):
 def test_hostile_text_is_shown_as_text_wherever_it_comes_from(tmp_path):
     """In the tree: terms, questions, answers, augmented rows, columns of curves; here selections, params and names."""
     write_tree(tmp_path)
-    found = read(tmp_path, "metrics/evaluate/mrpc-tinybert4.json")
-    write_json(tmp_path / "metrics/evaluate/mrpc-tinybert4.json", found | {"selection": NASTY})
+    found = read(tmp_path, "reports/metrics/evaluate/mrpc-tinybert4.json")
+    write_json(tmp_path / "reports/metrics/evaluate/mrpc-tinybert4.json", found | {"selection": NASTY})
     for path in [*tmp_path.rglob("*tinybert4*")]:
         path.rename(path.with_name(path.name.replace("tinybert4", HOSTILE_NAME)))
     params = with_hostile_names(small_params())

@@ -20,7 +20,7 @@ def change(root, name: str, **values) -> None:
 
 def set_forms(root, forms: dict[str, tuple[float, float, float]]) -> None:
     """form -> score, MB, milliseconds of a batch of dev rows, of MRPC's student."""
-    metrics, latency = "metrics/quantize/mrpc-tinybert4.json", "reports/latency/mrpc-tinybert4.json"
+    metrics, latency = "reports/metrics/quantize/mrpc-tinybert4.json", "reports/latency/mrpc-tinybert4.json"
     for form, (score, size_mb, batch_ms) in forms.items():
         found = read_json(root / metrics)[form]
         change(
@@ -86,15 +86,15 @@ def test_where_no_latency_was_measured_nobody_is_fastest(root):
 
 
 def test_a_teacher_without_a_lead_leaves_none_to_keep(root):
-    found = read_json(root / "metrics/evaluate/mrpc-tinybert4.json")
-    change(root, "metrics/evaluate/mrpc-tinybert4.json", teacher=found["majority"])
+    found = read_json(root / "reports/metrics/evaluate/mrpc-tinybert4.json")
+    change(root, "reports/metrics/evaluate/mrpc-tinybert4.json", teacher=found["majority"])
     [row, *_] = best_students_table(load_results(small_params(), root), with_latency=False).rows
     assert row[5:7] == ("122 %", "–")  # .73 of the teacher's .60
 
 
 def test_no_student_is_praised_that_keeps_nothing(root):
     for task in ("mrpc", "mnli"):
-        change(root, f"metrics/evaluate/{task}-tinybert4.json", retention={"plain": 0.7, "above_majority": 0.0})
+        change(root, f"reports/metrics/evaluate/{task}-tinybert4.json", retention={"plain": 0.7, "above_majority": 0.0})
     assert task_verdict(load_results(small_params(), root)).startswith(
         "Tasks: no student is better than the majority guess. Collapsed: tinybert4 on mnli matched"
     )

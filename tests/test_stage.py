@@ -47,7 +47,7 @@ def test_one_line_exit_code_1_and_no_output(project, path, value, line):
     assert len(found.stderr.strip().splitlines()) == 1, found.stderr
     assert found.stderr.startswith(line)
     assert not (project / "data").exists() or not list((project / "data").rglob("*.*"))
-    assert not (project / "metrics").exists()
+    assert not (project / "reports/metrics").exists()
 
 
 def test_an_offline_hub_says_how_to_go_local(project):

@@ -8,6 +8,7 @@ KEPT_LOCK_FILE = Path(".dvc/tmp/dvc.lock.kept")  # as it was when a stage began
 PARAMS_CHECKED = Path("data/params_checked")
 TOKENIZER = Path("data/tokenizer")
 TEACHER = Path("models/teacher")
+STAGE_METRICS = "reports/metrics"
 
 
 def project_root() -> Path:
@@ -69,8 +70,8 @@ def final(track: str, model: str) -> Path:
 
 
 def metrics(stage: str, instance: str = "") -> Path:
-    """The metrics of a stage instance."""
-    return _instance_file("metrics", stage, instance, "json")
+    """The metrics of a stage instance; the report stage brings all of them together in metrics/, which is in git."""
+    return _instance_file(STAGE_METRICS, stage, instance, "json")
 
 
 def curve(stage: str, instance: str = "") -> Path:

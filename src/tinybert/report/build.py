@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinybert.files import atomic_file, write_json
+from tinybert import paths
+from tinybert.files import atomic_file, atomic_folder, write_json
 from tinybert.glue.tasks import TASKS
 from tinybert.report.compression import compression_table, pruning_table
 from tinybert.report.headline import HEADLINE, headline
@@ -25,6 +26,7 @@ from tinybert.schema import Params
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")
+METRICS = Path("metrics")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Report:
 
 
 def build_report(params: Params, root: str | Path = ".") -> Report:
-    """Writes reports/index.html, summary.md and headline.json under `root` from what the stages left there.
+    """Writes reports/index.html, summary.md, headline.json and metrics/ under `root` from what the stages left there.
 
     What is read follows from the lists of params, never from what lies in the folders. UserError with a line for
     each metrics file that is missing.
@@ -47,6 +49,9 @@ def build_report(params: Params, root: str | Path = ".") -> Report:
         with atomic_file(root / path) as handle:
             handle.write(text)
     write_json(root / HEADLINE, headline(results))
+    with atomic_folder(root / METRICS) as folder:
+        for (stage, instance), content in results.metrics.items():
+            write_json(folder / paths.metrics(stage, instance).relative_to(paths.STAGE_METRICS), content)
     return Report(summary_text(results), result_rows(results))
 
 
