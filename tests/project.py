@@ -64,7 +64,7 @@ def copy_project(folder: Path) -> Path:
     return folder
 
 
-def run(project: Path, *command: str, seconds: int = 600, **environment: str) -> subprocess.CompletedProcess:
+def run(project: Path, *command: str, seconds: int = 1800, **environment: str) -> subprocess.CompletedProcess:
     """Runs a Python module of the project's environment in the copy; never raises."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     names = ("MLFLOW_TRACKING_URI", "DVC_ROOT", "DVC_STAGE", "DVC_EXP_NAME")

@@ -113,5 +113,8 @@ def test_changing_one_students_domain_loss_reruns_only_its_domain_stages_and_the
     ran = [line.split("'")[1] for line in changed.stdout.splitlines() if line.startswith("Running stage")]
     assert changed.returncode == 0, changed.stderr
     assert ran == ["check_params", "domain_distill@little_professor", "evaluate_domain@little_professor", "report"]
+    back = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.losses.attention=1.0")
+    found = [line.split("'")[1] for line in back.stdout.splitlines() if "is cached - skipping run" in line]
+    assert found == ["check_params", "domain_distill@little_professor", "evaluate_domain@little_professor"]
     refused = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.loses.attention=2.0")
     assert refused.returncode != 0

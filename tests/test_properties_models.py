@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,10 +60,14 @@ def config_files(name: str) -> st.SearchStrategy[bytes]:
 
 
 def as_json(tree) -> bytes:
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)  # a number of any length may stand in a file
     try:
         return json.dumps(tree).encode()
     except (TypeError, ValueError):
         return repr(tree).encode("utf-8", "replace")
+    finally:
+        sys.set_int_max_str_digits(limit)
 
 
 @st.composite
