@@ -15,7 +15,6 @@ from safetensors import safe_open
 
 from tests.outputs import check_whole, few_students_params, hashes, leftovers
 from tests.project import copy_project, run, tiny_params, write_params
-from tinybert.paths import KEPT_LOCK_FILE
 
 KILLS = 20
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -89,9 +88,6 @@ def test_a_killed_training_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
     assert 5 <= saved_step(project, "prepare_teacher") < 300
     assert not (project / "models/teacher").exists()
     check_whole(project)
-    assert (project / KEPT_LOCK_FILE).read_bytes() == (project / "dvc.lock").read_bytes()
-    (project / "dvc.lock").write_text("")  # as where the kill falls into DVC's writing
-    assert "dvc.lock: was cut short" in run(project, "tinybert.dvc_state", PYTHONPATH="src").stdout
     resumed = run(project, *repro)
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     assert re.findall("Running stage '(.*)'", resumed.stdout) == ["prepare_teacher"]

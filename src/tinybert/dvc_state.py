@@ -1,28 +1,22 @@
-"""Two files that DVC writes in place, so that a kill may cut them short: `make repro` mends them first.
+"""Two files that DVC writes in place, so that a kill may cut them short: `make repro` removes what is cut.
 
-dvc.lock, by which DVC knows what is finished, becomes what it was when the last stage began (stage.py keeps it), so
-that at most the stage that had just ended is run again. The list of which process reads and writes which file is
-removed: it is of use to processes that are alive.
+Nothing is lost: DVC's run cache in .dvc/cache/runs knows what dvc.lock says of finished stages, and the list of who
+reads and writes which file is of use to processes that are alive.
 """
 
 import json
-import os
 from pathlib import Path
 
-from tinybert.paths import KEPT_LOCK_FILE, LOCK_FILE
-
+LOCK_FILE = Path("dvc.lock")
 READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 
 
-def mend_cut_files() -> list[Path]:
-    """Mends those of the two files of the project in the current folder that cannot be read; returns them."""
+def remove_cut_files() -> list[Path]:
+    """Removes of the two files of the project in the current folder those that cannot be read; returns them."""
     checks = {LOCK_FILE: _is_lock_file, READERS_AND_WRITERS: _is_json}
     cut = [path for path, is_whole in checks.items() if path.exists() and not is_whole(path)]
     for path in cut:
-        if path == LOCK_FILE and KEPT_LOCK_FILE.is_file():
-            os.replace(KEPT_LOCK_FILE, path)
-        else:
-            path.unlink()
+        path.unlink()
     return cut
 
 
@@ -50,8 +44,8 @@ def _is_json(path: Path) -> bool:
 
 
 def main() -> None:
-    for path in mend_cut_files():
-        print(f"{path}: was cut short when DVC was killed; mended, at most one finished stage runs again")
+    for path in remove_cut_files():
+        print(f"{path}: was cut short when DVC was killed; removed, for DVC finds what is finished without it")
 
 
 if __name__ == "__main__":

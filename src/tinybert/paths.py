@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-LOCK_FILE = Path("dvc.lock")
-KEPT_LOCK_FILE = Path(".dvc/tmp/dvc.lock.kept")  # as it was when a stage began
 PARAMS_CHECKED = Path("data/params_checked")
 TOKENIZER = Path("data/tokenizer")
 TEACHER = Path("models/teacher")

@@ -112,8 +112,6 @@ def printable(text: str) -> str:
 
 def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> None:
     started = time.monotonic()
-    if "DVC_STAGE" in os.environ and is_main_process():
-        _keep_lock_file()
     declared = declared_params(name, items)
     params = load_params()
     refuse_unknown_items(items, params)
@@ -123,13 +121,6 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
         main(stage)
         if is_main_process():
             _record_timing(stage, time.monotonic() - started)
-
-
-def _keep_lock_file() -> None:
-    """For dvc_state.py: while a stage runs DVC writes no dvc.lock, which a kill at another time may cut short."""
-    if paths.LOCK_FILE.is_file():
-        with atomic_file(paths.KEPT_LOCK_FILE, "wb") as handle:
-            handle.write(paths.LOCK_FILE.read_bytes())
 
 
 def _record_timing(stage: Stage, seconds: float) -> None:
