@@ -22,7 +22,7 @@ def main(stage: Stage) -> None:
     checkpoint.remove()
 
 
-def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Checkpoint | None = None) -> list[dict]:
+def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Checkpoint) -> list[dict]:
     """The rows with words substituted by the teacher's masked LM and by word vectors."""
     from tinybert.augment.substitution import Settings, substitute
     from tinybert.augment.word_vectors import word_vectors
@@ -53,7 +53,7 @@ def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Chec
     )
 
 
-def sampled(rows: list[dict], task: Task, params: Declared, _checkpoint: Checkpoint | None = None) -> list[dict]:
+def sampled(rows: list[dict], task: Task, params: Declared, _checkpoint: Checkpoint) -> list[dict]:
     """The rows with words masked, replaced by others of their part of speech, and cut to n-grams: seconds of work."""
     from tinybert.augment.sampling import Settings, sample
 

@@ -13,6 +13,7 @@ from tinybert.glue.tasks import TASKS
 from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.params import Declared, load_params
 from tinybert.schema import Augmentation, Sampling
+from tinybert.training.checkpoint import Checkpoint
 
 ROWS = [
     {"sentence": "Seven brown horses crossed old wooden bridges.", "label": 1, "idx": 0},
@@ -40,8 +41,9 @@ def parts(monkeypatch):
 
 
 @pytest.mark.parametrize("strategy", ["substitution", "sampling"])
-def test_each_strategy_varies_as_many_copies_as_params_say(strategy, params, parts):
-    rows = STRATEGIES[strategy](ROWS, TASKS["cola"], Declared(params, DECLARED))
+def test_each_strategy_varies_as_many_copies_as_params_say(strategy, params, parts, tmp_path):
+    checkpoint = Checkpoint(tmp_path, lambda: "run")
+    rows = STRATEGIES[strategy](ROWS, TASKS["cola"], Declared(params, DECLARED), checkpoint)
     assert [row for row in rows if "augmented" not in row] == ROWS
     copies = params.glue.cola.augmented_copies
     assert len(ROWS) < len(rows) <= len(ROWS) * (1 + copies)

@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+from dvc.repo import Repo
 
 from tests.dependencies import ROOT
 from tests.project import run
@@ -49,6 +50,18 @@ def test_whole_files_and_absent_ones_stay_as_they_are(project, monkeypatch):
     LOCK_FILE.unlink()
     READERS_AND_WRITERS.unlink(missing_ok=True)
     assert remove_cut_files() == []
+
+
+def test_a_conflict_is_left_to_people_and_a_live_dvc_to_itself(project, monkeypatch):
+    monkeypatch.chdir(project)
+    conflict = b"<<<<<<< HEAD\nschema: '2.0'\n=======\nstages: {}\n>>>>>>> other\n"
+    LOCK_FILE.write_bytes(conflict)
+    assert remove_cut_files() == []
+    assert LOCK_FILE.read_bytes() == conflict
+    LOCK_FILE.write_bytes(b"schema: '2.0'\nstages:\n  one: {")
+    with Repo().lock:
+        assert remove_cut_files() == []
+    assert remove_cut_files() == [LOCK_FILE]
 
 
 def test_make_repro_does_it_before_it_runs_dvc():

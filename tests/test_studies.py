@@ -20,7 +20,7 @@ from tinybert.studies.__main__ import conduct
 from tinybert.studies.picture import dot_chart
 from tinybert.studies.study import Study, load_study
 from tinybert.studies.verdict import FAILS, HOLDS, OPEN, Difference, difference, verdict
-from tinybert.studies.workspace import noted_workspace, refuse_disturbed_workspace
+from tinybert.studies.workspace import noted_workspace, only_study, refuse_disturbed_workspace
 
 NAMES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
 PARAMS = {path.stem: path for path in (ROOT / "params.yaml", *(ROOT / "profiles").glob("*.yaml"))}
@@ -229,6 +229,14 @@ def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_it_is_mended(re
     subprocess.run(mend, shell=True, check=True, capture_output=True)
     refuse_disturbed_workspace()
     assert Path("params.yaml").read_text() == text
+
+
+def test_two_studies_at_once_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with only_study(), pytest.raises(UserError, match="another study runs in this project"), only_study():
+        pass
+    with only_study():
+        pass  # the first has ended
 
 
 def test_a_kill_at_another_moment_and_work_since_are_no_disturbance(repository):

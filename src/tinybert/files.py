@@ -19,6 +19,7 @@ COMPRESSION_LEVEL = 6  # gzip's default
 CHUNK_BYTES = 1 << 20
 PARTIAL = ".partial"  # how the name of all ends that is not whole yet; git and DVC ignore it
 FULL = (errno.ENOSPC, errno.EDQUOT)
+TEMPORARY = os.environ.get("TMPDIR", "/tmp")  # tempfile.gettempdir() fails on full disks
 
 
 @contextmanager

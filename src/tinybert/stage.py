@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from ruamel.yaml import YAML
 
 from tinybert import paths
 from tinybert.errors import UserError
-from tinybert.files import atomic_file, full_disk_told, write_json
+from tinybert.files import TEMPORARY, atomic_file, full_disk_told, write_json
 from tinybert.launch import is_main_process, relaunch
 from tinybert.params import Declared, load_params
 from tinybert.schema import Params
@@ -94,7 +93,7 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
     try:
         if trains:
             relaunch(f"stages.{name}", sys.argv[1:])
-        with full_disk_told(f"{Path.cwd()} or {tempfile.gettempdir()}"):
+        with full_disk_told(f"a disk that the stage writes to, such as those of {Path.cwd()} and {TEMPORARY}"):
             _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():

@@ -68,7 +68,9 @@ def likely_words(
     asked: dict[tuple[bytes, int], Query] = {}
     for query in queries:
         asked.setdefault(_key(query), query)
-    found = _answers(list(asked.values()), settings, masked_lm.eval(), tokenizer, checkpoint)
+    found = _answers(
+        list(asked.values()), settings=settings, masked_lm=masked_lm.eval(), tokenizer=tokenizer, checkpoint=checkpoint
+    )
     answers = dict(zip(asked, found, strict=True))
     return (answers[_key(query)] for query in queries)
 
@@ -81,7 +83,7 @@ def _key(query: Query) -> tuple[bytes, int]:
 
 @torch.no_grad()
 def _answers(
-    queries: list[Query], settings, masked_lm: MaskedLM, tokenizer: Tokenizer, checkpoint: Checkpoint | None
+    queries: list[Query], *, settings, masked_lm: MaskedLM, tokenizer: Tokenizer, checkpoint: Checkpoint | None
 ) -> list[list[str]]:
     device = next(masked_lm.parameters()).device
     pieces = [tokenizer.id_to_token(index) or "" for index in range(masked_lm.config.vocab_size)]

@@ -87,7 +87,7 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     """
     plain = LogitsFromTensors(copy.deepcopy(model).cpu().float()).eval()
     served = LogitsFromTensors(_served(model)).eval()
-    with full_disk_told(tempfile.gettempdir()), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, full_disk_told(folder):
         draft = Path(folder) / "model.onnx"
         _trace(served, draft)
         _compare(plain, draft, real_rows)

@@ -22,8 +22,9 @@ def paired_interval(
     in the same order. Seeds and rows are drawn with repetition, the same for both (Efron & Tibshirani 1993, ch. 13),
     and the same rows for all seeds where these have the same labels. The difference is the mean over seeds. Rows are
     drawn for all seeds, seeds by their differences on all rows: on drawn ones these would hold the rows' chance a
-    second time. Of few seeds drawing shows too little of their spread; it is widened as Student's t is beside the
-    normal. Of one seed the interval is over rows alone.
+    second time (what a seed does on single rows is in both, which errs to the wide side). Of few seeds drawing shows
+    too little of their spread; it is widened as Student's t is beside the normal. Of one seed the interval is over
+    rows alone.
     """
     pairs = list(zip(predictions, reference, labels, strict=True))
     if all(np.array_equal(mine, other) for mine, other, _ in pairs):

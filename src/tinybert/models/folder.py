@@ -80,7 +80,7 @@ def load_bert(kind: type[OneBert], folder: str | Path) -> OneBert:
     """As load_model, where only a `kind` of BERT will do; UserError for any other."""
     model = load_model(folder)
     if not isinstance(model, kind):
-        raise UserError(f"{folder}: holds a {model.architecture}, a {kind.architecture} is needed; make it again")
+        raise _another(model, kind.architecture, folder)
     return model
 
 
@@ -88,8 +88,12 @@ def load_task_model(folder: str | Path) -> Classifier:
     """As load_model, where only a classifier will do; UserError for a masked LM."""
     model = load_model(folder)
     if isinstance(model, MaskedLM):
-        raise UserError(f"{folder}: holds a {model.architecture}, a classifier is needed; make it again")
+        raise _another(model, "classifier", folder)
     return model
+
+
+def _another(model: Model, needed: str, folder: str | Path) -> UserError:
+    return UserError(f"{folder}: holds a {model.architecture}, a {needed} is needed; make it again")
 
 
 def architecture_of(config: dict) -> str | None:

@@ -57,7 +57,9 @@ class Results:
         return node
 
     def timing(self, stage: str, instance: str) -> dict | None:
-        """Seconds and peak memory of a stage; None when it did not run here, for DVC restored its outputs."""
+        """Seconds and peak memory of the last run of a stage here, which may have had other settings where DVC restored
+        the outputs of these; None when it never ran here.
+        """
         return self._optional(paths.timing(stage, instance), dict)
 
     def latency(self, task: str, model: str) -> dict | None:

@@ -13,7 +13,7 @@ from tinybert.studies import experiments
 from tinybert.studies.result import write_result
 from tinybert.studies.study import load_study
 from tinybert.studies.verdict import findings
-from tinybert.studies.workspace import refuse_disturbed_workspace
+from tinybert.studies.workspace import only_study, refuse_disturbed_workspace
 
 
 def main() -> None:
@@ -38,6 +38,7 @@ def at_least_one(text: str) -> int:
     return number
 
 
+@only_study()
 def conduct(name: str, *, tasks: list[str] | None, seeds: int | None) -> str:
     """Runs what lacks, compares, writes; returns the tables as text."""
     refuse_disturbed_workspace()

@@ -4,6 +4,7 @@ To set one up DVC puts changes that are not committed aside, into git's stash, a
 kill just then leaves it so, and the study would go on with other settings.
 """
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,19 @@ from tinybert.files import read_json, write_json
 from tinybert.revision import git
 
 NOTE = Path(".dvc/tmp/study.json")  # there while an experiment is run, and after a kill
+LOCK = Path(".dvc/tmp/study.lock")
+
+
+@contextmanager
+def only_study() -> Iterator[None]:
+    """UserError where another study is at work: two would take each other's stash for a kill's."""
+    LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with open(LOCK, "a", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError("another study runs in this project; say it again when that one has ended") from None
+        yield
 
 
 @contextmanager
