@@ -5,6 +5,7 @@ finished stages; the list of who reads and writes which file is of use to proces
 """
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
+Checks = dict[Path, Callable[[Path], bool]]
 LOCK_FILE = Path("dvc.lock")
 READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 CONFLICT = b"<<<<<<<"  # git's; to be mended by hand
@@ -28,7 +30,7 @@ def remove_cut_files() -> list[Path]:
     repo = Repo()
     try:
         with repo.lock:
-            checks = {LOCK_FILE: partial(_is_lock_file, repo), READERS_AND_WRITERS: _is_json}
+            checks: Checks = {LOCK_FILE: partial(_is_lock_file, repo), READERS_AND_WRITERS: _is_json}
             cut = [path for path, is_whole in checks.items() if path.exists() and not is_whole(path)]
             for path in cut:
                 path.unlink()
