@@ -1,7 +1,9 @@
 """What the property tests share: damage to bytes and to trees, and what a refusal must look like."""
 
 import copy
+import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +38,18 @@ def is_finite(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
+
+
+def as_json(tree: Any) -> bytes:
+    """As a JSON file holds it, or repr where JSON cannot say it."""
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)  # a number of any length may stand in a file
+    try:
+        return json.dumps(tree).encode()
+    except (TypeError, ValueError):
+        return repr(tree).encode("utf-8", "replace")
+    finally:
+        sys.set_int_max_str_digits(limit)
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------

@@ -203,7 +203,8 @@ def test_a_stage_tells_it_whoever_finds_it(project):
     script.write_text(whole.replace("    counts =", "    raise OSError(28, 'No space left on device')\n    counts ="))
     found = run(project, "stages.prepare_corpus", TMPDIR="/tmp")
     script.write_text(whole)
-    told = f"prepare_corpus: {project} or /tmp: No space left on device; free some space, and run it again\n"
+    place = f"a disk that the stage writes to, such as those of {project} and /tmp"
+    told = f"prepare_corpus: {place}: No space left on device; free some space, and run it again\n"
     assert (found.returncode, found.stderr) == (1, told)
 
 

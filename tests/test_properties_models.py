@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import sys
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save
 
 from tests.builders import classifier, masked_lm
-from tests.properties import REFUSED, damaged_bytes, damaged_trees, outcome
+from tests.properties import REFUSED, as_json, damaged_bytes, damaged_trees, outcome
 from tests.test_properties_text import TOKENIZER
 from tests.test_training_kept_answers import kept_teacher
 from tinybert.corpus.blocks import Blocks, blocks_writer
@@ -57,17 +56,6 @@ def config_of(name: str) -> dict:
 def config_files(name: str) -> st.SearchStrategy[bytes]:
     whole = json.dumps(config_of(name)).encode()
     return st.one_of(damaged_bytes(whole), damaged_trees(config_of(name)).map(as_json))
-
-
-def as_json(tree) -> bytes:
-    limit = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)  # a number of any length may stand in a file
-    try:
-        return json.dumps(tree).encode()
-    except (TypeError, ValueError):
-        return repr(tree).encode("utf-8", "replace")
-    finally:
-        sys.set_int_max_str_digits(limit)
 
 
 @st.composite

@@ -4,7 +4,7 @@ import pytest
 
 from tests.dependencies import ROOT
 from tests.project import copy_project, run, tiny_params, write_params
-from tinybert.stage import printable
+from tinybert.text_lines import printable
 
 
 @pytest.fixture(scope="module")

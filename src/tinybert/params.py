@@ -13,6 +13,7 @@ from ruamel.yaml.error import MarkedYAMLError
 
 from tinybert.errors import UserError
 from tinybert.schema import Params
+from tinybert.text_lines import printable
 
 LINES = 20  # mistakes that are told at once
 LINE_CHARACTERS = 400
@@ -48,8 +49,8 @@ def _yaml_mistake(error: Exception) -> str:
         return "nested too deeply"
     if isinstance(error, MarkedYAMLError) and error.problem and error.problem_mark:
         mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {_printable(error.problem)}"
-    return _printable(" ".join(str(error).split())) or type(error).__name__
+        return f"line {mark.line + 1}, column {mark.column + 1}: {printable(error.problem)}"
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 def _line(item: ErrorDetails) -> str:
@@ -82,24 +83,20 @@ KEY_TAGS = {"[key]", "[named]", "[learnable]", "[bert]", "[bilstm]"}
 
 def _shown_key(part: Any) -> str:
     """A key as a part of a path: it may be of any type and any length."""
-    text = _printable(part) if isinstance(part, str) else _shown(part)
+    text = printable(part) if isinstance(part, str) else _shown(part)
     return text if len(text) <= KEY_CHARACTERS else f"{text[:KEY_CHARACTERS]}…"
 
 
 def _shown(value: Any) -> str:
     """A value on a line: shortened, for aliases let a few bytes stand for gigabytes."""
     try:
-        return _printable(SHORT.repr(value))
+        return printable(SHORT.repr(value))
     except ValueError:
         return "a number of thousands of digits"  # more than Python prints
 
 
 SHORT = reprlib.Repr()
 SHORT.maxstring = SHORT.maxother = SHORT.maxlong = KEY_CHARACTERS
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def _cut(line: str) -> str:

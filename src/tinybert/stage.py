@@ -22,6 +22,7 @@ from tinybert.files import TEMPORARY, atomic_file, full_disk_told, write_json
 from tinybert.launch import is_main_process, relaunch
 from tinybert.params import Declared, load_params
 from tinybert.schema import Params
+from tinybert.text_lines import printable
 from tinybert.tracking import Run, stage_run
 
 
@@ -102,11 +103,6 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
     except KeyboardInterrupt:
         print(f"{label}: interrupted; say it again to go on", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
-
-
-def printable(text: str) -> str:
-    """The text with escapes in the place of control characters, which a terminal would obey."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> None:

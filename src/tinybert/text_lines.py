@@ -111,3 +111,8 @@ def _decode(raw: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         found = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
         raise UserError(f"{where}: not UTF-8 ({found}); convert it, for example with iconv -t utf-8") from None
+
+
+def printable(text: str) -> str:
+    """The text with escapes in the place of control characters, which a terminal would obey."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)

@@ -26,9 +26,10 @@ class Blocks:
         try:
             tokens = np.load(Path(folder) / "tokens.npy", mmap_mode="r")
             offsets = np.load(Path(folder) / "offsets.npy")
-        except Exception as error:  # beside its own, NumPy passes on those of Python's parser
-            reason = " ".join(str(error).split())  # NumPy's are of several lines
-            raise UserError(f"{folder}: no blocks in it ({reason:.200}); run the stage tokenize") from None
+        except OSError as error:
+            raise UserError(f"{folder}: no blocks in it ({error}); run the stage tokenize") from None
+        except Exception:  # beside its own, NumPy passes on those of Python's parser
+            raise UserError(f"{folder}: its .npy files are damaged; run the stage tokenize again") from None
         are_whole = tokens.dtype in (np.uint16, np.int32) and offsets.dtype == np.int64
         are_flat = are_whole and tokens.ndim == offsets.ndim == 1 and len(offsets) >= 2
         if not are_flat or offsets[0] != 0 or offsets[-1] != len(tokens) or np.any(np.diff(offsets) <= 0):

@@ -9,7 +9,7 @@ from tinybert import paths
 from tinybert.errors import UserError
 from tinybert.glue.tasks import Task
 from tinybert.hub import hub_access, load_whole
-from tinybert.text_lines import read_lines
+from tinybert.text_lines import printable, read_lines
 
 KEY = "glue.local.folder"
 UNLABELLED = -1  # the Hub's label of test rows
@@ -119,7 +119,7 @@ def _columns(task: Task, path: Path, lines: Iterator[tuple[int, list[str]]], *, 
 
 def _row(task: Task, where: str, columns: tuple[str, ...], fields: list[str], *, is_test: bool) -> dict:
     if len(fields) != len(columns):
-        raise UserError(f"{where}: {len(fields)} fields; {len(columns)} are expected: {', '.join(columns)}")
+        raise UserError(f"{where}: {len(fields)} fields; {len(columns)} are expected: {printable(', '.join(columns))}")
     values = dict(zip(columns, fields, strict=True))
     row: dict[str, str | int | float] = {}
     for column, name in zip(task.columns, task.tsv.texts, strict=True):

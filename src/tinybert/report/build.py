@@ -45,14 +45,16 @@ def build_report(params: Params, root: str | Path = ".") -> Report:
     """
     root = Path(root)
     results = load_results(params, root)
-    for path, text in {PAGE: render_page(results), SUMMARY: summary_markdown(results)}.items():
+    pages = {PAGE: render_page(results), SUMMARY: summary_markdown(results)}
+    report, numbers = Report(summary_text(results), result_rows(results)), headline(results)
+    for path, text in pages.items():  # nothing is written before all is made
         with atomic_file(root / path) as handle:
             handle.write(text)
-    write_json(root / HEADLINE, headline(results))
+    write_json(root / HEADLINE, numbers)
     with atomic_folder(root / METRICS) as folder:
         for (stage, instance), content in results.metrics.items():
             write_json(folder / paths.metrics(stage, instance).relative_to(paths.STAGE_METRICS), content)
-    return Report(summary_text(results), result_rows(results))
+    return report
 
 
 def summary_text(results: Results) -> str:
