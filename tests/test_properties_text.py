@@ -61,7 +61,7 @@ def damaged_tables(draw, name: str) -> bytes:
     for _ in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(["cell", "cell", "drop", "double", "swap", "drop column", "double column"]))
         chosen = rows if "column" in kind else [draw(st.sampled_from(rows))]
-        place = draw(st.integers(0, len(rows[0]) - 1))
+        place = draw(st.integers(0, max(0, len(rows[0]) - 1)))
         cell = draw(st.one_of(st.sampled_from(FIELDS), st.floats().map(str), st.text(max_size=5)))
         for row in (row for row in chosen if place < len(row)):
             if kind == "cell":
