@@ -14,7 +14,7 @@ from tokenizers.trainers import WordPieceTrainer
 from tinybert.errors import UserError
 from tinybert.files import atomic_file, read_json, write_json
 from tinybert.hub import hub_folder
-from tinybert.text_lines import read_lines
+from tinybert.text_lines import printable, read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -90,7 +90,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
-        raise UserError(f"{path}: no tokenizer ({error}); remove the folder and run prepare_tokenizer again") from None
+        reason = printable(str(error))  # it quotes the file
+        fix = "remove the folder and run prepare_tokenizer again"
+        raise UserError(f"{path}: no tokenizer ({reason:.200}); {fix}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
