@@ -188,17 +188,17 @@ def _require_bert(tokenizer: Tokenizer, name: str) -> Tokenizer:
         found = f"is a {type(tokenizer.model).__name__}"
     elif not isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         found = f"normalizes with {type(tokenizer.normalizer).__name__}"
-    elif _frame(tokenizer) != ["[CLS]", "[SEP]", "[SEP]"]:
+    elif _frames(tokenizer) != (["[CLS]", "[SEP]"], ["[CLS]", "[SEP]", "[SEP]"]):
         found = "does not put [CLS] and [SEP] around a text"
     else:
         return tokenizer
     raise UserError(f"teacher: the tokenizer of {name} {found}; a BERT WordPiece tokenizer is needed")
 
 
-def _frame(tokenizer: Tokenizer) -> list[str] | None:
-    """What it puts around two texts without a piece; None where its file names pieces that it has not."""
+def _frames(tokenizer: Tokenizer) -> tuple[list[str], list[str]] | None:
+    """What it puts around one and two texts without a piece; None where its file names pieces that it has not."""
     try:
-        return tokenizer.encode("", "").tokens
+        return tokenizer.encode("").tokens, tokenizer.encode("", "").tokens
     except BaseException as error:  # a panic of the library, which is no Exception
         if type(error).__name__ != "PanicException":
             raise
