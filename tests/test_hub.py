@@ -244,7 +244,7 @@ def test_a_stage_that_is_refused_a_model_says_one_line_and_leaves_no_output(hub,
     assert len(refused.stderr.splitlines()) == 1 and "HF_TOKEN" in refused.stderr
     assert not (project / "data" / "tokenizer").exists()
     assert run_in(project, variables | {"HF_TOKEN": "hf_of_a_test"}, "stages.prepare_tokenizer").returncode == 0
-    assert json.loads((project / "metrics" / "prepare_tokenizer.json").read_text()) == {"pieces": VOCABULARY_SIZE}
+    assert json.loads((project / "reports/metrics" / "prepare_tokenizer.json").read_text()) == {"pieces": VOCABULARY_SIZE}
 
 
 def run_in(project, variables, *command):
@@ -276,10 +276,10 @@ def test_the_profiles_stages_run_on_what_the_hub_serves(hub, tmp_path):
     stages = ("prepare_tokenizer", "prepare_teacher", "general_distill", "prepare_glue", "finetune_teacher")
     finished = run_in(project, variables, "dvc", "repro", *stages)
     assert finished.returncode == 0, finished.stderr
-    corpus = json.loads((project / "metrics" / "prepare_corpus.json").read_text())
+    corpus = json.loads((project / "reports/metrics" / "prepare_corpus.json").read_text())
     assert corpus["documents"] == {"train": 45, "heldout": 5}
     for task in TASKS:
-        counts = json.loads((project / "metrics" / "prepare_glue" / f"{task}.json").read_text())["examples"]
+        counts = json.loads((project / "reports/metrics" / "prepare_glue" / f"{task}.json").read_text())["examples"]
         assert counts == {split: SPLITS[split.split("_")[0]] for split in counts} and len(counts) in (3, 5)
         assert (project / "models" / "task" / task / "teacher" / "model.safetensors").is_file()
     # Neither is trained, so both are what was served.
