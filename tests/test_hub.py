@@ -244,7 +244,9 @@ def test_a_stage_that_is_refused_a_model_says_one_line_and_leaves_no_output(hub,
     assert len(refused.stderr.splitlines()) == 1 and "HF_TOKEN" in refused.stderr
     assert not (project / "data" / "tokenizer").exists()
     assert run_in(project, variables | {"HF_TOKEN": "hf_of_a_test"}, "stages.prepare_tokenizer").returncode == 0
-    assert json.loads((project / "reports/metrics" / "prepare_tokenizer.json").read_text()) == {"pieces": VOCABULARY_SIZE}
+    assert json.loads((project / "reports/metrics" / "prepare_tokenizer.json").read_text()) == {
+        "pieces": VOCABULARY_SIZE
+    }
 
 
 def run_in(project, variables, *command):
