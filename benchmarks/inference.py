@@ -26,8 +26,9 @@ from tinybert.compress.calibration import Activation, calibrate
 from tinybert.compress.export import export_onnx
 from tinybert.compress.forms import FORMS, INT8_FORMS
 from tinybert.compress.graph import Product, quantizable, read_graph
-from tinybert.compress.latency import open_session, predict, random_feeds
+from tinybert.compress.latency import random_feeds
 from tinybert.compress.quantization import Plan, write_int8
+from tinybert.compress.serving import OnnxClassifier
 from tinybert.models.bert import SequenceClassifier
 
 TEACHER, STUDENT = "BERT-base", "TinyBERT4"
@@ -43,7 +44,7 @@ class System:
 
     model: str
     form: str
-    session: onnxruntime.InferenceSession
+    onnx: OnnxClassifier
     file_mb: float
     times_ms: list[float]
 
@@ -54,7 +55,7 @@ def systems(work: Work, threads: int, folder: Path) -> Iterator[System]:
         write_forms(shape, work, folder / model)
         for form in FORMS:
             path = folder / model / f"{form}.onnx"
-            yield System(model, form, open_session(path, threads), path.stat().st_size / 1e6, [])
+            yield System(model, form, OnnxClassifier(path, threads), path.stat().st_size / 1e6, [])
 
 
 def write_forms(shape: Shape, work: Work, folder: Path) -> None:
@@ -83,7 +84,7 @@ def take_turns(contestants: list[System], work: Work, *, warmup_rounds: int, rou
     for number in range(warmup_rounds + rounds):
         for system in contestants[:: -1 if number % 2 else 1]:
             started = time.perf_counter()
-            predict(system.session, feeds)
+            system.onnx.logits(feeds)
             if number >= warmup_rounds:
                 system.times_ms.append(1000 * (time.perf_counter() - started))
 
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
     parser.add_argument("--rounds", type=int, default=7, help="timed batches of each")
     parser.add_argument("--warmup", type=int, default=2, help="batches of each before")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each session")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each")
     options = parser.parse_args()
     work = SIZES[options.sizes]
     print(f"{TEACHER} {work.teacher}, {STUDENT} {work.student}")

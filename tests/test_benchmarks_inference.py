@@ -4,16 +4,17 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
-from benchmarks import inference
 from benchmarks.inference import SIZES, STUDENT, TEACHER, System, report, speed_up, take_turns, write_forms
 from tests.project import ROOT
 from tinybert.compress.forms import FORMS
-from tinybert.compress.latency import open_session, predict, random_feeds
+from tinybert.compress.latency import random_feeds
+from tinybert.compress.serving import OnnxClassifier
 
 
 def system(form: str, times_ms: list[float], model: str = TEACHER, file_mb: float = 1.0) -> System:
@@ -24,17 +25,20 @@ def test_all_forms_compute_the_same_model_with_smoothing_everywhere(tmp_path):
     work = SIZES["small"]
     write_forms(work.student, work, tmp_path / "student")
     feeds = random_feeds(work.batch_rows, work.length_tokens, work.vocabulary)
-    logits = [predict(open_session(tmp_path / "student" / f"{form}.onnx", 1), feeds) for form in FORMS]
+    logits = [OnnxClassifier(tmp_path / "student" / f"{form}.onnx", 1).logits(feeds) for form in FORMS]
     for found in logits[1:]:
         np.testing.assert_allclose(found, logits[0], atol=0.01)
     operators = [node.op_type for node in onnx.load(tmp_path / "student/qoperator.onnx").graph.node]
     assert operators.count("Mul") >= operators.count("QuantizeLinear") == 4 + 5 + 1
 
 
-def test_every_other_round_goes_backwards_and_warm_up_is_not_counted(monkeypatch):
+def test_every_other_round_goes_backwards_and_warm_up_is_not_counted():
     order = []
-    monkeypatch.setattr(inference, "predict", lambda session, feeds: order.append(session))
-    contestants = [System(TEACHER, name, name, 1.0, []) for name in ("a", "b", "c")]
+
+    def recorder(name):
+        return SimpleNamespace(logits=lambda feeds: order.append(name))
+
+    contestants = [System(TEACHER, name, recorder(name), 1.0, []) for name in ("a", "b", "c")]
     take_turns(contestants, SIZES["small"], warmup_rounds=1, rounds=2)
     assert "".join(order) == "abc" + "cba" + "abc"
     assert [len(each.times_ms) for each in contestants] == [2, 2, 2]

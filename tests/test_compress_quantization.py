@@ -13,9 +13,9 @@ from tinybert.compress.calibration import Activation, _factors, calibration_feed
 from tinybert.compress.export import export_onnx, feeds_of
 from tinybert.compress.graph import quantizable, read_graph
 from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
-from tinybert.compress.latency import open_session, predict, session_of
 from tinybert.compress.quantization import Plan, plan_int8, write_int8
 from tinybert.compress.sensitivity import SWITCHES, left_in_float, relative_move, switchable
+from tinybert.compress.serving import OnnxClassifier, session_of
 from tinybert.errors import UserError
 from tinybert.glue.encoding import Encoded
 from tinybert.models.activations import Batch
@@ -71,7 +71,7 @@ def models(tmp_path_factory):
 
 
 def answers(path, seed: int = 5000) -> np.ndarray:
-    return predict(open_session(path, 1), feeds_of(examples(1000, seed))).argmax(1)
+    return OnnxClassifier(path, 1).logits(feeds_of(examples(1000, seed))).argmax(1)
 
 
 def constants(path) -> dict[str, np.ndarray]:
@@ -176,7 +176,7 @@ def test_activations_are_uint8(models, form):
 
 def test_both_static_forms_answer_alike(models):
     feeds = feeds_of(examples(50, 3))
-    found = [predict(open_session(models[form], 1), feeds) for form in ("qdq", "qoperator")]
+    found = [OnnxClassifier(models[form], 1).logits(feeds) for form in ("qdq", "qoperator")]
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
@@ -214,8 +214,8 @@ def test_with_all_switches_off_the_logits_are_those_of_fp32_and_with_all_on_thos
     parts, feeds = quantizable(model), feeds_of(examples(30, 8))
     session = session_of(switchable(model, parts, plan.activations))
     off, on = (session.run(["logits"], {**feeds, SWITCHES: np.full(len(parts), state)})[0] for state in (False, True))
-    np.testing.assert_allclose(off, predict(open_session(models["fp32"], 1), feeds), atol=1e-4)
-    np.testing.assert_allclose(on, predict(open_session(models["qoperator"], 1), feeds), atol=0.02)
+    np.testing.assert_allclose(off, OnnxClassifier(models["fp32"], 1).logits(feeds), atol=1e-4)
+    np.testing.assert_allclose(on, OnnxClassifier(models["qoperator"], 1).logits(feeds), atol=0.02)
     assert np.abs(on - off).max() > 0.005
 
 
@@ -225,7 +225,7 @@ def test_a_tolerance_of_zero_leaves_all_in_float(models, tmp_path, form):
     assert len(plan.in_float) == 13 + 3
     write_int8(models["fp32"], tmp_path / "int8.onnx", form=form, plan=plan)
     feeds = feeds_of(examples(20, 0))
-    expected, found = (predict(open_session(path, 1), feeds) for path in (models["fp32"], tmp_path / "int8.onnx"))
+    expected, found = (OnnxClassifier(path, 1).logits(feeds) for path in (models["fp32"], tmp_path / "int8.onnx"))
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -274,7 +274,7 @@ def test_a_bilstm_is_quantized_but_for_its_lstm(tmp_path, form, pair):
     assert found["LSTM"] == 2
     assert found["MatMulIntegerToFloat"] + found["MatMul"] == 1
     feeds = feeds_of(examples(20, 0))
-    expected, answer = (predict(open_session(tmp_path / name, 1), feeds) for name in ("fp32.onnx", "int8.onnx"))
+    expected, answer = (OnnxClassifier(tmp_path / name, 1).logits(feeds) for name in ("fp32.onnx", "int8.onnx"))
     np.testing.assert_allclose(answer, expected, atol=0.02)
 
 
@@ -308,7 +308,7 @@ def test_constant_activations_are_represented_soundly(tmp_path, form, method, le
     export_onnx(model, tmp_path / "fp32.onnx")
     quantize(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", form, method=method)
     feeds = feeds_of(examples(20, 0))
-    expected, found = (predict(open_session(tmp_path / name, 1), feeds) for name in ("fp32.onnx", "int8.onnx"))
+    expected, found = (OnnxClassifier(tmp_path / name, 1).logits(feeds) for name in ("fp32.onnx", "int8.onnx"))
     assert np.abs(expected).max() > 0.01 or level == 0.0
     np.testing.assert_allclose(found, expected, atol=0.01)
 

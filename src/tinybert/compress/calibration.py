@@ -18,11 +18,9 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from tinybert.compress.export import feeds_of
 from tinybert.compress.graph import Product
-from tinybert.compress.latency import session_of
+from tinybert.compress.serving import Feeds, session_of
 from tinybert.errors import UserError
 from tinybert.glue.encoding import Encoded
-
-Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
 
 LEAST_GAIN = 4.0  # a tensor is smoothed where that divides its own expected squared rounding error by this
 BINS = 2048

@@ -13,19 +13,21 @@ import torch.nn.functional as F
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
-from tinybert.compress.latency import open_session, predict
+from tinybert.compress.serving import Feeds, OnnxClassifier
 from tinybert.files import atomic_file, full_disk_told
 from tinybert.models.activations import Batch, RealTokens
 from tinybert.models.bert import BertConfig, Exposed, Layer, LayerWanted, SelfAttention, SequenceClassifier
 from tinybert.models.folder import Classifier
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
-OPSET = 17  # the first with LayerNormalization as one operator
+OPSET = 20  # the last that the tracing exporter knows
+ATTENTION_OPSET = 23  # the first with attention as one operator; what changed in between are allowed types alone
+UNKNOWN_DOMAIN = "later"
 LARGEST_DIFFERENCE = 1e-4
 
 
 class AttentionOperator(torch.autograd.Function):
-    """softmax(q·kᵀ/√d)·v over all heads as one operator of ONNX Runtime, which copies no head about.
+    """softmax(q·kᵀ/√d)·v over all heads as one operator of ONNX, which ONNX Runtime computes a block at a time.
 
     Exported step by step it also guards against rows without a real token, which no batch has, and that guard alone
     took a fifth of a small INT8 model's time.
@@ -33,15 +35,19 @@ class AttentionOperator(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int) -> Tensor:
-        """query, key, value (batch, length, width), mask (batch, key) int32 -> (batch, query, width)."""
+        """query, key, value (batch, length, width), mask (batch, 1, 1, key) bool -> (batch, query, width)."""
         query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, key, value))
-        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :].bool())
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return context.transpose(1, 2).flatten(2)
 
     @staticmethod
     def symbolic(graph, query, key, value, mask, heads: int):
-        """The node; `_trace` moves the mask to its place behind the bias, which the tracer cannot leave out."""
-        context = graph.op("com.microsoft::MultiHeadAttention", query, key, value, mask, num_heads_i=heads)
+        """The node, in a domain that `_trace` takes away, for the tracer knows no such operator."""
+        one = graph.op("Constant", value_t=torch.ones(1, dtype=torch.int64))
+        length = graph.op("Shape", query, start_i=1, end_i=2)
+        mask = graph.op("Expand", mask, graph.op("Concat", one, one, length, one, axis_i=0))
+        sizes = {"q_num_heads_i": heads, "kv_num_heads_i": heads}
+        context = graph.op(f"{UNKNOWN_DOMAIN}::Attention", query, key, value, mask, **sizes)
         context.setType(query.type())
         return context
 
@@ -51,7 +57,7 @@ class ServedAttention(SelfAttention):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None) -> Tensor:
         """As SelfAttention's; scores are never given."""
-        return AttentionOperator.apply(query, key, value, mask[:, 0, 0].int(), self.heads)
+        return AttentionOperator.apply(query, key, value, mask, self.heads)
 
 
 class ServedLastLayer(Layer):
@@ -95,7 +101,7 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
             handle.write(draft.read_bytes())
 
 
-def feeds_of(batch: Batch) -> dict[str, np.ndarray]:
+def feeds_of(batch: Batch) -> Feeds:
     """The batch as the graph's inputs: name -> (batch, length) int64."""
     tensors = (batch.input_ids, batch.mask.long(), batch.token_type_ids)
     return {name: tensor.cpu().numpy() for name, tensor in zip(INPUT_NAMES, tensors, strict=True)}
@@ -133,23 +139,25 @@ def _trace(served: LogitsFromTensors, path: Path) -> None:
             opset_version=OPSET,
             dynamo=False,
         )
-    graph = onnx.load(path)
-    for node in graph.graph.node:
-        if node.op_type == "MultiHeadAttention":
-            node.input.insert(3, "")  # no bias
-    onnx.save(graph, path)
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.domain = node.domain.removeprefix(UNKNOWN_DOMAIN)
+    del model.opset_import[:]
+    model.opset_import.append(onnx.helper.make_opsetid("", ATTENTION_OPSET))
+    model.ir_version = onnx.helper.find_min_ir_version_for(model.opset_import)
+    onnx.save(model, path)
     quant_pre_process(path, path, skip_symbolic_shape=True)  # constants folded
 
 
 def _compare(plain: LogitsFromTensors, path: Path, real_rows: Sequence[Batch]) -> None:
     """RuntimeError unless ONNX Runtime and PyTorch agree, on made-up rows of other shapes than the traced one too."""
-    session = open_session(path, 1)
+    served = OnnxClassifier(path, 1)
     made_up = (_padded_example(plain.model, batch_size=rows, length=length) for rows, length in ((1, 5), (3, 17)))
     made_up_feeds = [dict(zip(INPUT_NAMES, map(Tensor.numpy, parts), strict=True)) for parts in made_up]
     for feeds in [*made_up_feeds, *map(feeds_of, real_rows)]:
         with torch.inference_mode():
             expected = plain(*map(torch.from_numpy, feeds.values())).numpy()
-        difference = float(np.abs(predict(session, feeds) - expected).max())
+        difference = float(np.abs(served.logits(feeds) - expected).max())
         if not difference <= LARGEST_DIFFERENCE:  # NaN is no agreement
             batch_size, length = feeds["input_ids"].shape
             raise RuntimeError(

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tinybert.compress.calibration import Feeds
 from tinybert.compress.export import feeds_of
 from tinybert.compress.forms import FORMS
-from tinybert.compress.latency import measure_latency_ms, open_session, predict, random_feeds
+from tinybert.compress.latency import measure_latency_ms, random_feeds
+from tinybert.compress.serving import Feeds, OnnxClassifier
 from tinybert.evaluation.bootstrap import paired_interval
 from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
 from tinybert.evaluation.predictions import Predictions
@@ -47,8 +47,8 @@ def scores_of_forms(folder: str | Path, answers: dict[str, Predictions], task: T
 
 
 def _predictions(path: Path, examples: Encoded, task: Task, *, threads: int) -> np.ndarray:
-    session = open_session(path, threads)
-    found = [(rows, predict(session, feeds_of(batch))) for rows, batch in examples.batches(EVALUATION_BATCH_SIZE)]
+    model = OnnxClassifier(path, threads)
+    found = [(rows, model.logits(feeds_of(batch))) for rows, batch in examples.batches(EVALUATION_BATCH_SIZE)]
     rows, logits = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return decide(logits[np.argsort(rows)], task)
 
@@ -63,12 +63,12 @@ def latencies(folder: str | Path, settings, examples: Encoded) -> dict[str, dict
     real = _spread(examples, settings.dev_examples)
     results: dict = {"threads": settings.threads, "length_tokens": settings.length_tokens, "dev_examples": len(real)}
     for form in FORMS:
-        session = open_session(Path(folder) / f"{form}.onnx", settings.threads)
+        model = OnnxClassifier(Path(folder) / f"{form}.onnx", settings.threads)
         results[form] = {}
         for batch_size in settings.batch_sizes:
             feeds = random_feeds(batch_size, settings.length_tokens, vocab_size)
-            full = measure_latency_ms(session, [feeds] * settings.runs, warmup_runs=settings.warmup_runs)
-            lifelike = measure_latency_ms(session, _whole_batches(real, batch_size), warmup_runs=settings.warmup_runs)
+            full = measure_latency_ms(model, [feeds] * settings.runs, warmup_runs=settings.warmup_runs)
+            lifelike = measure_latency_ms(model, _whole_batches(real, batch_size), warmup_runs=settings.warmup_runs)
             results[form] |= {f"batch_{batch_size}": full, f"dev_batch_{batch_size}": lifelike}
     return results
 

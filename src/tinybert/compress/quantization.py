@@ -14,11 +14,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.calibration import Activation, Feeds, calibrate
+from tinybert.compress.calibration import Activation, calibrate
 from tinybert.compress.forms import INT8_FORMS
 from tinybert.compress.graph import Product, Table, quantizable, read_graph, replace_parts
 from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
 from tinybert.compress.sensitivity import costs_of_parts, left_in_float
+from tinybert.compress.serving import Feeds
+from tinybert.compress.smoothing import folded
 from tinybert.errors import UserError
 from tinybert.files import atomic_file
 
@@ -93,7 +95,8 @@ def write_int8(fp32: str | Path, path: str | Path, *, form: str, plan: Plan) -> 
         raise ValueError(f"{form!r}: one of {', '.join(INT8_FORMS)} is expected")
     model = read_graph(fp32)
     parts = [part for part in quantizable(model) if part.name not in plan.in_float]
-    _Rewriting(model, form, plan.activations).replace(parts)
+    parts, activations = folded(model, parts, plan.activations)
+    _Rewriting(model, form, activations).replace(parts)
     with atomic_file(path, "wb") as handle:
         handle.write(model.SerializeToString(deterministic=True))
 

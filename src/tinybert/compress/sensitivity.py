@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.calibration import Activation, Feeds
+from tinybert.compress.calibration import Activation
 from tinybert.compress.graph import Product, Table, replace_parts
 from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
-from tinybert.compress.latency import session_of
+from tinybert.compress.serving import Feeds, session_of
 
 SWITCHES = "quantized"
 
