@@ -11,7 +11,7 @@ from tinybert.augment import masked_words
 from tinybert.augment.masked_words import (
     Question,
     batches_by_length,
-    best_columns,
+    best_words,
     in_precision,
     likely_words,
     masked_states,
@@ -55,9 +55,9 @@ def seen(monkeypatch):
     """The blocks of ids that the masked LM is given."""
     blocks = []
 
-    def spy(masked_lm, packed):
+    def spy(embeddings, encoder, packed):
         blocks.extend(ids for ids, _ in packed.blocks)
-        return masked_states(masked_lm, packed)
+        return masked_states(embeddings, encoder, packed)
 
     monkeypatch.setattr(masked_words, "masked_states", spy)
     return blocks
@@ -73,7 +73,7 @@ def test_packed_states_are_those_of_a_padded_batch():
     ]
     with torch.no_grad():
         _, expected = model.bert(example, Wanted())
-        found = masked_states(model, pack(questions, CPU))
+        found = masked_states(model.bert.embeddings, in_precision(model.bert.encoder, "float32"), pack(questions, CPU))
     assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), torch.tensor(masked)], atol=1e-6)
 
 
@@ -92,10 +92,10 @@ def test_an_interrupted_run_asks_only_what_was_not_answered(model, tokenizer, se
     asked = len(seen)  # each word is a batch
     spy = masked_words.masked_states
 
-    def killed_at_the_fifth(masked_lm, packed):
+    def killed_at_the_fifth(*args):
         if len(seen) == asked + 4:
             raise KeyboardInterrupt
-        return spy(masked_lm, packed)
+        return spy(*args)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(masked_words, "masked_states", killed_at_the_fifth)
@@ -132,7 +132,7 @@ def test_nothing_to_ask_is_no_error(model, tokenizer):
 
 def test_two_close_logits_may_change_places_without_changing_the_candidates():
     best = [
-        best_columns(torch.tensor([[9.0, 1.0, *close]]), torch.tensor([0]), 2).tolist()
+        best_words(torch.tensor([[9.0, 1.0, *close]]), torch.tensor([0]), 2).tolist()
         for close in ([3.0, 3.000001], [3.000001, 3.0])
     ]
     assert best == [[[2, 3]], [[2, 3]]]
@@ -153,10 +153,11 @@ def test_bfloat16_finds_mostly_the_same_words_and_leaves_the_model_alone(tokeniz
     assert np.mean(shared) > 0.8
     assert rounded == ask(texts, model, tokenizer, max_pieces=60, precision="bfloat16")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert {parameter.dtype for parameter in in_precision(model, "bfloat16").parameters()} == {torch.bfloat16}
+    encoder = in_precision(model.bert.encoder, "bfloat16")
+    assert {weight.dtype for weight in (*encoder.parameters(), *encoder.buffers())} == {torch.bfloat16}
 
 
 def test_bfloat16_is_refused_where_the_hardware_lacks_it(model, monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     with pytest.raises(UserError, match=r"^precision: bfloat16 is not supported by this machine; set it to float32$"):
-        in_precision(model, "bfloat16")
+        in_precision(model.bert.encoder, "bfloat16")

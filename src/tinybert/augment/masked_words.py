@@ -5,19 +5,18 @@ tokens of a batch lie one behind the other and attend within their own query, an
 ranking see masked positions and whole words alone.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 
 from tinybert.augment.words import Sentence, Word, is_plain_word
-from tinybert.models.bert import Layer, MaskedLM, SelfAttention
+from tinybert.models.bert import Embeddings, Encoder, Layer, MaskedLM, SelfAttention
+from tinybert.models.inference import for_inference, linear
 from tinybert.precision import refuse_missing_bfloat16
 from tinybert.progress import progress_bar
 from tinybert.training.checkpoint import Checkpoint
@@ -87,13 +86,12 @@ def _answers(
 ) -> list[list[str]]:
     device = next(masked_lm.parameters()).device
     pieces = [tokenizer.id_to_token(index) or "" for index in range(masked_lm.config.vocab_size)]
-    words = np.flatnonzero([is_plain_word(piece) for piece in pieces])
-    columns = {index: column for column, index in enumerate(words)}
-    own = torch.tensor([columns[sentence.ids[word.first_piece]] for sentence, word in queries], dtype=torch.int64)
-    count = max(0, min(settings.top_k, len(words) - (not settings.keep_word)))
+    is_word = torch.tensor([is_plain_word(piece) for piece in pieces], device=device)
+    own = torch.tensor([sentence.ids[word.first_piece] for sentence, word in queries], dtype=torch.int64)
+    count = max(0, min(settings.top_k, int(is_word.sum()) - (not settings.keep_word)))
     questions = [_question(query, tokenizer, settings.second_segment, masked_lm.config) for query in queries]
-    encoder = in_precision(masked_lm, settings.precision)
-    score = _word_scorer(masked_lm, torch.from_numpy(words).to(device))
+    encoder = in_precision(masked_lm.bert.encoder, settings.precision)
+    score = _word_scorer(masked_lm, is_word)
     batches = list(batches_by_length([len(question.ids) for question in questions], settings.batch_tokens))
     answers, first = _resume(checkpoint, np.zeros((len(queries), count), dtype=np.int32))
     done = sum(map(len, batches[:first]))
@@ -101,9 +99,10 @@ def _answers(
         for number, indices in enumerate(batches[first:], start=first):
             if checkpoint and checkpoint.is_due:
                 checkpoint.save({"answers": torch.from_numpy(answers)}, {"step": number})
-            hidden = masked_states(encoder, pack([questions[index] for index in indices], device))
+            packed = pack([questions[index] for index in indices], device)
+            hidden = masked_states(masked_lm.bert.embeddings, encoder, packed)
             hidden_words = None if settings.keep_word else own[indices].to(device)
-            answers[indices] = words[best_columns(score(hidden.float()), hidden_words, count).cpu().numpy()]
+            answers[indices] = best_words(score(hidden.float()), hidden_words, count).cpu().numpy()
             progress.update(len(indices))
     return [[pieces[index] for index in answer] for answer in answers]
 
@@ -117,14 +116,11 @@ def _resume(checkpoint: Checkpoint | None, answers: np.ndarray) -> tuple[np.ndar
     return tensors["answers"].numpy(), facts["step"]
 
 
-def in_precision(masked_lm: MaskedLM, precision: str) -> MaskedLM:
-    """The model itself in float32, else a copy in bfloat16; UserError where the hardware lacks it."""
-    if precision == "float32":
-        return masked_lm
-    refuse_missing_bfloat16()
-    # deepcopy takes what it is told to be copied already: no second set of float32 weights is made
-    rounded = {id(weight): nn.Parameter(weight.to(torch.bfloat16), False) for weight in masked_lm.parameters()}
-    return copy.deepcopy(masked_lm, rounded)
+def in_precision(encoder: Encoder, precision: str) -> Encoder:
+    """A copy for inference in "float32" or "bfloat16"; UserError where the hardware lacks it."""
+    if precision == "bfloat16":
+        refuse_missing_bfloat16()
+    return for_inference(encoder, getattr(torch, precision))
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
@@ -154,13 +150,12 @@ def pack(questions: Sequence[Question], device: torch.device) -> Packed:
     return Packed(blocks, masked.to(device))
 
 
-def masked_states(masked_lm: MaskedLM, packed: Packed) -> Tensor:
-    """The last hidden states of the masked tokens alone: (questions, width)."""
-    embeddings = masked_lm.bert.embeddings
+def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> Tensor:
+    """The last hidden states of the masked tokens alone: (questions, width), in the encoder's precision."""
     positions = torch.arange(max(length for _, length in packed.shapes), device=packed.masked.device)
     blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)
-    hidden = torch.cat([block.flatten(0, 1) for block in blocks])
-    *lower, last = masked_lm.bert.layers
+    *lower, last = encoder.layers
+    hidden = torch.cat([block.flatten(0, 1) for block in blocks]).to(last.output.LayerNorm.weight.dtype)
     for layer in lower:
         hidden = _layer_output(layer, hidden, hidden, packed.shapes)
     return _layer_output(last, hidden[packed.masked], hidden, packed.shapes)
@@ -176,38 +171,37 @@ def _layer_output(layer: Layer, read: Tensor, hidden: Tensor, shapes: list[tuple
     blocks = ([part.unflatten(0, (rows, -1)) for part in qkv] for *qkv, (rows, _) in parts)
     context = torch.cat([_context(attend, *block) for block in blocks])
     attended = layer.attention.output(context, read)
-    return layer.output(F.gelu(layer.intermediate.dense(attended)), attended)
+    return layer.output(layer.intermediate.dense(attended, gelu=True), attended)
 
 
 def _context(attend: SelfAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """query (questions, 1 or length, width), key and value (questions, length, width) -> (tokens read, width).
 
-    Rows are short: there the plain products take half the time of the fused kernel on a CPU.
+    Rows are short: there the plain products take half the time of the fused kernel on a CPU, and softmax in float32
+    a third of that in bfloat16 (16 tokens and more).
     """
-    weights = attend.scores(query, key).softmax(-1)  # (questions, heads, query, key)
+    scores = attend.scores(query, key)  # (questions, heads, query, key)
+    weights = scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
     values = value.unflatten(-1, (attend.heads, -1)).transpose(1, 2)
     return (weights @ values).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-def _word_scorer(masked_lm: MaskedLM, words: Tensor) -> Callable[[Tensor], Tensor]:
-    """A function from hidden states (questions, width) to the logits of `words` alone (questions, words)."""
-    head = masked_lm.cls.predictions
-    embeddings, bias = masked_lm.bert.embeddings.word_embeddings.weight[words], head.bias[words]
-
-    def score(hidden: Tensor) -> Tensor:
-        return F.linear(head.transform(hidden), embeddings, bias)
-
-    return score
+def _word_scorer(masked_lm: MaskedLM, is_word: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function from hidden states (questions, width) to logits (questions, vocabulary), -inf of other than words."""
+    head, embeddings = masked_lm.cls.predictions, masked_lm.bert.embeddings.word_embeddings.weight
+    bias = head.bias.masked_fill(~is_word, -torch.inf)
+    return lambda hidden: linear(head.transform(hidden), embeddings, bias)
 
 
-def best_columns(logits: Tensor, excluded: Tensor | None, count: int) -> Tensor:
-    """logits (questions, words), excluded (questions,) a column of each row -> (questions, count) columns.
+def best_words(logits: Tensor, excluded: Tensor | None, count: int) -> Tensor:
+    """logits (questions, vocabulary), excluded (questions,) a word of each row -> (questions, count) words.
 
-    Sorted by column, not by likelihood: a draw among them then does not depend on the last bits of two close logits,
+    The logits of those excluded become -inf in place.
+    Sorted by number, not by likelihood: a draw among them then does not depend on the last bits of two close logits,
     which change with the batch.
     """
     if excluded is not None:
-        logits = logits.scatter(1, excluded[:, None], -torch.inf)
+        logits.scatter_(1, excluded[:, None], -torch.inf)
     return logits.topk(count, dim=1).indices.sort(dim=1).values
 
 

@@ -229,6 +229,11 @@ class Encoder(nn.Module):
         super().__init__()
         self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
 
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, the lowest first."""
+        return cast(list[Layer], list(self.layer))  # PyTorch's list does not say of what
+
 
 class Bert(nn.Module):
     """Embeddings, layers and pooler, without a head."""
@@ -241,8 +246,8 @@ class Bert(nn.Module):
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers, the lowest first."""
-        return cast(list[Layer], list(self.encoder.layer))  # PyTorch's list does not say of what
+        """The encoder's, the lowest first."""
+        return self.encoder.layers
 
     def forward(self, batch: Batch, want: Wanted) -> tuple[Activations, Tensor]:
         """Runs the layers that `want` needs; returns its activations (no logits) and the last hidden state run."""
