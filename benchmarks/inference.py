@@ -44,7 +44,7 @@ class System:
 
     model: str
     form: str
-    onnx: OnnxClassifier
+    served: OnnxClassifier
     file_mb: float
     times_ms: list[float]
 
@@ -84,7 +84,7 @@ def take_turns(contestants: list[System], work: Work, *, warmup_rounds: int, rou
     for number in range(warmup_rounds + rounds):
         for system in contestants[:: -1 if number % 2 else 1]:
             started = time.perf_counter()
-            system.onnx.logits(feeds)
+            system.served.logits(feeds)
             if number >= warmup_rounds:
                 system.times_ms.append(1000 * (time.perf_counter() - started))
 

@@ -2,6 +2,7 @@ import numpy as np
 import onnx
 import pytest
 
+from benchmarks.inference import SIZES, write_forms
 from tests.onnx_models import save_sum_model
 from tinybert.compress import serving
 from tinybert.compress.latency import random_feeds
@@ -18,10 +19,22 @@ def test_the_logits_are_those_of_the_rows_in_their_order(tmp_path):
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 16])
 def test_slices_side_by_side_or_one_after_the_other_give_the_same_logits(tmp_path, threads):
-    feeds = random_feeds(9, 200, 50)  # 1,800 tokens: eight slices
-    assert len(sliced(feeds)) == 8
+    feeds = random_feeds(9, 200, 50)  # of one row each
+    assert len(sliced(feeds)) == 9
     expected = feeds["input_ids"].sum(1, keepdims=True)
     assert (OnnxClassifier(save_sum_model(tmp_path), threads).logits(feeds) == expected).all()
+
+
+@pytest.mark.parametrize("form", ["fp32", "dynamic", "qdq", "qoperator"])
+def test_a_berts_logits_are_the_same_for_any_number_of_threads(tmp_path_factory, form):
+    folder = tmp_path_factory.mktemp("forms")
+    write_forms(SIZES["small"].student, SIZES["small"], folder / "student")
+    path, feeds = folder / "student" / f"{form}.onnx", random_feeds(11, 60, 50)
+    feeds["attention_mask"][::2, 40:] = 0
+    expected = OnnxClassifier(path, 1).logits(feeds)
+    assert np.ptp(expected) > 0
+    for threads in (2, 3, 16):
+        assert (OnnxClassifier(path, threads).logits(feeds) == expected).all()
 
 
 @pytest.mark.parametrize(
@@ -33,7 +46,9 @@ def test_slices_side_by_side_or_one_after_the_other_give_the_same_logits(tmp_pat
         (2, 4, [1, 1]),
         (32, 12, [16, 16]),
         (32, 128, [2] * 16),
-        (33, 32, [6, 6, 6, 5, 5, 5]),  # 1,056 tokens are four slices and a bit: six
+        (33, 32, [6, 6, 6, 5, 5, 5]),  # five slices of eight rows at most: six
+        (5, 100, [2, 1, 1, 1]),
+        (17, 120, [2] * 7 + [1] * 3),
     ],
 )
 def test_slices_are_even_in_number_and_hold_256_tokens_at_most(rows, length, slices):
@@ -45,13 +60,14 @@ def test_slices_are_even_in_number_and_hold_256_tokens_at_most(rows, length, sli
 
 
 def test_threads_are_those_asked_for(tmp_path, monkeypatch):
-    asked = []
-    options = serving._options
-    monkeypatch.setattr(serving, "_options", lambda threads: asked.append(threads) or options(threads))
-    path = save_sum_model(tmp_path)
-    OnnxClassifier(path, 3).logits(random_feeds(1, 8, 9))  # one slice: all threads on it
-    OnnxClassifier(path, 3).logits(random_feeds(32, 128, 9))  # sixteen: one each
-    assert asked == [3, 1]
+    made = []
+    make = OnnxClassifier._session
+    monkeypatch.setattr(OnnxClassifier, "_session", lambda self, threads: made.append(make(self, threads)) or made[-1])
+    model = OnnxClassifier(save_sum_model(tmp_path), 3)
+    model.logits(random_feeds(1, 8, 9))  # one slice: all threads on it
+    model.logits(random_feeds(32, 128, 9))  # sixteen: three at a time
+    assert [session.get_session_options().intra_op_num_threads for session in made] == [3, 1]
+    assert model._pool._max_workers == 3
 
 
 def test_a_missing_model_is_told(tmp_path):

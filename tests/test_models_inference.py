@@ -1,5 +1,6 @@
 """Linear maps for inference against float64, with oneDNN's operators and without."""
 
+import platform
 from math import erf
 
 import numpy as np
@@ -43,6 +44,13 @@ def test_packed_and_plain_weights_give_the_same_as_float64(rows, width_in, width
         for found in (packed(hidden, gelu=gelu), linear(hidden, weight, bias, gelu=gelu)):
             assert found.dtype == dtype
             assert found.double().numpy() == pytest.approx(reference, rel=RELATIVE_ERROR[dtype], abs=1e-6)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="PyTorch's x86-64 builds have oneDNN")
+def test_weights_are_packed_where_pytorch_has_the_operators():
+    """A newer PyTorch that has renamed them would only be slower, and say nothing."""
+    assert has_onednn(CPU)
+    assert for_inference(nn.Linear(5, 3), torch.float32).weight.is_mkldnn
 
 
 def test_another_device_needs_no_onednn():

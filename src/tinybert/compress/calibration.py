@@ -3,7 +3,8 @@
 A few channels of a BERT's states are tens of times larger than the rest, and one scale a tensor leaves the rest few of
 its 256 steps. Smoothing divides each channel by a factor and multiplies its row of the weights by it, which
 changes no product and evens the channels out (SmoothQuant, Xiao et al. 2023, eq. 4; there the factor is folded into
-the layer norm, which the residual sum of a post-norm BERT does not allow, so that it is a product of its own here).
+the layer norm, which the residual sum of a post-norm BERT does not allow, so that it is a product of its own here;
+attention's output needs none, see smoothing.py).
 """
 
 import contextlib

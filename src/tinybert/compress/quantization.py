@@ -86,8 +86,8 @@ def _split(calibration: Sequence[Feeds], search_examples: int) -> tuple[list[Fee
 def write_int8(fp32: str | Path, path: str | Path, *, form: str, plan: Plan) -> None:
     """Writes one INT8 form of the file `fp32`.
 
-    form: "dynamic" (DynamicQuantizeLinear: the inputs of products are scaled anew for each batch, so a row's logits
-    depend a little on the rows beside it), "qdq" (standard operators: float products between QuantizeLinear and
+    form: "dynamic" (DynamicQuantizeLinear: the inputs of products are scaled anew for each batch or slice, so a row's
+    logits depend a little on the rows beside it), "qdq" (standard operators: float products between QuantizeLinear and
     DequantizeLinear, which the runtime fuses, all but the pooler's), "qoperator" (integer products of the runtime's
     own, as it runs them).
     """

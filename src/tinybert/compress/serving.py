@@ -1,7 +1,7 @@
 """ONNX models at work."""
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ class OnnxClassifier:
     """An ONNX file on `threads` cores of the CPU.
 
     A batch is answered in slices of few rows, each by one thread: between two layers a slice stays in the core's cache,
-    and no thread waits for another at every node. UserError without the file.
+    and no thread waits for another at every node. One caller at a time. UserError without the file.
     """
 
     def __init__(self, path: str | Path, threads: int) -> None:
@@ -38,7 +38,7 @@ class OnnxClassifier:
         if len(slices) < self.threads:
             found = [_run(self._joint, each) for each in slices]
         else:
-            found = list(self._pool.map(lambda each: _run(self._single, each), slices))
+            found = list(self._pool.map(partial(_run, self._single), slices))
         return np.concatenate(found)
 
     @cached_property
@@ -62,7 +62,7 @@ class OnnxClassifier:
 def sliced(feeds: Feeds) -> list[Feeds]:
     """The batch as slices of at most SLICE_TOKENS tokens, or of one row, alike in size and even in number."""
     rows, length = feeds["input_ids"].shape
-    count = -(-rows * length // SLICE_TOKENS)
+    count = -(-rows // max(1, SLICE_TOKENS // length))
     count = min(count + count % 2, rows)
     pieces = {name: np.array_split(values, count) for name, values in feeds.items()}
     return [{name: pieces[name][number] for name in feeds} for number in range(count)]

@@ -15,7 +15,9 @@ def folded(
     """The parts and activations of a model that computes the same, its attention writing what was to be divided.
 
     A channel of attention's output is a weighted mean of that channel of the values: what divides the one may as well
-    divide the other, and that is a column of weights, scaled by itself as INT8 too.
+    divide the other, and that is a column of weights, scaled by itself as INT8 too. This takes what exported graphs
+    have: values that attention alone reads, and one product that reads its output. The latter needs no Clip in the
+    dynamic form, for no padded position has a part in it.
     """
     products = [part for part in parts if isinstance(part, Product)]
     writers, readers = {part.output: part for part in products}, {part.input: part for part in products}

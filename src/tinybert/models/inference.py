@@ -15,12 +15,18 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @torch.no_grad()
 def for_inference(model: Model, dtype: torch.dtype) -> Model:
-    """A copy in `dtype` whose nn.Linear are PackedLinear; it shares the weights that need no change."""
+    """A copy in `dtype` whose nn.Linear are PackedLinear; it can be neither copied nor cast itself.
+
+    It shares the other weights where they need no change.
+    """
     # deepcopy takes what it is told to be copied already: no second set of the weights as they were is made
     copied: dict[int, object] = {}
     for module in model.modules():
-        own = {id(weight): nn.Parameter(weight.to(dtype), False) for weight in module.parameters(recurse=False)}
-        copied |= {id(module): PackedLinear(*own.values())} if isinstance(module, nn.Linear) else own
+        if isinstance(module, nn.Linear):
+            copied[id(module)] = PackedLinear(module.weight.to(dtype), module.bias.to(dtype))
+        else:
+            own = module.parameters(recurse=False)
+            copied |= {id(weight): nn.Parameter(weight.to(dtype), False) for weight in own}
     return copy.deepcopy(model, copied)
 
 

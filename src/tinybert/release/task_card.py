@@ -35,7 +35,10 @@ print(onnxruntime.InferenceSession("FOLDER/qdq.onnx").run(["logits"], feeds)[0])
 ```
 
 """
-ABOUT_LOGITS = "Logits are in the order of `id2label` in config.json; a regression has one, the score."
+ABOUT_LOGITS = (
+    "Logits are in the order of `id2label` in config.json; a regression has one, the score. "
+    "The files need ONNX Runtime 1.24 or newer."
+)
 
 
 @dataclass(frozen=True)
