@@ -127,7 +127,7 @@ def verdict(is_reached: bool) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
-    parser.add_argument("--rounds", type=int, default=7, help="timed batches of each")
+    parser.add_argument("--rounds", type=int, default=15, help="timed batches of each")
     parser.add_argument("--warmup", type=int, default=2, help="batches of each before")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each")
     options = parser.parse_args()
