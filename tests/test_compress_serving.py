@@ -26,10 +26,9 @@ def test_slices_side_by_side_or_one_after_the_other_give_the_same_logits(tmp_pat
 
 
 @pytest.mark.parametrize("form", ["fp32", "dynamic", "qdq", "qoperator"])
-def test_a_berts_logits_are_the_same_for_any_number_of_threads(tmp_path_factory, form):
-    folder = tmp_path_factory.mktemp("forms")
-    write_forms(SIZES["small"].student, SIZES["small"], folder / "student")
-    path, feeds = folder / "student" / f"{form}.onnx", random_feeds(11, 60, 50)
+def test_a_berts_logits_are_the_same_for_any_number_of_threads(tmp_path, form):
+    write_forms(SIZES["small"].student, SIZES["small"], tmp_path / "student")
+    path, feeds = tmp_path / "student" / f"{form}.onnx", random_feeds(11, 60, 50)
     feeds["attention_mask"][::2, 40:] = 0
     expected = OnnxClassifier(path, 1).logits(feeds)
     assert np.ptp(expected) > 0

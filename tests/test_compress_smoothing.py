@@ -4,13 +4,14 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import helper, numpy_helper
 
 from tests.builders import batch, classifier
 from tinybert.compress.calibration import Activation
 from tinybert.compress.export import export_onnx, feeds_of
-from tinybert.compress.graph import quantizable, read_graph
+from tinybert.compress.graph import Product, quantizable, read_graph, replace_parts
 from tinybert.compress.quantization import Plan, plan_int8, write_int8
-from tinybert.compress.serving import OnnxClassifier
+from tinybert.compress.serving import OnnxClassifier, session_of
 from tinybert.compress.smoothing import folded
 
 VALUES, OUTPUT = (f"/model/bert/layer.0/{name}/MatMul" for name in ("value", "output/dense"))
@@ -22,7 +23,7 @@ def fp32(tmp_path_factory):
     """A classifier one channel of whose attention is 1,000 times larger than the others."""
     model = classifier()
     with torch.no_grad():
-        attention = model.bert.layers[0].attention
+        attention = model.bert.encoder.layers[0].attention
         attention.output.dense.weight *= 100.0  # so that attention counts
         attention.self.value.weight[3] *= 1000.0
         attention.output.dense.weight[:, 3] /= 1000.0
@@ -55,6 +56,35 @@ def test_the_factors_move_from_attentions_output_to_its_values(fp32):
     assert changed[context] == Activation(-1.0, 2.0, None)  # the range is that of the divided values already
     untouched = [name for name in before if name not in (VALUES, OUTPUT)]
     assert all(after[name] is before[name] for name in untouched) and list(after) == list(before)
+
+
+def test_the_model_computes_the_same_in_float_with_padding_too(fp32):
+    """Every attention output of both layers divided by factors of its own, and nothing multiplied back."""
+    model, rng = read_graph(fp32), np.random.default_rng(0)
+    contexts = [node.output[0] for node in model.graph.node if node.op_type == "Attention"]
+    parts = [part for part in quantizable(model) if isinstance(part, Product)]
+    activations = {part.input: Activation(-1.0, 1.0) for part in parts}
+    activations |= {name: Activation(-1.0, 1.0, rng.uniform(0.1, 10, 12).astype(np.float32)) for name in contexts}
+    found, _ = folded(model, parts, activations)
+    assert sum(new is not old for new, old in zip(found, parts, strict=True)) == 4 == 2 * len(contexts)
+    replace_parts(model, found, lambda part: float_product(model, part))
+    for feeds in FEEDS:
+        expected = OnnxClassifier(fp32, 1).logits(feeds)
+        np.testing.assert_allclose(session_of(model).run(["logits"], feeds)[0], expected, atol=1e-5)
+
+
+def float_product(model, part: Product) -> list[onnx.NodeProto]:
+    """The part with its weights as they are."""
+    names = [f"{part.name}_{kind}" for kind in ("weight", "bias")]
+    constants = zip(names, (part.weight, part.bias), strict=True)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants
+    )
+    product = f"{part.name}_product"
+    return [
+        helper.make_node("MatMul", [part.input, names[0]], [product]),
+        helper.make_node("Add", [product, names[1]], [part.output]),
+    ]
 
 
 @pytest.mark.parametrize("kept", [VALUES, OUTPUT])

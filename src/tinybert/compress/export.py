@@ -111,7 +111,7 @@ def _served(model: Classifier) -> Classifier:
     """A copy with the same weights that computes the same logits with less work."""
     served = copy.deepcopy(model).cpu().float()
     if isinstance(served, SequenceClassifier):
-        layers = served.bert.layers
+        layers = served.bert.encoder.layers
         for layer in layers:
             layer.attention.self.__class__ = ServedAttention
         layers[-1].__class__ = ServedLastLayer

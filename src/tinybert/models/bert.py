@@ -244,18 +244,13 @@ class Bert(nn.Module):
         self.encoder = Encoder(config)
         self.pooler = Dense(config.hidden_size, config.hidden_size)
 
-    @property
-    def layers(self) -> list[Layer]:
-        """The encoder's, the lowest first."""
-        return self.encoder.layers
-
     def forward(self, batch: Batch, want: Wanted) -> tuple[Activations, Tensor]:
         """Runs the layers that `want` needs; returns its activations (no logits) and the last hidden state run."""
         found, real = Activations(), batch.real
         hidden = self.embeddings.of(batch)
         if 0 in want.hidden:
             found.hidden[0] = hidden
-        layers = self.layers
+        layers = self.encoder.layers
         last = len(layers) if want.logits else want.top_layer
         for number, layer in enumerate(layers[:last], start=1):
             is_read = want.logits or number < last or number in want.hidden

@@ -65,8 +65,8 @@ def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, ba
 
     student.eval()
     states = [_fit_embeddings(student.bert.embeddings, basis, text=text, target=target[0])]
-    for layer, number in zip(student.bert.layers, layers, strict=True):
-        source = teacher.bert.layers[number - 1]
+    for layer, number in zip(student.bert.encoder.layers, layers, strict=True):
+        source = teacher.bert.encoder.layers[number - 1]
         states.append(_fit_layer(layer, source, basis, text=text, states=(states[-1], target[number - 1])))
     _fit_heads(student, teacher, residual, basis=basis, states=(states[-1], target[layers[-1]]))
     projection = _projection(states, [target[index] for index in mapped], basis)
@@ -80,8 +80,8 @@ def _shape(config: BertConfig) -> tuple[int, int, int]:
 def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> Subclone:
     ours, theirs = student.bert, teacher.bert
     pairs = [(ours.embeddings, theirs.embeddings), (ours.pooler, theirs.pooler), (student.cls, teacher.cls)]
-    sources = [theirs.layers[number - 1] for number in layers]
-    for module, source in [*pairs, *zip(ours.layers, sources, strict=True)]:
+    sources = [theirs.encoder.layers[number - 1] for number in layers]
+    for module, source in [*pairs, *zip(ours.encoder.layers, sources, strict=True)]:
         module.load_state_dict(source.state_dict())
     width = student.config.hidden_size
     return Subclone(student, torch.arange(width), torch.eye(width))
