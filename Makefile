@@ -24,8 +24,8 @@ $(VENV)/%.done: %.txt requirements.txt
 	@touch $@
 
 repro: setup
-	@PYTHONPATH=src python -m tinybert.params
-	@PYTHONPATH=src python -m tinybert.dvc_state
+	@PYTHONPATH=src python -m tinybert.config.load
+	@PYTHONPATH=src python -m tinybert.pipeline.dvc_repair
 	dvc repro
 	@cat reports/summary.txt
 	@echo "Report: $(CURDIR)/reports/index.html"
@@ -52,7 +52,7 @@ ui: setup
 	mlflow ui --host 127.0.0.1 --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlflow.db}
 
 ask: setup
-	@PYTHONPATH=src python -m tinybert.evaluation.ask "$$Q"
+	@PYTHONPATH=src python -m tinybert.evaluate.ask "$$Q"
 
 bench: setup
 	PYTHONPATH=src python -m benchmarks $(BENCH)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.timing import hardware
-from tinybert.files import atomic_file
+from tinybert.pipeline.files import atomic_file
 
 REPORT = Path(__file__).resolve().parents[1] / "reports/benchmarks.md"
 BENCHMARKS = (

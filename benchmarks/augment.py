@@ -25,12 +25,12 @@ from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardw
 from tinybert.augment.substitution import Settings, substitute
 from tinybert.augment.word_vectors import WordVectors, from_corpus
 from tinybert.augment.words import Sentence, is_plain_word, read_sentences
-from tinybert.corpus.tokenizer import folder_tokenizer, train_tokenizer
-from tinybert.embedded.articles import articles
-from tinybert.embedded.tasks import examples
-from tinybert.glue.tasks import TASKS
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import folder_tokenizer, train_tokenizer
 from tinybert.models.bert import MaskedLM
-from tinybert.text_lines import read_lines
+from tinybert.pipeline.text_lines import read_lines
+from tinybert.synthetic.articles import articles
+from tinybert.synthetic.examples import examples
 
 COLA = TASKS["cola"]
 COPIES, PROBABILITY, TOP_K, MAX_LENGTH_TOKENS = 30, 0.4, 15, 64  # Jiao et al.'s, for CoLA

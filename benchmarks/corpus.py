@@ -18,11 +18,11 @@ from itertools import count, cycle
 from pathlib import Path
 from types import SimpleNamespace
 
-from tinybert.corpus.filter import filter_file
-from tinybert.corpus.packing import write_blocks
-from tinybert.corpus.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
-from tinybert.embedded.articles import articles
-from tinybert.files import write_jsonl
+from tinybert.data.domain_filter import filter_file
+from tinybert.data.packing import write_blocks
+from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from tinybert.pipeline.files import write_jsonl
+from tinybert.synthetic.articles import articles
 
 TEXT = "text.jsonl"
 MB = 10**6

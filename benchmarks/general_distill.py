@@ -17,11 +17,11 @@ import torch
 from benchmarks import ours, reference
 from benchmarks.reference import Shape
 from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware, matrix_rate
-from tinybert.models.activations import Batch, best_device
+from tinybert.distill.loop import Settings, train
+from tinybert.distill.masking import Masker, text_batch
+from tinybert.distill.objective import Imitation, Objective
 from tinybert.models.bert import MaskedLM
-from tinybert.objective import Imitation, Objective
-from tinybert.training.loop import Settings, train
-from tinybert.training.masking import Masker, text_batch
+from tinybert.models.outputs import Batch, best_device
 
 MASKED_SHARE = 0.15
 TEMPERATURE = 2.0

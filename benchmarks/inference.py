@@ -24,11 +24,11 @@ from benchmarks.reference import Shape
 from benchmarks.timing import hardware
 from tinybert.compress.calibration import Activation, calibrate
 from tinybert.compress.export import export_onnx
-from tinybert.compress.forms import FORMS, INT8_FORMS
 from tinybert.compress.graph import Product, quantizable, read_graph
 from tinybert.compress.latency import random_feeds
 from tinybert.compress.quantization import Plan, write_int8
 from tinybert.compress.serving import OnnxClassifier
+from tinybert.compress.variants import FORMS, INT8_FORMS
 from tinybert.models.bert import SequenceClassifier
 
 TEACHER, STUDENT = "BERT-base", "TinyBERT4"

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 from benchmarks import reference
 from benchmarks.reference import Shape
-from tinybert.errors import UserError
+from tinybert.distill.precision import refuse_missing_bfloat16
 from tinybert.models.bert import BertConfig
-from tinybert.precision import refuse_missing_bfloat16
+from tinybert.pipeline.errors import UserError
 
 DROPOUT = 0.1
 OPTIMIZER = SimpleNamespace(

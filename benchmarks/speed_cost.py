@@ -19,17 +19,17 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from benchmarks.ours import best_precision
-from tinybert import paths
-from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.evaluation.bootstrap import paired_interval
-from tinybert.evaluation.glue import predict
-from tinybert.glue.encoding import Encoded, read_examples
-from tinybert.glue.scoring import METRICS, score
-from tinybert.glue.tasks import TASKS, Task
-from tinybert.params import Declared, check_params
-from tinybert.schema import Params
-from tinybert.training.result import save_trained
-from tinybert.training.task_distill import distil
+from tinybert.config.load import Declared, check_params
+from tinybert.config.schema import Params
+from tinybert.data.encoding import Encoded, read_examples
+from tinybert.data.tasks import TASKS, Task
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.result import save_trained
+from tinybert.distill.task_distill import distil
+from tinybert.evaluate.bootstrap import paired_interval
+from tinybert.evaluate.scoring import METRICS, score
+from tinybert.evaluate.task_scores import predict
+from tinybert.pipeline import paths
 
 KEPT_GB = 10.0
 

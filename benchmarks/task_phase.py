@@ -26,13 +26,13 @@ import torch.nn.functional as F
 from benchmarks import ours, reference
 from benchmarks.task_work import SEED, Work, add_arguments, chosen_work
 from benchmarks.timing import Contestant, StartGun, contestant, hardware
-from tinybert.errors import UserError
-from tinybert.glue.encoding import Encoded
-from tinybert.models.activations import Batch, best_device
+from tinybert.data.encoding import Encoded
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.task_training import train_on_task
+from tinybert.distill.teacher_cache import AnswerStore
 from tinybert.models.bert import SequenceClassifier
-from tinybert.objective import Imitation, Objective
-from tinybert.training.kept_answers import AnswerStore
-from tinybert.training.task import train_on_task
+from tinybert.models.outputs import Batch, best_device
+from tinybert.pipeline.errors import UserError
 
 ENDLESS_EPOCHS = 10**6
 STORE_BYTES = 8 * 10**9

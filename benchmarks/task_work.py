@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from tokenizers import Tokenizer
 
 from benchmarks.reference import Shape
-from tinybert.corpus.tokenizer import folder_tokenizer, train_tokenizer
-from tinybert.errors import UserError
-from tinybert.glue.encoding import Encoded, encode
-from tinybert.glue.sources import read_splits
-from tinybert.glue.tasks import TASKS, Task
+from tinybert.data.encoding import Encoded, encode
+from tinybert.data.task_sources import read_splits
+from tinybert.data.tasks import TASKS, Task
+from tinybert.data.tokenizer import folder_tokenizer, train_tokenizer
+from tinybert.pipeline.errors import UserError
 
 SEED = 0
 VOCABULARY_SIZE = 30522

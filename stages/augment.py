@@ -1,13 +1,13 @@
 """A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
 
-from tinybert import paths
-from tinybert.files import write_jsonl
-from tinybert.glue.fraction import fraction_of
-from tinybert.glue.rows import read_rows
-from tinybert.glue.tasks import TASKS, Task
-from tinybert.params import Declared
+from tinybert.config.load import Declared
+from tinybert.data.fraction import fraction_of
+from tinybert.data.task_rows import read_rows
+from tinybert.data.tasks import TASKS, Task
+from tinybert.distill.resume import Checkpoint
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import write_jsonl
 from tinybert.stage import Stage, run_stage
-from tinybert.training.checkpoint import Checkpoint
 
 
 def main(stage: Stage) -> None:
@@ -26,10 +26,10 @@ def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Chec
     """The rows with words substituted by the teacher's masked LM and by word vectors."""
     from tinybert.augment.substitution import Settings, substitute
     from tinybert.augment.word_vectors import word_vectors
-    from tinybert.corpus.tokenizer import load_tokenizer
-    from tinybert.models.activations import best_device
+    from tinybert.data.tokenizer import load_tokenizer
     from tinybert.models.bert import MaskedLM
-    from tinybert.models.folder import load_bert
+    from tinybert.models.checkpoints import load_bert
+    from tinybert.models.outputs import best_device
 
     substitution = params.augmentation.substitution
     return substitute(

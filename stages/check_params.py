@@ -2,10 +2,10 @@
 
 import sys
 
-from tinybert import paths
-from tinybert.errors import UserError
-from tinybert.files import atomic_file
-from tinybert.params import load_params
+from tinybert.config.load import load_params
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import atomic_file
 
 
 def main() -> None:

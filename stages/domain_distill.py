@@ -2,16 +2,16 @@
 
 import torch
 
-from tinybert import paths
-from tinybert.corpus.blocks import Blocks
-from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.config.students import training_of
+from tinybert.data.sequences import Blocks
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.result import Trained, train_and_save
+from tinybert.distill.text_training import train_on_text
 from tinybert.models.bert import MaskedLM
-from tinybert.models.folder import load_bert
-from tinybert.objective import Imitation, Objective
-from tinybert.recipe import training_of
+from tinybert.models.checkpoints import load_bert
+from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
-from tinybert.training.result import Trained, train_and_save
-from tinybert.training.text import train_on_text
 
 
 def main(stage: Stage) -> None:

@@ -1,10 +1,10 @@
 """A task student beside its teacher and the majority guess, on the dev split that nothing was selected by."""
 
-from tinybert import paths
-from tinybert.evaluation.glue import compare_on_splits
-from tinybert.evaluation.predictions import save_predictions
-from tinybert.glue.tasks import TASKS
-from tinybert.models.folder import load_task_model
+from tinybert.data.tasks import TASKS
+from tinybert.evaluate.predictions import save_predictions
+from tinybert.evaluate.task_scores import compare_on_splits
+from tinybert.models.checkpoints import load_task_model
+from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 
 

@@ -2,19 +2,19 @@
 
 import torch
 
-from tinybert import paths
-from tinybert.corpus.blocks import Blocks
-from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.evaluation.masked_lm import agreement, block_losses, heldout_batches, masked_lm_scores
-from tinybert.evaluation.predictions import save_predictions
-from tinybert.evaluation.quiz import answered, best_answers, load_questions, quiz_batches, quiz_scores
-from tinybert.files import atomic_folder, write_json
+from tinybert.data.sequences import Blocks
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.masking import Masker
+from tinybert.evaluate.cloze import answered, best_answers, load_questions, quiz_batches, quiz_scores
+from tinybert.evaluate.perplexity import agreement, block_losses, heldout_batches, masked_lm_scores
+from tinybert.evaluate.predictions import save_predictions
 from tinybert.models.bert import MaskedLM
-from tinybert.models.folder import copy_model, load_bert
-from tinybert.models.history import read_history
-from tinybert.release.domain_card import write_domain_card
+from tinybert.models.checkpoints import copy_model, load_bert
+from tinybert.models.provenance import read_history
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import atomic_folder, write_json
+from tinybert.report.domain_card import write_domain_card
 from tinybert.stage import Stage, run_stage
-from tinybert.training.masking import Masker
 
 
 def main(stage: Stage) -> None:

@@ -1,9 +1,9 @@
 """The domain corpus: the documents that hold a dictionary term, with counts for each term."""
 
-from tinybert import paths
-from tinybert.corpus.filter import filter_file
-from tinybert.errors import UserError
-from tinybert.files import atomic_folder
+from tinybert.data.domain_filter import filter_file
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import atomic_folder
 from tinybert.stage import Stage, run_stage
 
 

@@ -2,18 +2,18 @@
 
 import torch
 
-from tinybert import paths
-from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.evaluation.glue import evaluate
-from tinybert.glue.encoding import read_examples
-from tinybert.glue.tasks import TASKS
-from tinybert.models.folder import Classifier, load_classifier
-from tinybert.models.teacher import finetuned_teacher, refuse_unfit_recipes
-from tinybert.objective import Imitation, Objective
-from tinybert.params import load_params
+from tinybert.config.load import load_params
+from tinybert.data.encoding import read_examples
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.result import Trained, train_and_save
+from tinybert.distill.task_training import train_on_task
+from tinybert.evaluate.task_scores import evaluate
+from tinybert.models.checkpoints import Classifier, load_classifier
+from tinybert.models.teacher_source import finetuned_teacher, refuse_unfit_recipes
+from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
-from tinybert.training.result import Trained, train_and_save
-from tinybert.training.task import train_on_task
 
 
 def main(stage: Stage) -> None:

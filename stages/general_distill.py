@@ -2,19 +2,19 @@
 
 import torch
 
-from tinybert import paths
-from tinybert.corpus.blocks import Blocks
-from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.config.load import load_params
+from tinybert.config.students import training_of
+from tinybert.data.sequences import Blocks
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.result import Trained, train_and_save
+from tinybert.distill.text_training import sample_batches, train_on_text
 from tinybert.models.bert import MaskedLM
-from tinybert.models.folder import Model, load_bert
-from tinybert.models.start import start_student
-from tinybert.models.teacher import refuse_unfit_recipes
-from tinybert.objective import Imitation, Objective
-from tinybert.params import load_params
-from tinybert.recipe import training_of
+from tinybert.models.checkpoints import Model, load_bert
+from tinybert.models.initialization import start_student
+from tinybert.models.teacher_source import refuse_unfit_recipes
+from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
-from tinybert.training.result import Trained, train_and_save
-from tinybert.training.text import sample_batches, train_on_text
 
 
 def main(stage: Stage) -> None:

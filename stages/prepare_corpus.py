@@ -1,7 +1,7 @@
 """Documents of the general corpus, a training and a held-out part."""
 
-from tinybert import paths
-from tinybert.corpus.sources import documents, write_splits
+from tinybert.data.corpus import documents, write_splits
+from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 
 

@@ -1,10 +1,10 @@
 """The splits of a GLUE task, as rows in the Hub's columns."""
 
-from tinybert import paths
-from tinybert.files import atomic_folder, write_jsonl
-from tinybert.glue.scoring import majority_score
-from tinybert.glue.sources import read_splits
-from tinybert.glue.tasks import TASKS
+from tinybert.data.task_sources import read_splits
+from tinybert.data.tasks import TASKS
+from tinybert.evaluate.scoring import majority_score
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import atomic_folder, write_jsonl
 from tinybert.stage import Stage, run_stage
 
 

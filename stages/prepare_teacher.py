@@ -1,18 +1,18 @@
 """The masked-LM teacher: from the Hub or a folder, or from scratch; (further) trained on the general corpus."""
 
-from tinybert import paths
-from tinybert.corpus.blocks import Blocks
-from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.evaluation.masked_lm import frequency_accuracy, heldout_batches, masked_lm_scores
-from tinybert.launch import is_main_process
-from tinybert.models.teacher import refuse_unfit_recipes, start_teacher
-from tinybert.objective import Imitation, Objective
-from tinybert.params import load_params
+from tinybert.config.load import load_params
+from tinybert.data.sequences import Blocks
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.masking import Masker
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.result import save_trained, training_metrics
+from tinybert.distill.resume import Checkpoint
+from tinybert.distill.text_training import train_on_text
+from tinybert.evaluate.perplexity import frequency_accuracy, heldout_batches, masked_lm_scores
+from tinybert.models.teacher_source import refuse_unfit_recipes, start_teacher
+from tinybert.pipeline import paths
+from tinybert.pipeline.launch import is_main_process
 from tinybert.stage import Stage, run_stage
-from tinybert.training.checkpoint import Checkpoint
-from tinybert.training.masking import Masker
-from tinybert.training.result import save_trained, training_metrics
-from tinybert.training.text import train_on_text
 
 
 def main(stage: Stage) -> None:

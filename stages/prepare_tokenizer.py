@@ -2,11 +2,11 @@
 
 from tokenizers import Tokenizer
 
-from tinybert import paths
-from tinybert.corpus.tokenizer import folder_tokenizer, hub_tokenizer, save_tokenizer, train_tokenizer
-from tinybert.files import atomic_folder
+from tinybert.data.tokenizer import folder_tokenizer, hub_tokenizer, save_tokenizer, train_tokenizer
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import atomic_folder
+from tinybert.pipeline.text_lines import read_chunks
 from tinybert.stage import Stage, run_stage
-from tinybert.text_lines import read_chunks
 
 
 def main(stage: Stage) -> None:

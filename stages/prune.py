@@ -2,24 +2,24 @@
 
 import torch
 
-from tinybert import paths
 from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
-from tinybert.corpus.tokenizer import load_tokenizer
-from tinybert.evaluation.glue import predict
-from tinybert.evaluation.predictions import Predictions, save_predictions
-from tinybert.files import file_sizes_mb
-from tinybert.glue.encoding import encode
-from tinybert.glue.fraction import fraction_of
-from tinybert.glue.rows import read_rows
-from tinybert.glue.scoring import score
-from tinybert.glue.tasks import TASKS
+from tinybert.data.encoding import encode
+from tinybert.data.fraction import fraction_of
+from tinybert.data.task_rows import read_rows
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.result import Trained, train_and_save
+from tinybert.distill.task_distill import answer_store
+from tinybert.distill.task_training import train_on_task
+from tinybert.evaluate.predictions import Predictions, save_predictions
+from tinybert.evaluate.scoring import score
+from tinybert.evaluate.task_scores import predict
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.folder import Classifier, load_bert, load_model, load_task_model
-from tinybert.objective import Imitation, Objective
+from tinybert.models.checkpoints import Classifier, load_bert, load_model, load_task_model
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import file_sizes_mb
 from tinybert.stage import Stage, run_stage
-from tinybert.training.result import Trained, train_and_save
-from tinybert.training.task import train_on_task
-from tinybert.training.task_distill import answer_store
 
 
 def main(stage: Stage) -> None:

@@ -1,19 +1,19 @@
 """A task model as ONNX: FP32, dynamic INT8, static INT8 in two formats; size, score, latency of each."""
 
-from tinybert import paths
 from tinybert.compress.calibration import calibration_feeds
 from tinybert.compress.export import export_onnx
-from tinybert.compress.forms import INT8_FORMS
 from tinybert.compress.measure import answers_of_forms, latencies, scores_of_forms
 from tinybert.compress.quantization import plan_int8, write_int8
-from tinybert.corpus.tokenizer import load_tokenizer, save_tokenizer
-from tinybert.evaluation.predictions import save_predictions
-from tinybert.files import atomic_folder, read_json, write_json
-from tinybert.glue.encoding import read_examples
-from tinybert.glue.tasks import TASKS
-from tinybert.models.folder import Classifier, copy_model, load_task_model
-from tinybert.models.history import read_history
-from tinybert.release.task_card import TaskModel, write_task_card
+from tinybert.compress.variants import INT8_FORMS
+from tinybert.data.encoding import read_examples
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
+from tinybert.evaluate.predictions import save_predictions
+from tinybert.models.checkpoints import Classifier, copy_model, load_task_model
+from tinybert.models.provenance import read_history
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import atomic_folder, read_json, write_json
+from tinybert.report.task_card import TaskModel, write_task_card
 from tinybert.stage import Stage, run_stage
 
 CHECKED_ROWS = (1, 32)  # batches of dev rows on which the exported graph must answer as the model does

@@ -4,16 +4,16 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tinybert import paths
-from tinybert.evaluation.glue import compare_on_splits
-from tinybert.evaluation.predictions import save_predictions
-from tinybert.glue.tasks import TASKS
-from tinybert.launch import is_main_process
-from tinybert.models.folder import load_task_model
+from tinybert.data.tasks import TASKS
+from tinybert.distill.result import save_trained
+from tinybert.distill.resume import Checkpoint
+from tinybert.distill.task_distill import distil
+from tinybert.evaluate.predictions import save_predictions
+from tinybert.evaluate.task_scores import compare_on_splits
+from tinybert.models.checkpoints import load_task_model
+from tinybert.pipeline import paths
+from tinybert.pipeline.launch import is_main_process
 from tinybert.stage import Stage, run_stage
-from tinybert.training.checkpoint import Checkpoint
-from tinybert.training.result import save_trained
-from tinybert.training.task_distill import distil
 
 
 def main(stage: Stage) -> None:

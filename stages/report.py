@@ -1,7 +1,7 @@
 """The report: a page, a summary for git and one for the terminal, and the result table on MLflow's parent run."""
 
-from tinybert.files import atomic_file
-from tinybert.params import load_params
+from tinybert.config.load import load_params
+from tinybert.pipeline.files import atomic_file
 from tinybert.report.build import build_report
 from tinybert.stage import Stage, run_stage
 

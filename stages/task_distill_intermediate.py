@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from tinybert import paths
-from tinybert.glue.tasks import TASKS
+from tinybert.data.tasks import TASKS
+from tinybert.distill.result import train_and_save
+from tinybert.distill.task_distill import distil
+from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
-from tinybert.training.result import train_and_save
-from tinybert.training.task_distill import distil
 
 
 def main(stage: Stage) -> None:

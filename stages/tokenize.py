@@ -1,8 +1,8 @@
 """Token blocks of a corpus, general or domain."""
 
-from tinybert import paths
-from tinybert.corpus.packing import write_blocks
-from tinybert.corpus.tokenizer import load_tokenizer
+from tinybert.data.packing import write_blocks
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from tinybert import paths
-from tinybert.errors import UserError
-from tinybert.files import TEMPORARY, atomic_file, full_disk_told, write_json
-from tinybert.launch import is_main_process, relaunch
-from tinybert.params import Declared, load_params
-from tinybert.schema import Params
-from tinybert.text_lines import printable
-from tinybert.tracking import Run, stage_run
+from tinybert.config.load import Declared, load_params
+from tinybert.config.schema import Params
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import TEMPORARY, atomic_file, full_disk_told, write_json
+from tinybert.pipeline.launch import is_main_process, relaunch
+from tinybert.pipeline.text_lines import printable
+from tinybert.pipeline.tracking import Run, stage_run
 
 
 @dataclass(frozen=True)

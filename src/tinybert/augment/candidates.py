@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from tinybert.augment.masked_words import likely_words
+from tinybert.augment.masked_lm import likely_words
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.augment.words import Sentence, in_case_of
+from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
-from tinybert.training.checkpoint import Checkpoint
 
 
 def replacement_candidates(

@@ -9,10 +9,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from tinybert.augment.parts_of_speech import TAGGERS
+from tinybert.augment.tagger import TAGGERS
 from tinybert.augment.words import in_case_of
-from tinybert.glue.tasks import Task
-from tinybert.seeds import stream
+from tinybert.data.tasks import Task
+from tinybert.pipeline.seeds import stream
 
 MASK = "[MASK]"  # as every tokenizer here spells it
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")

@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 from tinybert.augment.candidates import replacement_candidates
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.augment.words import Sentence, read_sentences
-from tinybert.glue.tasks import Task
+from tinybert.data.tasks import Task
+from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
-from tinybert.seeds import stream
-from tinybert.training.checkpoint import Checkpoint
+from tinybert.pipeline.seeds import stream
 
 BATCH_TOKENS = 2048  # of the masked LM: among the fastest of those tried on a CPU; changes nothing else
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tinybert import paths
 from tinybert.augment.words import is_plain_word
-from tinybert.errors import UserError
-from tinybert.text_lines import read_chunks, read_lines
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.text_lines import read_chunks, read_lines
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -20,8 +20,8 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from tinybert.compress.export import feeds_of
 from tinybert.compress.graph import Product
 from tinybert.compress.serving import Feeds, session_of
-from tinybert.errors import UserError
-from tinybert.glue.encoding import Encoded
+from tinybert.data.encoding import Encoded
+from tinybert.pipeline.errors import UserError
 
 LEAST_GAIN = 4.0  # a tensor is smoothed where that divides its own expected squared rounding error by this
 BINS = 2048

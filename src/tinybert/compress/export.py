@@ -14,10 +14,10 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
 from tinybert.compress.serving import Feeds, OnnxClassifier
-from tinybert.files import atomic_file, full_disk_told
-from tinybert.models.activations import Batch, RealTokens
 from tinybert.models.bert import BertConfig, Exposed, Layer, LayerWanted, SelfAttention, SequenceClassifier
-from tinybert.models.folder import Classifier
+from tinybert.models.checkpoints import Classifier
+from tinybert.models.outputs import Batch, RealTokens
+from tinybert.pipeline.files import atomic_file, full_disk_told
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 20  # the last that the tracing exporter knows

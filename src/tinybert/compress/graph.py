@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
-from tinybert.errors import UserError
+from tinybert.pipeline.errors import UserError
 
 ALLOWED = (
     "a BERT allows dynamic, qdq and qoperator with all its Linear layers and embeddings; a BiLSTM the same forms with "

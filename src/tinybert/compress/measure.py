@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 
 from tinybert.compress.export import feeds_of
-from tinybert.compress.forms import FORMS
 from tinybert.compress.latency import measure_latency_ms, random_feeds
 from tinybert.compress.serving import Feeds, OnnxClassifier
-from tinybert.evaluation.bootstrap import paired_interval
-from tinybert.evaluation.glue import EVALUATION_BATCH_SIZE, decide
-from tinybert.evaluation.predictions import Predictions
-from tinybert.files import file_sizes_mb, read_json
-from tinybert.glue.encoding import Encoded
-from tinybert.glue.scoring import METRICS, is_collapsed, score
-from tinybert.glue.tasks import Task
+from tinybert.compress.variants import FORMS
+from tinybert.data.encoding import Encoded
+from tinybert.data.tasks import Task
+from tinybert.evaluate.bootstrap import paired_interval
+from tinybert.evaluate.predictions import Predictions
+from tinybert.evaluate.scoring import METRICS, is_collapsed, score
+from tinybert.evaluate.task_scores import EVALUATION_BATCH_SIZE, decide
+from tinybert.pipeline.files import file_sizes_mb, read_json
 
 
 def answers_of_forms(folder: str | Path, examples: Encoded, task: Task, *, threads: int) -> dict[str, Predictions]:

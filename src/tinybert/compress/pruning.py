@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tinybert.errors import UserError
+from tinybert.pipeline.errors import UserError
 
 # progress in 0..1 -> share of the target in 0..1
 SCHEDULES = {

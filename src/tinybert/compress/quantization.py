@@ -15,14 +15,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tinybert.compress.calibration import Activation, calibrate
-from tinybert.compress.forms import INT8_FORMS
 from tinybert.compress.graph import Product, Table, quantizable, read_graph, replace_parts
 from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
 from tinybert.compress.sensitivity import costs_of_parts, left_in_float
 from tinybert.compress.serving import Feeds
 from tinybert.compress.smoothing import folded
-from tinybert.errors import UserError
-from tinybert.files import atomic_file
+from tinybert.compress.variants import INT8_FORMS
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import atomic_file
 
 ORT_DOMAIN = "com.microsoft"
 

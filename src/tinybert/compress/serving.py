@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import torch
 
-from tinybert.errors import UserError
+from tinybert.pipeline.errors import UserError
 
 Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
 

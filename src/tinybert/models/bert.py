@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.errors import UserError
-from tinybert.fitness import Shape
-from tinybert.models.activations import Activations, Batch, RealTokens, Wanted
+from tinybert.config.compatibility import Shape
 from tinybert.models.dropout import Dropout, dropout
+from tinybert.models.outputs import Activations, Batch, RealTokens, Wanted
+from tinybert.pipeline.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from tinybert.errors import UserError
-from tinybert.fitness import refuse_wide_embedding
-from tinybert.models.activations import Activations, Batch, Wanted
+from tinybert.config.compatibility import refuse_wide_embedding
+from tinybert.models.outputs import Activations, Batch, Wanted
+from tinybert.pipeline.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tinybert import paths
-from tinybert.errors import UserError
-from tinybert.hub import hub_folder
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
-from tinybert.models.folder import (
+from tinybert.models.checkpoints import (
     architecture_of,
     label_names,
     model_config,
@@ -16,6 +13,9 @@ from tinybert.models.folder import (
     read_weights,
     with_weights,
 )
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.hub import hub_folder
 
 CHECKPOINT_FILES = ["config.json", "model.safetensors"]
 HEAD = "cls.predictions.transform.dense.weight"

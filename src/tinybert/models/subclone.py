@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.errors import UserError
-from tinybert.fitness import refuse_uncuttable
-from tinybert.models.activations import Batch, Wanted
+from tinybert.config.compatibility import refuse_uncuttable
 from tinybert.models.bert import BertConfig, Embeddings, Layer, MaskedLM, ResidualOutput, SelfAttention
+from tinybert.models.outputs import Batch, Wanted
+from tinybert.pipeline.errors import UserError
 
 # The plain cut weighs in a regression as this many average tokens do for each input: the best of 1, 2, 4 and 8 by
 # the hidden loss on unseen real text, fitted on 4 thousand tokens as on 16 thousand.

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinybert import paths
-from tinybert.files import atomic_file, atomic_folder, write_json
-from tinybert.glue.tasks import TASKS
+from tinybert.config.schema import Params
+from tinybert.data.tasks import TASKS
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report.compression import compression_table, pruning_table
 from tinybert.report.headline import HEADLINE, headline
 from tinybert.report.page import render_page
+from tinybert.report.recommendation import best_students_table, verdict
 from tinybert.report.results import Results, latency_ms, load_results, onnx_models, pruned_models
 from tinybert.report.table import TERMINAL_COLUMNS, as_markdown, as_text
 from tinybert.report.tables import (
@@ -21,8 +23,6 @@ from tinybert.report.tables import (
     task_metrics_table,
     task_table,
 )
-from tinybert.report.verdict import best_students_table, verdict
-from tinybert.schema import Params
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")

@@ -1,6 +1,6 @@
 """The tables of compressed models: INT8 forms, their latencies, pruned students; and the curve of the latter."""
 
-from tinybert.glue.tasks import TASKS
+from tinybert.data.tasks import TASKS
 from tinybert.report.charts import COLOURS, Chart, line_chart
 from tinybert.report.fronts import fronts, row_ms
 from tinybert.report.results import Results, latency_ms, majority_score, onnx_models, pruned_models

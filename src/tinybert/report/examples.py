@@ -4,7 +4,7 @@ from difflib import SequenceMatcher
 
 from markupsafe import Markup, escape
 
-from tinybert.glue.tasks import TASKS
+from tinybert.data.tasks import TASKS
 from tinybert.report.results import Results
 from tinybert.report.table import Table, evenly, fixed
 

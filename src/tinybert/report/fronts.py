@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tinybert.glue.tasks import TASKS
+from tinybert.data.tasks import TASKS
 from tinybert.report.charts import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Chart, horizontal_rule
 from tinybert.report.results import Results, latency_ms, onnx_models
 

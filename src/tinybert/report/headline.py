@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tinybert.compress.forms import INT8_FORMS
-from tinybert.glue.tasks import TASKS
+from tinybert.compress.variants import INT8_FORMS
+from tinybert.data.tasks import TASKS
 from tinybert.report.results import Results, onnx_models, pruned_models
 from tinybert.report.tables import evaluations
 

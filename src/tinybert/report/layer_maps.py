@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from tinybert.fitness import RELATION_LOSSES, UNMAPPED_LOSSES
-from tinybert.layer_map import mapped_layers
-from tinybert.recipe import StageLosses, Student
+from tinybert.config.compatibility import RELATION_LOSSES, UNMAPPED_LOSSES
+from tinybert.config.students import StageLosses, Student
+from tinybert.config.teacher_layers import mapped_layers
 from tinybert.report.charts import MAP_PREFIX, WIDTH, Chart
 from tinybert.report.results import Results
 from tinybert.report.table import Table, fixed

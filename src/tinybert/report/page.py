@@ -12,9 +12,9 @@ from tinybert.report.curves import curve_groups, map_weight_groups
 from tinybert.report.examples import answers_table, variations_table
 from tinybert.report.fronts import front_charts, shape_legend
 from tinybert.report.layer_maps import layer_map_charts, layer_map_table, layer_maps
+from tinybert.report.recommendation import best_students_table, verdict
 from tinybert.report.results import Results
 from tinybert.report.table import FLAGS
-from tinybert.report.verdict import best_students_table, verdict
 from tinybert.report.versions import versions_table
 
 TEMPLATE = "page.html.j2"  # it includes page.css

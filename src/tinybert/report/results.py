@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinybert import paths
-from tinybert.compress.forms import FORMS
-from tinybert.errors import UserError
-from tinybert.files import read_json, read_jsonl
-from tinybert.glue.tasks import TASKS
-from tinybert.schema import Params
+from tinybert.compress.variants import FORMS
+from tinybert.config.schema import Params
+from tinybert.data.tasks import TASKS
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, read_jsonl
 
 Curve = dict[str, list[float | None]]  # column -> its numbers in the order of steps; None: no number there
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from statistics import mean, stdev
 
-from tinybert.glue.tasks import TASKS
+from tinybert.data.tasks import TASKS
 from tinybert.report.results import Results
 from tinybert.report.table import ABSENT, COLLAPSED, NO_BETTER, Table, count, fixed, percent, score
 

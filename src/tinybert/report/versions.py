@@ -3,9 +3,9 @@
 import platform
 from pathlib import Path
 
+from tinybert.pipeline.revision import RESULT_PATHS, git, package_versions
 from tinybert.report.results import Results
 from tinybert.report.table import Table
-from tinybert.revision import RESULT_PATHS, git, package_versions
 
 NAMED_CHANGES = 5
 

@@ -7,8 +7,8 @@ reports/studies/<name>.md with a picture. Interrupted, it goes on where it was w
 import argparse
 import sys
 
-from tinybert.errors import UserError
-from tinybert.params import load_params
+from tinybert.config.load import load_params
+from tinybert.pipeline.errors import UserError
 from tinybert.studies import experiments
 from tinybert.studies.result import write_result
 from tinybert.studies.study import load_study

@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 
 from ruamel.yaml import YAML
 
-from tinybert.errors import UserError
-from tinybert.evaluation.predictions import Predictions, read_predictions
-from tinybert.files import read_json, write_json
-from tinybert.glue.tasks import TASKS
-from tinybert.params import check_params
-from tinybert.schema import Params
+from tinybert.config.load import check_params
+from tinybert.config.schema import Params
+from tinybert.data.tasks import TASKS
+from tinybert.evaluate.predictions import Predictions, read_predictions
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, write_json
 from tinybert.studies.study import REPEATS, Study
 from tinybert.studies.workspace import noted_workspace
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from tinybert.files import atomic_file
+from tinybert.pipeline.files import atomic_file
 from tinybert.report.table import Table, as_markdown, as_text, fixed, score
 from tinybert.studies.experiments import Experiment
 from tinybert.studies.picture import dot_chart

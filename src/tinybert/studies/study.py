@@ -8,10 +8,10 @@ from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from tinybert.errors import UserError
-from tinybert.glue.tasks import TASKS
-from tinybert.schema import Params
-from tinybert.schema_fields import AboveZero, Name, Positive, Section, Some, Text, TupleOf
+from tinybert.config.fields import AboveZero, Name, Positive, Section, Some, Text, TupleOf
+from tinybert.config.schema import Params
+from tinybert.data.tasks import TASKS
+from tinybert.pipeline.errors import UserError
 
 FOLDER = Path("studies")
 RELATIONS = ("beats", "equals", "not_below")

@@ -6,9 +6,9 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from tinybert.errors import UserError
-from tinybert.evaluation.bootstrap import paired_interval
-from tinybert.evaluation.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions
+from tinybert.evaluate.bootstrap import paired_interval
+from tinybert.evaluate.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions
+from tinybert.pipeline.errors import UserError
 from tinybert.studies.study import Claim, Study
 
 HOLDS, FAILS, OPEN = "holds here", "fails here", "this budget cannot tell"

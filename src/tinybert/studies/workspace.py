@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tinybert.errors import UserError
-from tinybert.files import read_json, write_json
-from tinybert.revision import git
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, write_json
+from tinybert.pipeline.revision import git
 
 NOTE = Path(".dvc/tmp/study.json")  # there while an experiment is run, and after a kill
 LOCK = Path(".dvc/tmp/study.lock")

@@ -1,0 +1,86 @@
+"""GLUE rows -> token ids -> padded batches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from tinybert.data.task_rows import read_rows
+from tinybert.data.tasks import Task
+from tinybert.models.outputs import Batch, pad
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokenized examples, ragged: row i has `input_ids[i]` and `token_type_ids[i]`, each (length,) int64.
+
+    labels: (rows,) int64 classes or float32 scores; None for unlabelled rows. varied: (rows,) bool, the rows that
+    augmentation made.
+    """
+
+    input_ids: list[np.ndarray]
+    token_type_ids: list[np.ndarray]
+    labels: np.ndarray | None
+    varied: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def gold(self) -> np.ndarray:
+        """The labels, of rows that have some."""
+        assert self.labels is not None
+        return self.labels
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row: (rows,) int64."""
+        return np.array([len(ids) for ids in self.input_ids])
+
+    def batch(self, indices: Sequence[int] | np.ndarray) -> Batch:
+        """The rows `indices`, padded to the longest of them."""
+        numbers = np.asarray(indices)
+        labels = None if self.labels is None else torch.from_numpy(self.labels[numbers])
+        input_ids, mask = pad([self.input_ids[i] for i in indices])
+        token_type_ids, _ = pad([self.token_type_ids[i] for i in indices])
+        return Batch(input_ids, mask, token_type_ids, labels, numbers=torch.from_numpy(numbers))
+
+    def first(self, rows: int) -> "Encoded":
+        """The first `rows` rows, under the same numbers."""
+        labels, varied = (None if values is None else values[:rows] for values in (self.labels, self.varied))
+        return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], labels, varied)
+
+    def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
+        """All rows once, neighbours in length together: (indices, batch) pairs for evaluation.
+
+        The longest come first: what follows fits into the memory that they took.
+        """
+        order = np.argsort(-self.lengths, kind="stable")
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            yield indices, self.batch(indices)
+
+
+def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
+    """Tokenizes the task's text columns, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], longest part cut first."""
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length_tokens, strategy="longest_first")
+    texts = [tuple(row[column] for column in task.columns) for row in rows]
+    encodings = tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in texts])
+    tokenizer.no_truncation()
+    label_type = np.float32 if task.is_regression else np.int64
+    labelled = bool(rows) and "label" in rows[0]
+    return Encoded(
+        input_ids=[np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
+        token_type_ids=[np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
+        labels=np.asarray([row["label"] for row in rows], dtype=label_type) if labelled else None,
+        varied=np.array([row.get("augmented", False) for row in rows], dtype=bool),
+    )
+
+
+def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
+    """The encoded rows of a JSON-lines file that prepare_glue or augment wrote."""
+    return encode(read_rows(path, task), task, tokenizer, max_length_tokens=max_length_tokens)

@@ -1,0 +1,150 @@
+"""Rows of a GLUE task: embedded, from the Hub, or from the official tab-separated files."""
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tinybert.data.tasks import Task
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.hub import hub_access, load_whole
+from tinybert.pipeline.text_lines import printable, read_lines
+
+KEY = "glue.local.folder"
+UNLABELLED = -1  # the Hub's label of test rows
+
+
+def read_splits(task: Task, source: str, *, settings, seed: int) -> dict[str, list[dict]]:
+    """Reads train, the dev splits and, where the source has them, the test splits of `task`.
+
+    source: embedded, hub or local; settings (params: glue) tells where; `seed` matters to embedded rows alone. A row
+    has the task's text columns, "label" (int class or float score; absent from test rows) and "idx". UserError when a
+    file, a row or the Hub is at fault.
+    """
+    return SOURCES[source](task, settings, seed)
+
+
+def _embedded(task: Task, settings, seed: int) -> dict[str, list[dict]]:
+    from tinybert.synthetic import examples as embedded
+
+    if task.name not in embedded.TASKS:
+        raise UserError(
+            f"glue.source: embedded: {task.name} has no embedded examples, only {', '.join(embedded.TASKS)} have; "
+            f"take it off glue.tasks, or set glue.source to hub or local"
+        )
+    counts = {"train": settings.embedded.train_examples, "dev": settings.embedded.dev_examples}
+    return {split: embedded.examples(task.name, split, count, seed) for split, count in counts.items()}
+
+
+def _hub(task: Task, settings, seed: int) -> dict[str, list[dict]]:
+    hub = settings.hub
+    fix = "check glue.hub, or set glue.source to local with glue.local.folder, or to embedded"
+    # Arrow files that were made of a damaged download would stay; what is downloaded is kept, and is checked.
+    with (
+        tempfile.TemporaryDirectory() as arrow,
+        hub_access("glue.source: hub", f"{hub.dataset} ({task.name}, {hub.revision})", fix=fix),
+    ):
+        from datasets import load_dataset
+
+        def load() -> dict:
+            return load_dataset(hub.dataset, task.name, revision=hub.revision, cache_dir=arrow)
+
+        loaded = load_whole(load, "datasets", hub.dataset)
+        return _hub_splits(task, loaded)
+
+
+def _hub_splits(task: Task, loaded: dict) -> dict[str, list[dict]]:
+    names = {split: split.replace("dev", "validation") for split in ("train", *task.dev_splits, *task.test_splits)}
+    for split in ("train", *task.dev_splits):
+        if names[split] not in loaded:
+            raise UserError(f"glue.hub.dataset: {task.name} has no split {names[split]}; it has {', '.join(loaded)}")
+    return {split: [_hub_row(task, row) for row in loaded[name]] for split, name in names.items() if name in loaded}
+
+
+def _hub_row(task: Task, row: dict) -> dict:
+    wanted = (*task.columns, "label", "idx")
+    if absent := [column for column in wanted if column not in row]:
+        raise UserError(f"glue.hub.dataset: {task.name} has no column {absent[0]}; it has {', '.join(row)}")
+    kept = wanted if row["label"] != UNLABELLED else (*task.columns, "idx")
+    return {column: row[column] for column in kept}
+
+
+def _local(task: Task, settings, seed: int) -> dict[str, list[dict]]:
+    folder = paths.given(settings.local.folder) / task.tsv.folder
+    splits = {split: _tsv_rows(task, folder / f"{split}.tsv", is_test=False) for split in ("train", *task.dev_splits)}
+    for split in task.test_splits:
+        if (folder / f"{split}.tsv").exists():
+            splits[split] = _tsv_rows(task, folder / f"{split}.tsv", is_test=True)
+    return splits
+
+
+SOURCES: dict[str, Callable[..., dict[str, list[dict]]]] = {"embedded": _embedded, "hub": _hub, "local": _local}
+
+
+def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
+    """The rows of one file; quotes are characters like any other."""
+    lines = ((number, line.split("\t")) for number, line in read_lines(path, key=KEY))
+    columns = _columns(task, path, lines, is_test=is_test)
+    rows: list[dict] = []
+    broken = 0
+    for number, fields in lines:
+        if fields == [""]:
+            continue
+        try:
+            row = _row(task, f"{KEY}: {path}, line {number}", columns, fields, is_test=is_test)
+        except UserError:
+            broken += 1
+            if broken > task.tsv.broken_rows:
+                raise
+            continue
+        rows.append(row | {"idx": len(rows)})
+    if not rows:
+        raise UserError(f"{KEY}: {path} has no rows; download it again")
+    return rows
+
+
+def _columns(task: Task, path: Path, lines: Iterator[tuple[int, list[str]]], *, is_test: bool) -> tuple[str, ...]:
+    """The column names: of a file without header line by position, else from its first line."""
+    if task.tsv.columns and not is_test:
+        return task.tsv.columns
+    _, header = next(lines, (1, [""]))
+    wanted = task.tsv.texts if is_test else (*task.tsv.texts, task.tsv.label)
+    if absent := [column for column in wanted if column not in header]:
+        raise UserError(f"{KEY}: {path}, line 1: no column {absent[0]!r} among {', '.join(header)!r:.200}")
+    if doubled := [column for column in wanted if header.count(column) > 1]:
+        raise UserError(f"{KEY}: {path}, line 1: column {doubled[0]!r} is there twice; remove one of them")
+    return tuple(header)
+
+
+def _row(task: Task, where: str, columns: tuple[str, ...], fields: list[str], *, is_test: bool) -> dict:
+    if len(fields) != len(columns):
+        raise UserError(f"{where}: {len(fields)} fields; {len(columns)} are expected: {printable(', '.join(columns))}")
+    values = dict(zip(columns, fields, strict=True))
+    row: dict[str, str | int | float] = {}
+    for column, name in zip(task.columns, task.tsv.texts, strict=True):
+        row[column] = values[name].strip()
+        if not row[column]:
+            raise UserError(f"{where}, column {name}: empty; a text is expected")
+    if not is_test:
+        row["label"] = _label(task, f"{where}, column {task.tsv.label}", values[task.tsv.label].strip())
+    return row
+
+
+def _label(task: Task, where: str, text: str) -> int | float:
+    if task.score_range:
+        return _score(task.score_range, where, text)
+    if text not in task.tsv.spellings:
+        raise UserError(f"{where}: {text!r:.40}; one of {', '.join(task.tsv.spellings)} is expected")
+    return task.tsv.spellings.index(text)
+
+
+def _score(score_range: tuple[float, float], where: str, text: str) -> float:
+    least, greatest = score_range
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not least <= score <= greatest:  # also refuses NaN
+        raise UserError(f"{where}: {text!r:.40}; a number from {least:g} to {greatest:g} is expected")
+    return score

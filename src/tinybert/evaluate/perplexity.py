@@ -1,0 +1,86 @@
+"""Masked-LM examination: loss, perplexity and accuracy on held-out text, and agreement with a teacher."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tinybert.data.sequences import Blocks
+from tinybert.distill.masking import Masker, text_batch
+from tinybert.evaluate.predictions import Predictions
+from tinybert.models.bert import MaskedLM
+from tinybert.models.outputs import Batch, best_device
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.seeds import stream
+
+EVALUATION_BATCH_SIZE = 32
+
+
+def heldout_batches(blocks: Blocks, masker: Masker, *, limit: int, seed: int) -> list[Batch]:
+    """At most `limit` blocks, spread evenly over all, masked once: the same questions for every model."""
+    chosen = np.linspace(0, len(blocks) - 1, num=min(limit, len(blocks)), dtype=np.int64)
+    masks = stream(seed, "examination")
+    rows = [blocks[index] for index in chosen]
+    return [
+        text_batch(rows[start : start + EVALUATION_BATCH_SIZE], masker, masks)
+        for start in range(0, len(rows), EVALUATION_BATCH_SIZE)
+    ]
+
+
+@torch.no_grad()
+def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torch.Tensor]:
+    """The logits (predicted tokens, vocabulary) of each batch, in evaluation mode, float32, on the CPU."""
+    device = best_device()
+    model.to(device).eval()
+    for batch in batches:
+        model.config.refuse_longer(batch.input_ids.shape[1], "examination")
+        logits = model(batch.to(device)).logits.cpu()
+        if not logits.isfinite().all():
+            raise UserError("examination: a model's answers are not finite, its training diverged; lower learning_rate")
+        yield logits
+
+
+def block_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
+    """The cross-entropy of each block, summed over its masked tokens (nats), beside their number."""
+    losses, tokens = [], []
+    for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
+        rows, width = batch.input_ids.shape
+        assert batch.positions is not None  # it predicts masked tokens
+        row_of_token = (batch.positions // width).numpy()
+        of_token = F.cross_entropy(logits, batch.gold, reduction="none").double().numpy()
+        losses.append(np.bincount(row_of_token, weights=of_token, minlength=rows))
+        tokens.append(np.bincount(row_of_token, minlength=rows))
+    return Predictions("perplexity", np.concatenate(tokens), np.concatenate(losses))
+
+
+def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:
+    """Mean cross-entropy over masked tokens (nats), its exponential, and the share predicted right."""
+    loss = right = count = 0.0
+    for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
+        loss += F.cross_entropy(logits, batch.gold, reduction="sum").item()
+        right += (logits.argmax(-1) == batch.gold).sum().item()
+        count += len(batch.gold)
+    return {"loss": loss / count, "perplexity": math.exp(loss / count), "accuracy": right / count}
+
+
+def frequency_accuracy(blocks: Blocks, batches: Sequence[Batch], masker: Masker) -> float:
+    """The share of masked tokens predicted right by always guessing the most frequent piece of `blocks`."""
+    counts = np.bincount(blocks.tokens, minlength=masker.vocabulary_size)
+    counts[list(masker.special_ids)] = 0
+    labels = torch.cat([batch.gold for batch in batches])
+    return (labels == int(counts.argmax())).float().mean().item()
+
+
+def agreement(student: MaskedLM, teacher: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:
+    """Over masked tokens: share with the teacher's top-1 piece, and mean KL(teacher ‖ student) in nats."""
+    same = divergence = count = 0.0
+    both = zip(predicted_logits(student, batches), predicted_logits(teacher, batches), strict=True)
+    for student_logits, teacher_logits in both:
+        same += (student_logits.argmax(-1) == teacher_logits.argmax(-1)).sum().item()
+        divergence += F.kl_div(
+            student_logits.log_softmax(-1), teacher_logits.log_softmax(-1), reduction="sum", log_target=True
+        ).item()
+        count += len(student_logits)
+    return {"top1": same / count, "kl": divergence / count}

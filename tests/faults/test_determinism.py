@@ -1,0 +1,111 @@
+"""The same numbers again: two cold runs, one and two data workers, experiments side by side from the queue."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.support.outputs import few_students_params, hashes
+from tests.support.project import copy_project, run, write_params
+
+pytestmark = pytest.mark.long
+TARGET = "general_distill@tinybert4"
+EXPERIMENTS = {
+    "base": (),
+    "other-seed": ("seed=44",),
+    "other-loss": ("students.tinybert4.general.losses.attention=2.0",),
+}
+SECONDS_TO_WAIT = 3000
+
+
+def small_project(folder: Path) -> Path:
+    project = copy_project(folder)
+    write_params(project, few_students_params())
+    return project
+
+
+def spread_over_processes(project: Path) -> None:
+    """Lets the project's code start processes for little work, and hand it out in small pieces."""
+    changes = {"parallel.py": ("ALONE_BYTES = 8 * 2**20", "ALONE_BYTES = 0")}
+    changes["text_lines.py"] = ("CHUNK_BYTES = 2**20", "CHUNK_BYTES = 2**12")
+    for name, (shipped, changed) in changes.items():
+        path = project / "src/tinybert" / name
+        assert path.read_text().count(shipped) == 1
+        path.write_text(path.read_text().replace(shipped, changed))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: never more than one data worker")
+def test_cold_runs_leave_the_same_bytes_with_one_and_with_two_data_workers(tmp_path):
+    found = []
+    for workers in (1, 2):
+        project = small_project(tmp_path / f"workers{workers}")
+        if workers == 2:
+            spread_over_processes(project)
+        done = run_to_end(project, "dvc", "repro")
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(hashes(project))
+    assert found[0] == found[1]
+    kinds = {Path(name).suffix for name in found[0]}
+    assert {".json", ".jsonl", ".npy", ".csv", ".safetensors", ".onnx"} <= kinds
+
+
+def test_queued_experiments_side_by_side_equal_plain_runs(tmp_path):
+    queued, plain = small_project(tmp_path / "queued"), small_project(tmp_path / "plain")
+    for name, settings in EXPERIMENTS.items():
+        options = [part for setting in settings for part in ("-S", setting)]
+        asked = run(queued, "dvc", "exp", "run", "--queue", "--name", name, *options, TARGET)
+        assert asked.returncode == 0, asked.stderr
+    run(queued, "dvc", "queue", "start", "-j", "2")
+    wait_for_queue(queued)
+    for name, settings in EXPERIMENTS.items():
+        write_params(plain, few_students_params())
+        for setting in settings:
+            change(plain, *setting.split("="))
+        done = run_to_end(plain, "dvc", "repro", TARGET)
+        assert done.returncode == 0, done.stderr[-3000:]
+        expected = recorded(YAML(typ="safe").load(plain / "dvc.lock"))
+        assert recorded(YAML(typ="safe").load(experiments_file(queued, name, "dvc.lock"))) == expected
+        assert {
+            "models/teacher",
+            "models/general/tinybert4",
+            "reports/metrics/general_distill/tinybert4.json",
+        } <= expected.keys()
+
+
+def run_to_end(project: Path, *command: str) -> subprocess.CompletedProcess:
+    return run(project, *command, seconds=SECONDS_TO_WAIT)
+
+
+def change(project: Path, key: str, value: str) -> None:
+    """One key of params.yaml."""
+    tree = YAML(typ="safe").load(project / "params.yaml")
+    *parents, last = key.split(".")
+    node = tree
+    for parent in parents:
+        node = node[parent]
+    node[last] = type(node[last])(value)
+    write_params(project, tree)
+
+
+def wait_for_queue(project: Path) -> None:
+    deadline = time.monotonic() + SECONDS_TO_WAIT
+    while "Running" in (status := run(project, "dvc", "queue", "status").stdout) or "Queued" in status:
+        assert time.monotonic() < deadline
+        time.sleep(5)
+    assert status.count("Success") == len(EXPERIMENTS), status
+
+
+def experiments_file(project: Path, name: str, path: str) -> str:
+    """The text of a file as an experiment left it."""
+    git = ["git", "-C", str(project)]
+    listed = subprocess.run([*git, "for-each-ref", "--format=%(refname)", "refs/exps"], capture_output=True, text=True)
+    (ref,) = [ref for ref in listed.stdout.split() if ref.endswith(f"/{name}")]
+    return subprocess.run([*git, "show", f"{ref}:{path}"], check=True, capture_output=True, text=True).stdout
+
+
+def recorded(lock: dict) -> dict[str, str]:
+    """Output -> hash as DVC records them."""
+    return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}

@@ -1,0 +1,302 @@
+"""The Hub through the libraries' own client: the sources of profiles/bert-base.yaml, and every fault of a server."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+from safetensors.torch import load, load_file
+
+from tests.support.dependencies import ROOT
+from tests.support.hub_client import VOCABULARY_SIZE, Client, environment
+from tests.support.hub_content import VOCABULARY, bert, classifier, glue, wikitext
+from tests.support.hub_server import Fault, serve_hub
+from tests.support.project import copy_project, write_params
+from tinybert.config.load import load_params
+from tinybert.data.tasks import TASKS
+from tinybert.pipeline.hub import _is_whole
+
+PROFILE = load_params(ROOT / "profiles" / "bert-base.yaml")
+BERT, BERT_SHA = PROFILE.teacher.hub.model, PROFILE.teacher.hub.revision
+CLASSIFIER, GATED, SHA = "someone/bert-mnli", "someone/gated-bert", "c" * 40
+ABSENT = "f" * 40
+TOKENS = ["[CLS]", "paris", "[UNK]", "a", "city", "[SEP]"]
+SPLITS = {"train": 40, "dev": 16, "test": 8}
+
+
+@pytest.fixture(scope="module")
+def served():
+    repositories = (
+        bert(BERT, BERT_SHA),
+        bert(GATED, SHA, gated=True),
+        classifier(CLASSIFIER, SHA, ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")),
+        wikitext(PROFILE.corpus.hub.revision),
+        glue(PROFILE.glue.hub.revision),
+    )
+    with serve_hub(*repositories) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def client(served, tmp_path_factory):
+    client = Client(served.endpoint, tmp_path_factory.mktemp("hub"))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def hub(served, client):
+    """The server without faults or memory, before an empty cache."""
+    for folder in client.home.iterdir():
+        shutil.rmtree(folder)
+    served.faults.clear()
+    served.requests.clear()
+    return served
+
+
+def asked_of(hub, name: str) -> list[str]:
+    return [line for line in hub.requests if f"/{name}/" in line]
+
+
+def refuse_broken_cache(client) -> None:
+    """Every file in the cache is whole, and none is half a download."""
+    assert not list(client.home.rglob("*.incomplete"))
+    for blob in client.home.glob("hub/*/blobs/*"):
+        content = blob.read_bytes()
+        git_object = b"blob %d\0" % len(content) + content
+        assert blob.name in (hashlib.sha256(content).hexdigest(), hashlib.sha1(git_object).hexdigest())
+
+
+def test_the_profiles_tokenizer_is_the_models_own_at_the_pinned_revision(hub, client):
+    assert len(VOCABULARY) == VOCABULARY_SIZE
+    assert client.ask("tokenizer") == TOKENS
+    requests = asked_of(hub, BERT)
+    assert len(requests) >= 3 and all(BERT_SHA in line for line in requests)
+
+
+@pytest.mark.long
+def test_the_profiles_tokenizer_is_what_from_pretrained_makes_of_the_model(hub, client):
+    assert client.ask("transformers", BERT_SHA, BERT) == client.ask("tokenizer")[1:-1] == TOKENS[1:-1]
+
+
+def test_the_profiles_teacher_has_the_models_weights_and_asks_for_no_other_file(hub, client):
+    stored = load(hub.repositories["models", BERT].files["model.safetensors"])
+    sums = client.ask("teacher")
+    assert sums["bert.encoder.layer.1.output.LayerNorm.weight"] == pytest.approx(24)  # ones, stored as gamma
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.transform.dense.weight"):
+        assert sums[name] == pytest.approx(stored[name].double().sum().item())
+    files = {line.rsplit("/", 1)[1] for line in asked_of(hub, BERT) if "/resolve/" in line}
+    assert files == {"config.json", "model.safetensors"}
+
+
+def test_the_profiles_corpus_streams_all_articles(hub, client):
+    found = client.ask("corpus")
+    assert [document["title"] for document in found] == [f"Article {number}" for number in range(60)]
+    paragraph = "the king of old rome ruled the river . it flows to the sea , and the capital is a city ."
+    assert {document["text"] for document in found} == {"\n".join([paragraph] * 4)}
+    assert all(PROFILE.corpus.hub.revision in line for line in asked_of(hub, "Salesforce/wikitext"))
+    assert not list(client.home.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_profiles_tasks_have_their_splits_columns_and_labels(hub, client, task):
+    splits = client.ask("glue", task)
+    names = ["train", *TASKS[task].dev_splits, *TASKS[task].test_splits]
+    assert {name: len(rows) for name, rows in splits.items()} == {name: SPLITS[name.split("_")[0]] for name in names}
+    first, last = splits["train"][0], splits["train"][-1]
+    assert list(first) == [*TASKS[task].columns, "label", "idx"]
+    assert (first["label"], last["idx"]) == (0, 39)
+    assert first[TASKS[task].columns[0]] == "The the is the the of number 0 ."
+    if task == "stsb":
+        assert [row["label"] for row in splits["dev"][9:12]] == [4.5, 5.0, 0.0]
+    assert all("label" not in row for row in splits[names[-1]])
+    assert all(PROFILE.glue.hub.revision in line for line in asked_of(hub, "nyu-mll/glue"))
+
+
+def test_a_finetuned_teacher_and_a_started_student_come_from_the_hub(hub, client):
+    assert client.ask("finetuned", "mnli", CLASSIFIER, SHA) == ["entailment", "neutral", "contradiction"]
+    assert client.ask("start", BERT, BERT_SHA) == client.ask("teacher")
+    assert "it has 3 outputs, rte needs 2" in client.ask("finetuned", "rte", CLASSIFIER, SHA)
+
+
+def test_what_is_cached_loads_without_the_hub(hub, client):
+    first = client.ask("teacher"), client.ask("glue", "cola")
+    hub.faults.append(Fault("", status=503))
+    assert client.ask("teacher", HF_HUB_OFFLINE="1") == first[0]
+    hub.faults.clear()
+    assert client.ask("glue", "cola") == first[1]
+
+
+QUESTIONS = {"tokenizer": BERT, "teacher": BERT, "glue": "nyu-mll/glue", "corpus": "Salesforce/wikitext"}
+ARGUMENTS = {"glue": ("rte",)}
+FILE = "GET .*(tokenizer.json|/lfs/)"
+PASSING = {
+    "a file answers 503": Fault(FILE, times=1, status=503),
+    "listings answer 500 twice": Fault("GET /api/.*/(tree|revision)/", times=2, status=500),
+    "a download is cut half-way": Fault(FILE, times=1, cut=True),
+    "a connection is torn off": Fault(FILE, times=1, reset=True),
+    "an answer is late": Fault(FILE, times=1, delay_s=1.5),
+    "a file is damaged": Fault(FILE, times=1, corrupt=True),
+}
+QUICK = {"a file answers 503": "tokenizer", "a connection is torn off": "teacher", "a file is damaged": "glue"}
+
+
+def cases(faults, quick):
+    """Each fault for each question; those that `quick` does not name take long."""
+    pairs = [(question, fault) for fault in faults for question in QUESTIONS]
+    return [pytest.param(*pair, marks=[] if quick.get(pair[1]) == pair[0] else pytest.mark.long) for pair in pairs]
+
+
+@pytest.mark.parametrize(("question", "fault"), cases(PASSING, QUICK | {"a download is cut half-way": "corpus"}))
+def test_passing_faults_are_waited_out(hub, client, question, fault):
+    if (question, fault) == ("corpus", "a file is damaged"):
+        pytest.skip("a stream leaves no file that could be checked")
+    hub.faults.append(replace(PASSING[fault]))
+    answer = client.ask(question, *ARGUMENTS.get(question, ()))
+    assert hub.faults[0].times == 0
+    hub.faults.clear()
+    refuse_broken_cache(client)
+    assert not isinstance(answer, str)
+    assert answer == client.ask(question, *ARGUMENTS.get(question, ()))
+
+
+LASTING = {
+    "all files answer 502": (Fault(FILE, status=502), "the server fails, 502 Bad Gateway; try again later"),
+    "all downloads are cut": (
+        Fault(FILE, cut=True),
+        "the connection breaks, peer closed connection without sending",
+    ),
+    "all connections are torn off": (
+        Fault(FILE, reset=True),
+        "the connection breaks, [Errno 104] Connection reset",
+    ),
+    "all answers are late": (Fault(FILE, delay_s=1.5), "no answer in time; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TI"),
+    "all files are damaged": (Fault(FILE, corrupt=True), "arrives damaged: its checksum is another"),
+}
+
+
+@pytest.mark.parametrize(("question", "fault"), cases(LASTING, QUICK | {"all files are damaged": "teacher"}))
+def test_lasting_faults_end_in_one_line_and_leave_nothing_broken(hub, client, question, fault):
+    planted, reason = LASTING[fault]
+    hub.faults.append(replace(planted))
+    line = client.ask(question, *ARGUMENTS.get(question, ()))
+    if (question, fault) == ("corpus", "all files are damaged"):
+        reason = "Could not open Parquet input source"  # the one damage that a stream shows
+    refuse_unclear(line, question, reason)
+    refuse_broken_cache(client)
+    hub.faults.clear()
+    assert not isinstance(client.ask(question, *ARGUMENTS.get(question, ())), str)
+    refuse_broken_cache(client)
+
+
+def refuse_unclear(line: str, question: str, reason: str, name: str | None = None) -> None:
+    """One line with the key, the repository, its revision, the reason and a way out."""
+    keys = {"corpus": "corpus.source: hub: ", "glue": "glue.source: hub: "}
+    assert line.startswith(keys.get(question, "teacher.hub.model: ") + (name or QUESTIONS[question]) + " ("), line
+    assert reason in line and "\n" not in line and "); check " in line and len(line) < 500, line
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_revision_that_is_not_there_is_told_so(hub, client, question):
+    line = client.ask(question, *ARGUMENTS.get(question, ()), ABSENT)
+    refuse_unclear(line, question, f"{ABSENT}) cannot be loaded from the Hub (the repository has no such revision);")
+
+
+@pytest.mark.parametrize("question", ["tokenizer", "teacher"])
+def test_a_model_that_is_not_there_or_gated_is_told_so(hub, client, question):
+    line = client.ask(question, SHA, "someone/none")
+    refuse_unclear(line, question, "there is no such repository, or it is private and HF_TOKEN holds", "someone/none")
+    line = client.ask(question, SHA, GATED)
+    refuse_unclear(line, question, f"{SHA}) cannot be loaded from the Hub (it is gated: accept its conditions", GATED)
+    assert not isinstance(client.ask(question, SHA, GATED, HF_TOKEN="hf_of_a_test"), str)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("58ca9bdf7c3c67842c4cf00a2b0c2a5dd5acebb7e1db82bdd26e5eb5ab3c6ea2", False),
+        ("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", True),  # SHA-256 of "abc", FIPS 180-2
+        ("a9993e364706816aba3e25717850c26c9cd0d89d", True),  # SHA-1 of it
+        ("f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f", True),  # git hash-object
+        ("f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7e", False),
+        ("66e5-1a2b3c", True),  # no checksum
+    ],
+)
+def test_a_cached_file_is_whole_where_its_name_is_its_checksum(tmp_path, name, whole):
+    (tmp_path / name).write_bytes(b"abc")
+    assert _is_whole(tmp_path / name) is whole
+
+
+@pytest.mark.long
+def test_a_stage_that_is_refused_a_model_says_one_line_and_leaves_no_output(hub, tmp_path):
+    tree = shrunk_profile()
+    tree["teacher"]["hub"] = {"model": GATED, "revision": SHA}
+    project, variables = copy_project(tmp_path / "project"), environment(hub.endpoint, tmp_path / "home")
+    write_params(project, tree)
+    refused = run_in(project, variables, "stages.prepare_tokenizer")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"prepare_tokenizer: teacher.hub.model: {GATED} ({SHA}) cannot be loaded")
+    assert len(refused.stderr.splitlines()) == 1 and "HF_TOKEN" in refused.stderr
+    assert not (project / "data" / "tokenizer").exists()
+    assert run_in(project, variables | {"HF_TOKEN": "hf_of_a_test"}, "stages.prepare_tokenizer").returncode == 0
+    assert json.loads((project / "reports/metrics" / "prepare_tokenizer.json").read_text()) == {
+        "pieces": VOCABULARY_SIZE
+    }
+
+
+def run_in(project, variables, *command):
+    command = [sys.executable, "-m", *command]
+    return subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, timeout=500)
+
+
+def shrunk_profile() -> dict:
+    """profiles/bert-base.yaml with its sources, all nine tasks, fewer students and steps, and models of others."""
+    tree = YAML(typ="safe").load(ROOT / "profiles" / "bert-base.yaml")
+    tree["corpus"] |= {"max_documents": 50, "heldout_every": 10}
+    few = {"epochs": 1, "max_steps": 2, "batch_size": 8, "learning_rate": 1e-4}
+    student = tree["students"]["tinybert4"]
+    student["architecture"] = {"layers": 2, "width": 24, "heads": 3, "feed_forward": 48, "dropout": 0.1}
+    student["start"] = {"hub": {"model": BERT, "revision": BERT_SHA}}
+    tree["general"] = {"students": ["lazy", "tinybert4"], "training": few}
+    tree["domain"]["students"] = ["lazy"]
+    for task in TASKS:
+        tree["glue"][task]["teacher"] = few
+    tree["glue"] |= {"tasks": list(TASKS), "further_seeds": []}
+    tree["glue"]["mnli"]["finetuned_teacher"] = {"hub": {"model": CLASSIFIER, "revision": SHA}}
+    return tree
+
+
+@pytest.mark.long
+def test_the_profiles_stages_run_on_what_the_hub_serves(hub, tmp_path):
+    project, variables = copy_project(tmp_path / "project"), environment(hub.endpoint, tmp_path / "home")
+    write_params(project, shrunk_profile())
+    stages = ("prepare_tokenizer", "prepare_teacher", "general_distill", "prepare_glue", "finetune_teacher")
+    finished = run_in(project, variables, "dvc", "repro", *stages)
+    assert finished.returncode == 0, finished.stderr
+    corpus = json.loads((project / "reports/metrics" / "prepare_corpus.json").read_text())
+    assert corpus["documents"] == {"train": 45, "heldout": 5}
+    for task in TASKS:
+        counts = json.loads((project / "reports/metrics" / "prepare_glue" / f"{task}.json").read_text())["examples"]
+        assert counts == {split: SPLITS[split.split("_")[0]] for split in counts} and len(counts) in (3, 5)
+        assert (project / "models" / "task" / task / "teacher" / "model.safetensors").is_file()
+    # Neither is trained, so both are what was served.
+    served = load(hub.repositories["models", CLASSIFIER].files["model.safetensors"])
+    kept = load_file(project / "models" / "task" / "mnli" / "teacher" / "model.safetensors")
+    assert torch.equal(kept["classifier.weight"], served["classifier.weight"][[2, 1, 0]])
+    served = load(hub.repositories["models", BERT].files["model.safetensors"])
+    kept = load_file(project / "models" / "teacher" / "model.safetensors")
+    name = "bert.embeddings.word_embeddings.weight"
+    assert torch.equal(kept[name], served[name])
+
+
+def test_a_data_set_that_is_not_there_is_told_so(hub, client):
+    del hub.repositories["datasets", "nyu-mll/glue"]
+    try:
+        refuse_unclear(client.ask("glue", "rte"), "glue", "doesn't exist on the Hub or cannot be accessed")
+    finally:
+        hub.repositories["datasets", "nyu-mll/glue"] = glue(PROFILE.glue.hub.revision)

@@ -1,0 +1,120 @@
+"""The real `dvc repro` on a tiny params.yaml, twice, and what it leaves."""
+
+import json
+import sqlite3
+
+import pytest
+
+from tests.support.project import copy_project, run
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = copy_project(tmp_path_factory.mktemp("project"))
+    first = run(folder, "dvc", "repro")
+    assert first.returncode == 0, first.stderr[-3000:]
+    return folder
+
+
+def test_a_second_run_has_nothing_to_do(project):
+    second = run(project, "dvc", "repro")
+    assert second.returncode == 0
+    assert "Running stage" not in second.stdout
+    assert "up to date" in second.stdout
+
+
+def test_every_stage_leaves_its_metrics_and_only_plain_numbers(project):
+    files = sorted(str(path.relative_to(project / "metrics")) for path in (project / "metrics").rglob("*.json"))
+    assert files == [
+        "augment/cola.json",
+        "domain_distill/little_professor.json",
+        "evaluate/cola-bilstm.json",
+        "evaluate/cola-tinybert4.json",
+        "evaluate_domain/little_professor.json",
+        "filter_corpus.json",
+        "finetune_teacher/cola.json",
+        "general_distill/bilstm.json",
+        "general_distill/little_professor.json",
+        "general_distill/tinybert4.json",
+        "prepare_corpus.json",
+        "prepare_glue/cola.json",
+        "prepare_teacher.json",
+        "prepare_tokenizer.json",
+        "prune/cola-bilstm-20.json",
+        "prune/cola-tinybert4-20.json",
+        "quantize/cola-tinybert4.json",
+        "repeat_task_distill/cola-bilstm-43.json",
+        "repeat_task_distill/cola-tinybert4-43.json",
+        "task_distill_intermediate/cola-bilstm.json",
+        "task_distill_intermediate/cola-tinybert4.json",
+        "task_distill_prediction/cola-bilstm.json",
+        "task_distill_prediction/cola-tinybert4.json",
+        "tokenize/domain.json",
+        "tokenize/general.json",
+    ]
+    assert not any("seconds" in (project / "metrics" / name).read_text() for name in files)
+    pruned = json.loads((project / "metrics/prune/cola-tinybert4-20.json").read_text())
+    assert pruned["sparsity"] == pytest.approx(0.2, abs=0.001)
+    assert pruned["steps"] == 4
+
+
+def test_the_report_is_there_and_self_contained(project):
+    page = (project / "reports/index.html").read_text()
+    assert "little_professor" in page
+    assert "tinybert4" in page
+    assert "<script src" not in page
+    assert "little_professor" in (project / "reports/summary.md").read_text()
+    assert max(map(len, (project / "reports/summary.txt").read_text().splitlines())) <= 100
+
+
+def test_mlflow_has_a_run_for_each_stage_under_one_parent(project):
+    with sqlite3.connect(project / "mlflow.db") as database:
+        tags = database.execute("select run_uuid, key, value from tags").fetchall()
+        unfinished = database.execute("select count(*) from runs where status != 'FINISHED'").fetchone()[0]
+        curve = database.execute("select count(*) from metrics where key = 'curve/total'").fetchone()[0]
+    stages = [value for _, key, value in tags if key == "stage"]
+    assert len(stages) == 26
+    assert "report" in stages
+    assert len({value for _, key, value in tags if key == "mlflow.parentRunId"}) == 1
+    assert unfinished == 0
+    assert curve == 4 * 10  # one point a step in each training stage; a bilstm skips two of them
+
+
+def test_the_student_folder_serves_itself(project):
+    folder = project / "models/task/cola/tinybert4"
+    assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= {
+        path.name for path in folder.iterdir()
+    }
+    served = {path.name for path in (project / "models/final/cola/tinybert4").iterdir()}
+    assert {"fp32.onnx", "dynamic.onnx", "qdq.onnx", "qoperator.onnx", "tokenizer.json", "config.json"} <= served
+    assert {"model.safetensors", "README.md", "training.json"} <= served
+    assert "objective.safetensors" not in served
+
+
+def test_the_teachers_answers_are_kept_for_both_phases(project):
+    kept = sorted(path.name.split("-")[0] for path in (project / ".teacher_answers").glob("*.safetensors"))
+    assert kept == ["layers", "logits"]  # of both students: they imitate the same layers
+
+
+def test_models_answer_questions(project):
+    asked = run(project, "tinybert.evaluate.ask", "The capital of France is [MASK].", PYTHONPATH="src")
+    assert asked.returncode == 0, asked.stderr
+    assert [line.split()[0] for line in asked.stdout.splitlines()] == ["teacher", "little_professor"]
+    probabilities = [float(part) for part in asked.stdout.splitlines()[0].split()[2::2]]
+    assert len(probabilities) == 5
+    assert probabilities == sorted(probabilities, reverse=True)
+    refused = run(project, "tinybert.evaluate.ask", "The capital of France is Paris.", PYTHONPATH="src")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+    assert "must hold [MASK] exactly once" in refused.stderr
+
+
+def test_changing_one_students_domain_loss_reruns_only_its_domain_stages_and_the_report(project):
+    changed = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.losses.attention=2.0")
+    ran = [line.split("'")[1] for line in changed.stdout.splitlines() if line.startswith("Running stage")]
+    assert changed.returncode == 0, changed.stderr
+    assert ran == ["check_params", "domain_distill@little_professor", "evaluate_domain@little_professor", "report"]
+    back = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.losses.attention=1.0")
+    found = [line.split("'")[1] for line in back.stdout.splitlines() if "is cached - skipping run" in line]
+    assert found == ["check_params", "domain_distill@little_professor", "evaluate_domain@little_professor"]
+    refused = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.loses.attention=2.0")
+    assert refused.returncode != 0

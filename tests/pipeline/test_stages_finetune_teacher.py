@@ -1,0 +1,88 @@
+"""The stage finetune_teacher where the task teacher is there already."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from stages.finetune_teacher import main
+from tests.support.builders import TEACHER, classifier
+from tests.support.project import tiny_params, write_params
+from tinybert.config.students import ModelSource
+from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.models.checkpoints import load_model, save_model
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import write_jsonl
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    """The stage for CoLA in an empty project with tokenizer, rows and a model that calls every row acceptable."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    write_params(tmp_path, tiny_params(heads=TEACHER.num_attention_heads))
+    tokenizer = train_tokenizer(["fish swim", "swim fish the"], vocabulary_size=40)
+    paths.TOKENIZER.mkdir(parents=True)
+    save_tokenizer(tokenizer, paths.TOKENIZER)
+    for split in ("train", "dev"):
+        rows = [
+            {"idx": idx, "sentence": "fish swim the fish", "label": label} for idx, label in enumerate((1, 1, 0, 1))
+        ]
+        write_jsonl(paths.glue("cola") / f"{split}.jsonl", rows)
+    config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=8)
+    model = classifier(config, labels=("acceptable", "unacceptable"))
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([5.0, -5.0]))
+    (tmp_path / "ready").mkdir()
+    save_model(model, "ready")
+    metrics, settings = {}, SimpleNamespace(max_length_tokens=16, finetuned_teacher=ModelSource(folder="ready"))
+    return SimpleNamespace(
+        name="finetune_teacher",
+        items={"task": "cola"},
+        params=SimpleNamespace(seed=1, glue={"cola": settings}),
+        metrics=metrics,
+        values={},
+        fingerprint=lambda: lambda: "same",
+        on_point=lambda point: None,
+        write_metrics=metrics.update,
+        write_curve=lambda points: metrics.update(curve=points),
+    )
+
+
+def test_a_ready_teacher_is_taken_without_training_and_measured(stage):
+    main(stage)
+    assert stage.metrics["steps"] == 0 and stage.metrics["curve"] == [] and stage.metrics["loss"] == {}
+    assert stage.metrics["dev"] == {"matthews": 0.0, "accuracy": 0.75}
+    folder = paths.task_model("cola", "teacher")
+    teacher = load_model(folder)
+    assert teacher.labels == ("unacceptable", "acceptable")
+    assert teacher.classifier.bias.tolist() == [-5.0, 5.0]
+    assert (folder / "tokenizer.json").is_file()
+    assert stage.metrics["parameters"] == teacher.parameter_count
+
+
+def test_rows_longer_than_a_ready_teachers_positions_are_refused(stage):
+    write_jsonl(paths.glue("cola") / "train.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
+    with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
+        main(stage)
+    assert not paths.task_model("cola", "teacher").exists()
+
+
+def test_dev_rows_longer_than_the_positions_are_refused_before_training(stage):
+    stage.params.glue["cola"].finetuned_teacher = stage.params.glue["cola"].teacher = None
+    paths.TEACHER.parent.mkdir(exist_ok=True)
+    Path("ready").rename(paths.TEACHER)
+    write_jsonl(paths.glue("cola") / "dev.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
+    with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
+        main(stage)
+
+
+def test_a_ready_teacher_that_a_student_cannot_imitate_is_refused(stage):
+    write_params(Path(), tiny_params(heads=2))  # whose students' attention has no third head
+    with pytest.raises(UserError, match=r"params\.yaml: students\.tinybert4\.intermediate\.losses\.attention: .* 2 he"):
+        main(stage)
+    assert not paths.task_model("cola", "teacher").exists()

@@ -1,0 +1,118 @@
+"""The stage general_distill: a released general student replaces it; what stops it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stages.general_distill import main
+from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
+from tests.support.project import tiny_params, write_params
+from tinybert.config.schema import Masking, Optimizer
+from tinybert.config.students import StageLosses, Start, Training
+from tinybert.data.sequences import blocks_writer
+from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.models.checkpoints import load_model, save_model
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+
+ARCHITECTURE = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty project with tokenizer, blocks, a teacher, and in `released` an encoder with its projection."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    write_params(tmp_path, tiny_params(heads=TEACHER.num_attention_heads))
+    for folder in (paths.TOKENIZER, paths.TEACHER, tmp_path / "released", paths.blocks("general", "train")):
+        folder.mkdir(parents=True)
+    save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
+    with blocks_writer(paths.blocks("general", "train"), np.dtype(np.uint16)) as append:
+        append(np.array([2, 5, 6, 3]), np.array([4]))
+    save_model(masked_lm(TEACHER), paths.TEACHER)
+    save_model(classifier(STUDENT, seed=5), "released")
+    weights = tmp_path / "released/model.safetensors"
+    save_file(load_file(weights) | {"fit_dense.weight": torch.arange(288.0).reshape(24, 12)}, weights)
+    return tmp_path
+
+
+def test_a_released_general_student_passes_through_with_its_projection(project):
+    metrics, name = {}, "tinybert4"
+    recipe = SimpleNamespace(architecture=ARCHITECTURE, start=Start(folder="released"), layer_map="uniform",
+                             general=None)  # fmt: skip
+    stage = SimpleNamespace(
+        name="general_distill",
+        items={"student": name},
+        values={},
+        params=SimpleNamespace(
+            seed=1,
+            precision="float32",
+            optimizer=None,
+            masking=None,
+            students={name: recipe},
+            general=SimpleNamespace(training=SimpleNamespace(epochs=3, max_steps=None, batch_size=1)),
+        ),
+        fingerprint=lambda: lambda: "same",
+        on_point=lambda point: None,
+        write_metrics=metrics.update,
+        write_curve=lambda points: metrics.update(curve=points),
+    )
+    main(stage)
+    assert metrics["steps"] == 0 and metrics["curve"] == []
+    folder = paths.student("general", name)
+    ours, released = load_model(folder).bert.state_dict(), load_file("released/model.safetensors")
+    assert all(torch.equal(tensor, released[f"bert.{key}"]) for key, tensor in ours.items())
+    learnt = load_file(folder / "objective.safetensors")
+    assert torch.equal(learnt["projections.hidden.weight"], released["fit_dense.weight"])
+    assert torch.equal(learnt["projections.embedding.weight"], released["fit_dense.weight"])
+
+
+def training_stage(learning_rate: float) -> SimpleNamespace:
+    """The stage for a student that learns from the masked text."""
+    recipe = SimpleNamespace(architecture=ARCHITECTURE, start=Start(), layer_map="uniform", projection="shared",
+                             general=StageLosses(losses={"hard": 1.0}))  # fmt: skip
+    training = Training(epochs=9, max_steps=None, batch_size=1, learning_rate=1.0)
+    training = training.model_copy(update={"learning_rate": learning_rate})  # beyond what params.yaml may say
+    params = SimpleNamespace(
+        seed=1,
+        precision="float32",
+        optimizer=Optimizer(weight_decay=0.0, max_gradient_norm=1.0, warmup_fraction=0.0),
+        masking=Masking(rate=0.5, mask_share=1.0, random_share=0.0),
+        students={"tiny": recipe},
+        general=SimpleNamespace(training=training),
+    )
+    return SimpleNamespace(
+        name="general_distill",
+        items={"student": "tiny"},
+        params=params,
+        values={},
+        fingerprint=lambda: lambda: f"rate{learning_rate}",
+        on_point=lambda point: None,
+        write_metrics=lambda metrics: None,
+        write_curve=lambda points: None,
+    )
+
+
+def test_a_fault_leaves_no_output_and_a_lower_learning_rate_starts_anew(project, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+    with pytest.raises(UserError, match=r"^step 2 of 9: the .* is (nan|inf); lower learning_rate .* step 1, \.check"):
+        main(training_stage(1e30))
+    assert not Path("models/general").exists()
+    left = Path(".checkpoints/general_distill/tiny")
+    assert all(tensor.isfinite().all() for tensor in load_file(left / "rate1e+30.safetensors").values())
+    main(training_stage(1e-3))
+    assert (paths.student("general", "tiny") / "model.safetensors").is_file()
+    assert [path.name for path in sorted(left.iterdir())] == ["rate1e+30.lock", "rate1e+30.safetensors"]
+
+
+def test_a_teacher_that_any_recipe_cannot_use_is_refused(project):
+    write_params(project, tiny_params(heads=2))
+    with pytest.raises(
+        UserError, match=r"params\.yaml: students\.little_professor\.general\.losses\.attention: .* 2 he"
+    ):
+        main(training_stage(1e-3))
+    assert not Path("models/general").exists()

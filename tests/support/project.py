@@ -1,0 +1,79 @@
+"""A copy of the project in a temporary folder, with a params.yaml that is quick to run."""
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from tests.support.dependencies import ROOT
+
+SHORT = {"epochs": 1, "max_steps": 4, "batch_size": 8, "learning_rate": 1e-3}
+WHOLE_EPOCHS = SHORT | {"epochs": 2, "batch_size": 32}  # of so few rows; the teacher's answers are kept then
+TASK = {"max_length_tokens": 32, "augmented_copies": 1, "train_fraction": 0.9, "finetuned_teacher": None}
+TASK |= {"teacher": SHORT, "intermediate": WHOLE_EPOCHS, "prediction": WHOLE_EPOCHS, "pruning": SHORT}
+
+
+def tiny_params(*, heads: int = 2) -> dict:
+    """The default with few students, one of them no BERT, one task, few documents and few steps."""
+    tree = copy.deepcopy(YAML(typ="safe").load(ROOT / "params.yaml"))
+    small = {"layers": 2, "width": 8 * heads, "heads": heads, "feed_forward": 32, "dropout": 0.0}
+    tree["teacher"]["embedded"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
+    tree["teacher"]["pretraining"] = SHORT
+    tree["corpus"]["max_documents"] = 100
+    for name, student in tree["students"].items():
+        student["architecture"] = student["architecture"] | {"embedding": 16} if name == "bilstm" else small
+    tree["students"]["bilstm"]["prediction"]["training"] = WHOLE_EPOCHS
+    tree["general"] = {"students": ["little_professor", "tinybert4", "bilstm"], "training": SHORT}
+    tree["domain"] = {"students": ["little_professor"], "training": SHORT}
+    tree["glue"] |= {
+        "tasks": ["cola"],
+        "further_seeds": [43],
+        "students": ["tinybert4", "bilstm"],
+        "embedded": {"train_examples": 40, "dev_examples": 20},
+        "cola": TASK,
+    }
+    tree["augmentation"]["substitution"]["word_vectors"]["dimensions"] = 4
+    tree["pruning"]["sparsities_percent"] = [20]
+    tree["quantization"]["models"] = ["tinybert4"]
+    tree["quantization"]["calibration"]["examples"] = 16
+    tree["quantization"]["latency"] |= {"length_tokens": 16, "runs": 2, "warmup_runs": 1}
+    return tree
+
+
+def write_params(project: Path, tree: dict) -> None:
+    YAML().dump(tree, project / "params.yaml")
+
+
+def copy_project(folder: Path) -> Path:
+    """The tracked files of the project in `folder`, as a git repository of its own, with tiny params."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    write_params(folder, tiny_params())
+    (folder / "dvc.lock").unlink(missing_ok=True)
+    shutil.rmtree(folder / "metrics", ignore_errors=True)
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):
+        subprocess.run([*git, *command], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def run(project: Path, *command: str, seconds: int = 1800, **environment: str) -> subprocess.CompletedProcess:
+    """Runs a Python module of the project's environment in the copy; never raises."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    names = ("MLFLOW_TRACKING_URI", "DVC_ROOT", "DVC_STAGE", "DVC_EXP_NAME")
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=project,
+        env=inherited | {"PATH": path} | environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )

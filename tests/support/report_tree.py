@@ -1,0 +1,196 @@
+"""A tree of metrics whose numbers are set by hand, the params that ask for it, and a reader of the page made of it."""
+
+import csv
+from html.parser import HTMLParser
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from tests.support.dependencies import ROOT
+from tinybert.config.load import check_params
+from tinybert.config.schema import Params
+from tinybert.pipeline.files import write_json, write_jsonl
+
+NASTY = '<script>alert("x")</script> & | `y`'
+FORMS = ("fp32", "dynamic", "qdq", "qoperator")
+PERPLEXITY = {"lazy": 8.512, "attentive": 9.034, "little_professor": 8.127}
+QUIZ_TOP1 = {"lazy": 0.31, "attentive": 0.27, "little_professor": 0.29}
+
+
+def small_tree() -> dict:
+    """Plain params: two tasks, one with two dev splits, and one task student beside three domain students."""
+    tree = YAML(typ="safe").load(ROOT / "params.yaml")
+    tree["glue"]["tasks"] = ["mrpc", "mnli"]
+    tree["glue"]["students"] = ["tinybert4"]
+    tree["glue"]["mnli"] = tree["glue"]["mrpc"]
+    tree["domain"]["students"] = list(PERPLEXITY)
+    tree["quantization"]["models"] = ["teacher", "tinybert4"]
+    tree["pruning"]["sparsities_percent"] = [20]
+    return tree
+
+
+def small_params() -> Params:
+    return check_params(small_tree())
+
+
+def write_tree(root: Path) -> None:
+    write_corpus_metrics(root / "reports/metrics")
+    write_domain_metrics(root)
+    for task, shift in {"mrpc": 0.0, "mnli": 0.05}.items():
+        write_task_metrics(root, task, shift)
+    curve = [
+        {"step": 10 * i, "epoch": 0, "learning_rate": 1e-3 / i, "total": 7.7 / i, "hard": 7.7 / i} for i in range(1, 30)
+    ]
+    write_curve(root / "reports/curves/prepare_teacher.csv", curve)
+    write_curve(root / "reports/curves/general_distill/lazy.csv", [{"step": 1, "epoch": 0, "total": 6.25, NASTY: 1.0}])
+    write_curve(root / "reports/curves/task_distill_intermediate/mrpc-tinybert4.csv", [])
+    write_json(root / "reports/timings/prepare_teacher.json", {"seconds": 123.4, "peak_memory_mb": 987})
+
+
+def write_corpus_metrics(metrics: Path) -> None:
+    write_json(
+        metrics / "prepare_corpus.json", {what: {"train": 1234, "heldout": 137} for what in ("documents", "words")}
+    )
+    write_json(metrics / "prepare_tokenizer.json", {"pieces": 3999})
+    tally = {"found": 1200, "kept": 900, "kept_share": 0.75}
+    history = tally | {"terms": {"war": {"found": 40, "kept": 30, "kept_share": 0.75}, NASTY: tally}}
+    found = {"documents": tally, "words": tally, "subjects": {"history": history}}
+    write_json(metrics / "filter_corpus.json", {"train": found, "heldout": found})
+    blocks = {"documents": 9, "blocks": 777, "tokens": 49999, "unknown_share": 0.0123}
+    for corpus in ("general", "domain"):
+        write_json(metrics / f"tokenize/{corpus}.json", {"train": blocks, "heldout": blocks})
+
+
+def write_domain_metrics(root: Path) -> None:
+    teacher = {"parameters": 1_816_224, "steps": 290, "layers": 4, "loss": {"total": 2.5, "hard": 2.5}}
+    heldout = {"loss": 2.0, "perplexity": 7.389, "accuracy": 0.613}
+    write_json(
+        root / "reports/metrics/prepare_teacher.json", teacher | {"heldout": heldout, "frequency_accuracy": 0.0456}
+    )
+    training = {"parameters": 345_678, "steps": 290, "loss": {"total": 3.25, "hard": 3.25}}
+    for student in (*PERPLEXITY, "tinybert4"):
+        write_json(root / f"reports/metrics/general_distill/{student}.json", training)
+    for student in PERPLEXITY:
+        write_json(root / f"reports/metrics/domain_distill/{student}.json", training)
+        examined = {
+            "teacher": examination(5.018, 0.51),
+            "student": examination(PERPLEXITY[student], QUIZ_TOP1[student]),
+            "untrained": examination(4012.5, 0.002),
+            "quiz_dropped": 17,
+            "agreement": {what: {"top1": 0.717, "kl": 0.456} for what in ("general", "domain", "quiz")},
+        }
+        write_json(root / f"reports/metrics/evaluate_domain/{student}.json", examined)
+        best = [{"token": token, "probability": 0.4} for token in ("paris", NASTY, "rome", "oslo", "bern")]
+        answer = {"subject": "geography", "prompt": f"{NASTY} is [MASK].", "answer": "paris"}
+        write_json(root / f"reports/answers/{student}.json", [answer | {"teacher": best, "student": best}])
+
+
+def examination(perplexity: float, top1: float) -> dict:
+    text = {"loss": 2.1, "perplexity": perplexity, "accuracy": 0.55}
+    by_subject = {"questions": 100, "top1": top1, "top5": 0.6}
+    return {"general": text, "domain": text, "quiz": {"all": by_subject, "history": by_subject}}
+
+
+def write_task_metrics(root: Path, task: str, shift: float) -> None:
+    metrics = root / "reports/metrics"
+    names = ("accuracy", "f1") if task == "mrpc" else ("accuracy",)
+    training = {"parameters": 345_678, "steps": 141, "loss": {"total": 0.5, "prediction": 0.5}}
+    write_json(
+        metrics / f"prepare_glue/{task}.json", {"examples": {"train": 1500, "dev": 500}, "majority": {"accuracy": 0.6}}
+    )
+    write_json(metrics / f"finetune_teacher/{task}.json", training | {"layers": 4, "dev": dict.fromkeys(names, 0.85)})
+    write_json(metrics / f"augment/{task}.json", {"original": 1500, "augmented": 4321})
+    write_json(metrics / f"task_distill_intermediate/{task}-tinybert4.json", {"steps": 0, "loss": {}})
+    write_json(metrics / f"task_distill_prediction/{task}-tinybert4.json", training)
+    compared = {
+        "teacher": dict.fromkeys(names, 0.85 + shift),
+        "student": dict.fromkeys(names, 0.7321 + shift),
+        "majority": dict.fromkeys(names, 0.6 + shift),
+        "retention": {"plain": 0.8613, "above_majority": 0.5284 if task == "mrpc" else None},
+        "collapsed": task == "mnli",
+    }
+    split = {"split": "dev" if task == "mrpc" else "dev_matched", "selection": "none: the last step"}
+    further = {"further_splits": {"dev_mismatched": compared}} if task == "mnli" else {}
+    sizes = {"parameters": {"teacher": 1_816_224, "student": 345_678}}
+    write_json(metrics / f"evaluate/{task}-tinybert4.json", split | compared | further | sizes)
+    pruned = {"target": 0.2, "sparsity": 0.20004, "dev": dict.fromkeys(names, 0.7219)}
+    size = {"size_mb": {"raw": 1.389, "compressed": 1.201}}
+    write_json(metrics / f"prune/{task}-tinybert4-20.json", training | pruned | size)
+    for model in ("teacher", "tinybert4"):
+        write_quantized(root, f"{task}-{model}", names)
+    rows = [{"idx": 0, "label": 1, **texts("alone")}, {"idx": 1, "label": 0, **texts(f"first {NASTY}")}]
+    rows += [{"idx": 1, "label": 0, **texts(f"varied {i}")} for i in range(9)]
+    write_jsonl(root / f"data/augmented/{task}/train.jsonl", rows)
+
+
+def texts(text: str) -> dict[str, str]:
+    return dict.fromkeys(("sentence1", "sentence2", "premise", "hypothesis"), text)
+
+
+def write_quantized(root: Path, instance: str, names: tuple[str, ...]) -> None:
+    """The smallest form loses too much, the next one exactly a point."""
+    score = {"fp32": 0.73, "dynamic": 0.729, "qdq": 0.72, "qoperator": 0.5}
+    raw_mb = {"fp32": 44.44, "dynamic": 15.15, "qdq": 12.12, "qoperator": 11.11}
+    small = 1.0 if "teacher" in instance else 0.1
+    forms = {
+        form: {
+            "dev": dict.fromkeys(names, score[form]),
+            "agreement": 0.987,
+            "difference_95": {"low": -0.0123, "high": 0.0042},
+            "size_mb": {"raw": small * raw_mb[form], "compressed": small * raw_mb[form] / 2},
+        }
+        for form in FORMS
+    }
+    write_json(root / f"reports/metrics/quantize/{instance}.json", forms)
+    if "mrpc" in instance:
+        times = {"median": 240.0 * small, "p10": 230.0 * small, "p90": 260.5 * small}
+        batches = ("batch_1", "batch_32", "dev_batch_1", "dev_batch_32")
+        latency = {form: dict.fromkeys(batches, times) for form in FORMS}
+        write_json(root / f"reports/latency/{instance}.json", {"threads": 2, "dev_examples": 8} | latency)
+
+
+def write_curve(path: Path, points: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=list(points[0]) if points else ["step", "total"])
+        writer.writeheader()
+        writer.writerows(points)
+
+
+class Outline(HTMLParser):
+    """What a page holds; rows: of cell texts, tables: the same by title, texts: of paragraphs and <pre>."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.references, self.ids = [], [], [], []
+        self.rows: list[list[str]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.texts = dict.fromkeys(("p", "pre"), "")
+        self.inside: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.tags.append(tag)
+        self.attributes += found
+        self.references += [found[name] for name in ("src", "href", "srcset", "action") if name in found]
+        self.ids += [found["id"]] if "id" in found else []
+        if found.get("role") == "region":
+            self.tables[found["aria-label"]] = self.table = []
+        if tag == "tr":
+            self.rows.append([])
+            self.table.append(self.rows[-1])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag in ("td", "th", *self.texts):
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag):
+        if self.inside and tag == self.inside[-1]:
+            self.inside.pop()
+
+    def handle_data(self, data):
+        if self.inside and self.inside[-1] in self.texts:
+            self.texts[self.inside[-1]] += data
+        elif self.inside:
+            self.rows[-1][-1] += data

@@ -1,0 +1,87 @@
+"""A small distillation as a script, for tests that kill it or launch several of it.
+
+python -m tests.support.small_distillation <folder> [--steps N] [--dropout P] [--checkpoint] [--pause SECONDS]
+leaves weights.safetensors and curve.json in the folder.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from tests.support.builders import STUDENT, TEACHER, masked_lm
+from tinybert.data.sequences import Blocks
+from tinybert.distill.loop import Settings, train
+from tinybert.distill.masking import Masker
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.resume import Checkpoint
+from tinybert.distill.text_training import BlockBatches
+from tinybert.pipeline.launch import is_main_process
+
+OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
+MASKER = Masker(0.3, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+WEIGHTS = {"hard": 1.0, "prediction": 1.0, "attention": 1.0, "hidden": 1.0, "value_relation": 1.0}
+
+
+def blocks() -> Blocks:
+    rng = np.random.default_rng(0)
+    rows = [np.concatenate([[2], rng.integers(5, 50, rng.integers(3, 20)), [3]]) for _ in range(90)]
+    return Blocks(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+
+
+class SlowBatches(BlockBatches):
+    """Leaves time to be killed in."""
+
+    pause = 0.0
+
+    def epoch(self, number: int, first: int = 0):
+        for batch in super().epoch(number, first):
+            time.sleep(self.pause)
+            yield batch
+
+
+def distil(*, steps: int, dropout: float, passes: int = 1, checkpoint: Checkpoint | None = None, pause: float = 0.0):
+    """Trains a small student; the student and its loss curve."""
+    config = replace(STUDENT, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    student, teacher = masked_lm(config, seed=1), masked_lm(TEACHER, seed=2)
+    torch.manual_seed(3)
+    imitation = Imitation(WEIGHTS, layer_map="random", temperature=2.0, relation_heads=3, seed=5)
+    batches = SlowBatches(blocks(), MASKER, batch_size=8, seed=7)
+    batches.pause = pause
+    training = SimpleNamespace(
+        epochs=1000, max_steps=steps, batch_size=8, learning_rate=3e-3, accumulation_steps=passes
+    )
+    curve = train(
+        student,
+        Objective(imitation, config, TEACHER),
+        batches,
+        Settings(training, OPTIMIZER, 7, "float32"),
+        title="small",
+        teacher=teacher,
+        checkpoint=checkpoint,
+    )
+    return student, curve
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--checkpoint", action="store_true")
+    parser.add_argument("--pause", type=float, default=0.0)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    place = Checkpoint(given.folder / "checkpoints", lambda: "small") if given.checkpoint else None
+    trained, points = distil(steps=given.steps, dropout=given.dropout, checkpoint=place, pause=given.pause)
+    if is_main_process():
+        save_file(trained.state_dict(), given.folder / "weights.safetensors")
+        (given.folder / "curve.json").write_text(json.dumps(points))
+        group = torch.distributed.is_initialized()
+        (given.folder / "processes.json").write_text(str(torch.distributed.get_world_size() if group else 1))

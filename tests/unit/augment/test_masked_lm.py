@@ -1,0 +1,163 @@
+"""How the masked LM is asked: packed batches, each query once, in either precision."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.builders import TEACHER, batch, masked_lm
+from tinybert.augment import masked_lm as masked_words
+from tinybert.augment.masked_lm import (
+    Question,
+    batches_by_length,
+    best_words,
+    in_precision,
+    likely_words,
+    masked_states,
+    pack,
+)
+from tinybert.augment.words import read_sentences
+from tinybert.data.tokenizer import train_tokenizer
+from tinybert.distill.resume import Checkpoint
+from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.models.outputs import Wanted
+from tinybert.pipeline.errors import UserError
+
+CORPUS = "black birds saw rivers while seven brown horses quietly crossed old wooden bridges near green fields 7 , ."
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([CORPUS] * 3, vocabulary_size=150)
+
+
+@pytest.fixture
+def model(tokenizer):
+    torch.manual_seed(3)
+    return MaskedLM(
+        BertConfig(tokenizer.get_vocab_size(), 16, 2, 2, 32, max_position_embeddings=12, initializer_range=0.4)
+    )
+
+
+def ask(texts, model, tokenizer, max_pieces=10, checkpoint=None, **changes):
+    defaults = {"top_k": 4, "batch_tokens": 30, "second_segment": True, "keep_word": False, "precision": "float32"}
+    sentences = read_sentences(texts, tokenizer, max_pieces=max_pieces)
+    queries = [(sentence, word) for sentence in sentences for word in sentence.words]
+    settings = SimpleNamespace(**defaults | changes)
+    found = likely_words(queries, settings=settings, masked_lm=model, tokenizer=tokenizer, checkpoint=checkpoint)
+    return list(found)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The blocks of ids that the masked LM is given."""
+    blocks = []
+
+    def spy(embeddings, encoder, packed):
+        blocks.extend(ids for ids, _ in packed.blocks)
+        return masked_states(embeddings, encoder, packed)
+
+    monkeypatch.setattr(masked_words, "masked_states", spy)
+    return blocks
+
+
+def test_packed_states_are_those_of_a_padded_batch():
+    model = masked_lm(TEACHER)
+    lengths, masked = (4, 5, 5, 7), (1, 4, 2, 3)
+    example = batch(lengths, 7)
+    questions = [
+        Question(row[:length].numpy(), np.zeros(length, dtype=np.int64), place)
+        for row, length, place in zip(example.input_ids, lengths, masked, strict=True)
+    ]
+    with torch.no_grad():
+        _, expected = model.bert(example, Wanted())
+        found = masked_states(model.bert.embeddings, in_precision(model.bert.encoder, "float32"), pack(questions, CPU))
+    assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), torch.tensor(masked)], atol=1e-6)
+
+
+def test_each_distinct_query_is_asked_once(model, tokenizer, seen):
+    texts = ["Birds saw rivers", "birds  saw rivers", "birds saw fields"]
+    answers = ask(texts, model, tokenizer)
+    rows = [tuple(row) for block in seen for row in block.tolist()]
+    assert len(rows) == len(set(rows)) == 6  # 3 words of one sentence in two spellings, 3 of the other
+    assert len(answers) == 9
+    assert answers[:3] == answers[3:6] != answers[6:]
+
+
+def test_an_interrupted_run_asks_only_what_was_not_answered(model, tokenizer, seen, tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+    undisturbed = ask([CORPUS], model, tokenizer, batch_tokens=1)
+    asked = len(seen)  # each word is a batch
+    spy = masked_words.masked_states
+
+    def killed_at_the_fifth(*args):
+        if len(seen) == asked + 4:
+            raise KeyboardInterrupt
+        return spy(*args)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(masked_words, "masked_states", killed_at_the_fifth)
+        ask([CORPUS], model, tokenizer, batch_tokens=1, checkpoint=Checkpoint(tmp_path, lambda: "run"))
+    resumed = ask([CORPUS], model, tokenizer, batch_tokens=1, checkpoint=Checkpoint(tmp_path, lambda: "run"))
+    assert resumed == undisturbed
+    assert len(seen) == 2 * asked  # four before, the rest after
+
+
+def test_the_second_segment_ends_where_the_positions_do(model, tokenizer, seen):
+    for text in ("seven horses crossed bridges", "seven horses crossed old bridges", "birds saw " * 5):
+        ask([text], model, tokenizer)
+    names = [[tokenizer.id_to_token(index) for index in block[0]] for block in seen]
+    assert names[0][5:] == ["[SEP]", "seven", "horses", "crossed", "bridges", "[SEP]"]
+    assert any(row[6:] == ["[SEP]", "seven", "horses", "crossed", "old", "[SEP]"] for row in names)  # 12 positions
+    assert names[-1][11:] == ["[SEP]"]  # no room
+
+
+def test_without_second_segment_the_sentence_stands_alone(model, tokenizer, seen):
+    ask(["seven horses"], model, tokenizer, second_segment=False)
+    names = [[tokenizer.id_to_token(index) for index in row] for block in seen for row in block]
+    assert names == [["[CLS]", "[MASK]", "horses", "[SEP]"], ["[CLS]", "seven", "[MASK]", "[SEP]"]]
+
+
+def test_batches_hold_all_rows_by_length_within_their_tokens():
+    lengths = [5, 3, 9, 3, 20, 4]
+    found = [indices.tolist() for indices in batches_by_length(lengths, 12)]
+    assert found == [[1, 3, 5], [0], [2], [4]]  # 3 + 3 + 4, 5, 9, and one that is too long for any
+
+
+def test_nothing_to_ask_is_no_error(model, tokenizer):
+    assert ask(["of the"], model, tokenizer) == []
+
+
+def test_two_close_logits_may_change_places_without_changing_the_candidates():
+    best = [
+        best_words(torch.tensor([[9.0, 1.0, *close]]), torch.tensor([0]), 2).tolist()
+        for close in ([3.0, 3.000001], [3.000001, 3.0])
+    ]
+    assert best == [[[2, 3]], [[2, 3]]]
+
+
+def bfloat16_works() -> bool:
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+@pytest.mark.skipif(not bfloat16_works(), reason="no bfloat16 in this machine")
+def test_bfloat16_finds_mostly_the_same_words_and_leaves_the_model_alone(tokenizer):
+    torch.manual_seed(3)
+    model = MaskedLM(BertConfig(tokenizer.get_vocab_size(), 16, 2, 2, 32, initializer_range=0.4))
+    texts = [CORPUS.removesuffix(" 7 , .")]
+    exact = ask(texts, model, tokenizer, max_pieces=60)
+    rounded = ask(texts, model, tokenizer, max_pieces=60, precision="bfloat16")
+    shared = [len(set(a) & set(b)) / 4 for a, b in zip(exact, rounded, strict=True)]
+    assert np.mean(shared) > 0.8
+    assert rounded == ask(texts, model, tokenizer, max_pieces=60, precision="bfloat16")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    encoder = in_precision(model.bert.encoder, "bfloat16")
+    assert {weight.dtype for weight in (*encoder.parameters(), *encoder.buffers())} == {torch.bfloat16}
+
+
+def test_bfloat16_is_refused_where_the_hardware_lacks_it(model, monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    with pytest.raises(UserError, match=r"^precision: bfloat16 is not supported by this machine; set it to float32$"):
+        in_precision(model.bert.encoder, "bfloat16")

@@ -1,0 +1,386 @@
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from tests.support.builders import STUDENT, TEACHER, classifier
+from tinybert.compress.pruning import PRUNERS, MagnitudePruner, MovementPruner, Pruner, linear_sparsity
+from tinybert.data.encoding import Encoded
+from tinybert.distill.loop import Settings
+from tinybert.distill.loop import train as distil
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.resume import Checkpoint
+from tinybert.distill.task_training import ExampleBatches
+from tinybert.models.bert import BertConfig, SequenceClassifier
+from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
+from tinybert.models.checkpoints import save_model
+from tinybert.models.outputs import Batch
+from tinybert.pipeline.errors import UserError
+
+
+def small_model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Embedding(5, 10), nn.Linear(10, 20), nn.LayerNorm(20), nn.Linear(20, 40))  # 1000 weights
+
+
+def zeros(model: nn.Module) -> list[torch.Tensor]:
+    return [module.weight == 0 for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+def train(model: nn.Module, pruner: Pruner, steps: range, optimizer: torch.optim.Optimizer) -> list[int]:
+    """Steps on random data; returns how many Linear weights are zero after each."""
+    generator = torch.Generator().manual_seed(1)
+    counts = []
+    for step in steps:
+        tokens = torch.randint(5, (8,), generator=generator)
+        optimizer.zero_grad()
+        (model(tokens) - torch.randn(8, 40, generator=generator)).square().mean().backward()
+        pruner.before_step(step)
+        optimizer.step()
+        pruner.after_step()
+        counts.append(sum(int(mask.sum()) for mask in zeros(model)))
+    return counts
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("criterion", PRUNERS)
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        # 20 % of 1000 weights over 4 steps; cubic by hand: 200·(1 − (3/4)³, 1 − (1/2)³, 1 − (1/4)³, 1)
+        ("cubic", [116, 175, 197, 200, 200, 200]),
+        ("linear", [50, 100, 150, 200, 200, 200]),
+    ],
+)
+def test_sparsity_follows_the_schedule_exactly(criterion, schedule, expected):
+    model = small_model()
+    pruner = PRUNERS[criterion](model, target=0.2, schedule=schedule, ramp_steps=4)
+    assert train(model, pruner, range(6), adamw(model)) == expected
+    assert linear_sparsity(model) == 0.2
+
+
+def test_the_target_counts_all_weights_and_increments_do_not_compound():
+    # Five increments of 4 % of what is left reach 1 − 0.96⁵ = 18.46 % only: the published mistake.
+    model = small_model()
+    pruner = MagnitudePruner(model, target=0.2, schedule="linear", ramp_steps=5)
+    assert train(model, pruner, range(5), adamw(model)) == [40, 80, 120, 160, 200]
+
+
+@pytest.mark.parametrize("criterion", PRUNERS)
+@pytest.mark.parametrize("target", [0.2, 0.5, 0.7, 0.9, 0.99])
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+def test_the_target_is_exact_however_few_the_steps(criterion, target, steps):
+    model = small_model()
+    pruner = PRUNERS[criterion](model, target=target, schedule="cubic", ramp_steps=steps)
+    assert train(model, pruner, range(steps), adamw(model))[-1] == round(1000 * target)
+
+
+def test_masks_only_grow():
+    model = small_model()
+    pruner = MagnitudePruner(model, target=0.6, schedule="cubic", ramp_steps=10)
+    optimizer = adamw(model)
+    before = zeros(model)
+    for step in range(12):
+        train(model, pruner, range(step, step + 1), optimizer)
+        after = zeros(model)
+        assert all(bool((new | ~old).all()) for old, new in zip(before, after, strict=True))
+        before = after
+    assert linear_sparsity(model) == 0.6
+
+
+@pytest.mark.parametrize("criterion", PRUNERS)
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_pruned_weights_stay_exactly_zero_despite_momentum_and_weight_decay(kind, criterion):
+    model = small_model()
+    optimizers = {
+        "adamw": adamw(model),
+        "sgd": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
+    }
+    idle = MagnitudePruner(model, target=0.0, schedule="linear", ramp_steps=1)
+    assert train(model, idle, range(10), optimizers[kind])[-1] == 0  # momentum is built up
+    pruner = PRUNERS[criterion](model, target=0.3, schedule="linear", ramp_steps=1)
+    assert train(model, pruner, range(10), optimizers[kind]) == [300] * 10
+
+
+@pytest.mark.parametrize("criterion", PRUNERS)
+def test_gradients_of_pruned_weights_are_zero_and_the_others_untouched(criterion):
+    model = small_model()
+    pruner = PRUNERS[criterion](model, target=0.5, schedule="linear", ramp_steps=1)
+    model(torch.arange(5)).square().mean().backward()
+    linear = model[3]
+    raw = linear.weight.grad.clone()
+    bias = linear.bias.grad.clone()
+    pruner.before_step(0)
+    pruner.after_step()
+    pruned = linear.weight == 0
+    assert 0 < pruned.sum() < pruned.numel()
+    assert (linear.weight.grad[pruned] == 0).all() and (raw[pruned] != 0).any()
+    assert torch.equal(linear.weight.grad[~pruned], raw[~pruned])
+    assert torch.equal(linear.bias.grad, bias)
+
+
+def test_one_ranking_over_all_layers_takes_the_smallest_magnitudes():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[0.1, -0.2], [0.3, -0.4]]))
+        model[1].weight.copy_(torch.tensor([[-0.05, 5.0], [0.25, 6.0]]))
+    pruner = MagnitudePruner(model, target=0.5, schedule="linear", ramp_steps=1)
+    pruner.before_step(0)
+    pruner.after_step()
+    assert torch.equal(model[0].weight, torch.tensor([[0.0, 0.0], [0.3, -0.4]]))
+    assert torch.equal(model[1].weight, torch.tensor([[0.0, 5.0], [0.0, 6.0]]))
+
+
+def test_equal_magnitudes_are_pruned_in_order_and_in_exact_number():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    for module in model:
+        nn.init.constant_(module.weight, -1.0)
+    pruner = MagnitudePruner(model, target=5 / 8, schedule="linear", ramp_steps=1)
+    pruner.before_step(0)
+    pruner.after_step()
+    assert torch.equal(model[0].weight, torch.zeros(2, 2))
+    assert torch.equal(model[1].weight, torch.tensor([[0.0, -1.0], [-1.0, -1.0]]))
+
+
+def test_only_linear_weights_are_pruned():
+    config = BertConfig(11, 8, 2, 2, 16, max_position_embeddings=12)
+    torch.manual_seed(0)
+    model = SequenceClassifier(config, ("no", "yes"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    pruner = MagnitudePruner(model, target=0.9, schedule="cubic", ramp_steps=1)
+    pruner.before_step(0)
+    pruner.after_step()
+    # by hand: a layer has 4·8·8 + 2·8·16 = 512 Linear weights; two layers, the pooler's 64, the head's 16
+    assert sum(int((before[name] != value).sum()) for name, value in model.state_dict().items()) == round(0.9 * 1104)
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(before[name], value)}
+    assert all(name.endswith("weight") and "LayerNorm" not in name and "embeddings" not in name for name in changed)
+    ids = torch.ones(1, 3, dtype=torch.long)
+    assert model(Batch(input_ids=ids, mask=ids.bool(), token_type_ids=0 * ids)).logits.isfinite().all()
+
+
+def test_a_restored_model_goes_on_as_if_never_interrupted():
+    def run(interrupted: bool) -> dict:
+        model = small_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pruner = MagnitudePruner(model, target=0.4, schedule="cubic", ramp_steps=8)
+        train(model, pruner, range(3), optimizer)
+        if interrupted:
+            restored = small_model(seed=9)
+            restored.load_state_dict(model.state_dict())
+            model, optimizer = restored, torch.optim.SGD(restored.parameters(), lr=0.1)
+            pruner = MagnitudePruner(model, target=0.4, schedule="cubic", ramp_steps=8)
+        train(model, pruner, range(3, 9), optimizer)
+        return model.state_dict()
+
+    whole, resumed = run(False), run(True)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize("criterion", PRUNERS)
+def test_a_layer_without_gradient_is_pruned_too(criterion):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    pruner = PRUNERS[criterion](model, target=1.0, schedule="linear", ramp_steps=1)
+    pruner.before_step(0)
+    pruner.after_step()
+    assert linear_sparsity(model) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({"target": 1.2}, "1.2"), ({"schedule": "square"}, "cubic, linear"), ({"ramp_steps": 0}, "at least 1")],
+)
+def test_bad_arguments_are_told_in_one_line(change, told):
+    with pytest.raises(UserError, match=told) as error:
+        MagnitudePruner(small_model(), **({"target": 0.2, "schedule": "cubic", "ramp_steps": 4} | change))
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_without_linear_layers_is_refused():
+    with pytest.raises(UserError, match="no Linear layer"):
+        linear_sparsity(nn.Embedding(3, 3))
+
+
+def movement_by_hand(gradient, weights: np.ndarray, *, counts: list[int], rate: float) -> tuple[np.ndarray, list]:
+    """Movement pruning with plain gradient steps; gradient(effective weights), counts: pruned after each step.
+
+    The weights at the end, and the sets of pruned ones after each step.
+    """
+    dense, scores, pruned, history = weights.copy(), np.zeros_like(weights), set(), []
+    for count in [*counts, counts[-1], counts[-1]]:
+        effective = np.array([0.0 if i in pruned else value for i, value in enumerate(dense)])
+        slope = gradient(effective)
+        before = pruned
+        if len(history) < len(counts):
+            scores -= slope * dense
+            pruned = set(np.argsort(scores, kind="stable")[:count].tolist())
+        for i in range(len(dense)):
+            if i not in pruned and i not in before:
+                dense[i] -= rate * slope[i]
+        history.append(pruned)
+    return np.array([0.0 if i in pruned else value for i, value in enumerate(dense)]), history
+
+
+def test_movement_against_numpy():
+    # Least squares of two Linear layers in parallel: L = mean over rows of (x·(u + v) − y)², weights (u, v).
+    rng = np.random.default_rng(5)
+    inputs, wanted, start = rng.normal(size=(9, 6)), rng.normal(size=9), rng.normal(size=12)
+
+    def gradient(weights):
+        error = inputs @ (weights[:6] + weights[6:]) - wanted
+        return np.tile(2 * inputs.T @ error / 9, 2)
+
+    expected, history = movement_by_hand(gradient, start, counts=[2, 4, 6, 8], rate=0.2)
+    returned = [before - after for before, after in pairwise(history)]
+    assert any(returned), "the example shows no weight that comes back"
+    assert history[4] == history[3]
+
+    model = nn.ModuleList([nn.Linear(6, 1, bias=False), nn.Linear(6, 1, bias=False)]).double()
+    with torch.no_grad():
+        for layer, values in zip(model, np.split(start, 2), strict=True):
+            layer.weight.copy_(torch.from_numpy(values)[None])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    pruner = MovementPruner(model, target=8 / 12, schedule="linear", ramp_steps=4)
+    x, y = torch.from_numpy(inputs), torch.from_numpy(wanted)
+    for step, pruned in enumerate(history):
+        optimizer.zero_grad()
+        ((model[0](x) + model[1](x))[:, 0] - y).square().mean().backward()
+        pruner.before_step(step)
+        optimizer.step()
+        pruner.after_step()
+        ours = torch.cat([layer.weight.detach()[0] for layer in model])
+        assert set((ours == 0).nonzero().squeeze(1).tolist()) == pruned
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-12)
+
+
+def test_movement_prunes_what_shrinks_and_not_what_is_small():
+    model = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.1, 5.0]]))
+    pruner = MovementPruner(model, target=0.5, schedule="linear", ramp_steps=1)
+    model.weight.grad = torch.tensor([[-1.0, 1.0]])  # a step down the gradient lets 0.1 grow and 5 shrink
+    pruner.before_step(0)
+    assert torch.equal(model.weight.detach(), torch.tensor([[0.1, 0.0]]))
+
+
+def test_a_weight_that_comes_back_has_the_value_it_went_with_and_no_step_yet():
+    model = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.1, 5.0]]))
+    pruner = MovementPruner(model, target=0.5, schedule="cubic", ramp_steps=3)  # 0.704, then 0.963 of one weight
+    model.weight.grad = torch.tensor([[-1.0, 1.0]])
+    pruner.before_step(0)
+    assert torch.equal(model.weight.detach(), torch.tensor([[0.1, 0.0]]))
+    # scores by hand: 0.1 and −5; then 0.1 − 0.1·60 = −5.9 and −5 + 5·1 = 0
+    model.weight.grad = torch.tensor([[60.0, -1.0]])
+    pruner.before_step(1)
+    assert torch.equal(model.weight.detach(), torch.tensor([[0.0, 5.0]]))
+    assert torch.equal(model.weight.grad, torch.zeros(1, 2))
+
+
+LSTM = BiLstmConfig(50, 8, 6, 2, 10, dropout=0.0)
+# by hand: two directions of 4·6 rows, 8 + 6 columns in the first layer, 12 + 6 in the second; head 12·10 + 10·2
+LSTM_WEIGHTS = 2 * 24 * (14 + 18) + 140
+
+
+@pytest.mark.parametrize("criterion", PRUNERS)
+def test_lstm_weights_count_and_are_pruned(criterion):
+    torch.manual_seed(0)
+    model = BiLstmClassifier(LSTM, ("no", "yes"), pair=False)
+    pruner = PRUNERS[criterion](model, target=0.9, schedule="cubic", ramp_steps=1)
+    ids = torch.randint(5, 50, (3, 7))
+    batch = Batch(input_ids=ids, mask=ids.bool(), token_type_ids=0 * ids)
+    model(batch).logits.square().sum().backward()
+    pruner.before_step(0)
+    pruner.after_step()
+    zero = {name: int((value == 0).sum()) for name, value in model.state_dict().items()}
+    assert zero["encoder.layer.0.forward_lstm.weight_hh_l0"] > 0 and zero["encoder.layer.1.backward_lstm.weight_ih_l0"]
+    assert sum(zero.values()) == round(0.9 * LSTM_WEIGHTS) + LSTM.embedding_size  # the embedding of padding
+    assert linear_sparsity(model) == round(0.9 * LSTM_WEIGHTS) / LSTM_WEIGHTS
+    assert model(batch).logits.isfinite().all()
+
+
+class Killed(Exception):
+    pass
+
+
+class DyingBatches(ExampleBatches):
+    """Task examples of a run that dies before its step `last`."""
+
+    last = None
+
+    def epoch(self, number: int, first: int = 0):
+        for step, batch in enumerate(super().epoch(number, first), start=number * len(self) + first):
+            if step == self.last:
+                raise Killed
+            yield batch
+
+
+def examples() -> Encoded:
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(5, 50, length) for length in rng.integers(4, 9, 40)]
+    return Encoded(ids, [np.zeros_like(row) for row in ids], rng.integers(0, 2, 40))
+
+
+def prune(criterion: str, student, *, target: float = 0.7, dies_at: int | None = None, checkpoint=None):
+    """Distils `student` over 20 steps while it is pruned in the first 12."""
+    torch.manual_seed(3)
+    batches = DyingBatches(examples(), batch_size=8, seed=7)
+    batches.last = dies_at
+    training = SimpleNamespace(epochs=4, max_steps=None, batch_size=8, learning_rate=3e-2, accumulation_steps=2)
+    optimizer = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
+    return distil(
+        student,
+        Objective(Imitation({"prediction": 1.0, "hard": 1.0}), student.config, TEACHER),
+        batches,
+        Settings(training, optimizer, 7, "float32"),
+        title="small",
+        teacher=classifier(TEACHER, seed=2),
+        pruner_for=lambda steps: PRUNERS[criterion](student, target=target, schedule="cubic", ramp_steps=12),
+        checkpoint=checkpoint,
+    )
+
+
+@pytest.mark.parametrize("criterion", PRUNERS)
+def test_a_killed_pruning_ends_with_the_same_weights_bit_for_bit(criterion, tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+    whole = classifier(STUDENT, seed=1)
+    curve = prune(criterion, whole)
+    lock = None
+    for dies_at in (1, 5, 11, 12, 17, None):
+        checkpoint = Checkpoint(tmp_path, lambda: "a")
+        checkpoint._lock = lock  # as after the death of the one before
+        student = classifier(STUDENT, seed=1)
+        if dies_at is None:
+            resumed = prune(criterion, student, checkpoint=checkpoint)
+        else:
+            with pytest.raises(Killed):
+                prune(criterion, student, dies_at=dies_at, checkpoint=checkpoint)
+            assert checkpoint.load()[1]["step"] == dies_at
+        lock = checkpoint._lock
+    assert resumed == curve
+    assert linear_sparsity(whole) == pytest.approx(0.7, abs=0.0005)
+    theirs = whole.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in student.state_dict().items())
+
+
+@pytest.mark.parametrize("criterion", PRUNERS)
+@pytest.mark.parametrize("percent", [20, 50, 70, 90])
+@pytest.mark.parametrize("kind", ["bert", "bilstm"])
+def test_the_saved_file_has_the_target_share_of_zeros(criterion, percent, kind, tmp_path):
+    torch.manual_seed(0)
+    student = classifier(STUDENT) if kind == "bert" else BiLstmClassifier(LSTM, ("no", "yes"), pair=False)
+    prune(criterion, student, target=percent / 100)
+    save_model(student, tmp_path)
+    matrices = {name: value for name, value in load_file(tmp_path / "model.safetensors").items() if value.ndim == 2}
+    counted = [value for name, value in matrices.items() if "embeddings" not in name]
+    zeros, total = sum(int((value == 0).sum()) for value in counted), sum(value.numel() for value in counted)
+    # by hand: two layers of 4·12·12 + 2·12·24, pooler 144, head 24
+    assert total == (LSTM_WEIGHTS if kind == "bilstm" else 2 * 1152 + 168)
+    assert abs(zeros / total - percent / 100) < 0.001

@@ -1,0 +1,326 @@
+"""params.yaml and the profiles: accepted as shipped, and one line for each mistake."""
+
+import copy
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tinybert.config.load import Declared, check_params, load_params
+from tinybert.config.students import training_of
+from tinybert.pipeline.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
+DEFAULT = YAML(typ="safe").load(ROOT / "params.yaml")
+HUB = {"model": "someone/bert", "revision": "abc123"}
+TRAINING = {"epochs": 7, "max_steps": None, "batch_size": 4, "learning_rate": 0.1}
+WITHOUT_PHASE_1 = {key: value for key, value in DEFAULT["students"]["tinybert4"].items() if key != "intermediate"}
+
+
+def keys(tree, path=()):
+    """All key paths of a tree but those below free names (students, tasks, subjects)."""
+    for key, value in tree.items():
+        yield (*path, key)
+        if isinstance(value, dict) and (*path, key) not in {("students",), ("filter", "subjects")}:
+            yield from keys(value, (*path, key))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_files_are_valid_and_complete(path):
+    load_params(path)
+    tasks = {("glue", task) for task in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")}
+    general = {key for key in keys(DEFAULT) if key[:2] not in tasks}
+    assert {key for key in keys(YAML(typ="safe").load(path)) if key[:2] not in tasks} == general
+
+
+def changed(path: str, value):
+    tree = copy.deepcopy(DEFAULT)
+    *parents, last = path.split(".")
+    node = tree
+    for key in parents:
+        node = node[key]
+    node[last] = value
+    return tree
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/x", "a/b", ".", "x y", "x;y", "$(x)", "`x`", "x\n", "-x", "X", "é", "", "x" * 65]
+)
+@pytest.mark.parametrize("key", ["general.students", "domain.students", "glue.students", "glue.tasks", "students"])
+def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key, name):
+    section, _, last = key.partition(".")
+    tree = copy.deepcopy(DEFAULT)
+    if last:
+        tree[section][last] = [name]
+    else:
+        tree["students"][name] = tree["students"]["lazy"]
+    with pytest.raises(UserError, match=f"params.yaml: {key}"):
+        check_params(tree)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("sed", 1, "sed: unknown key; check its spelling, or remove it"),
+        ("students.lazy.domain.loses", {}, "students.lazy.domain.loses: unknown key"),
+        ("seed", "x", "seed: 'x' should be a valid integer"),
+        ("seed", True, "seed: True should be a valid integer"),
+        ("seed", 1.5, "seed: 1.5 should be a valid integer"),
+        ("optimizer.weight_decay", "0.1", "optimizer.weight_decay: '0.1' should be a valid number"),
+        ("optimizer.weight_decay", float("nan"), "optimizer.weight_decay: nan should be a finite number"),
+        ("general.training.learning_rate", 0, "general.training.learning_rate: 0 should be greater than 0"),
+        ("students.lazy.domain.losses.attention", -1.0, "domain.losses.attention: -1.0 should be greater"),
+        ("students.lazy.domain.losses", {"hard": 0}, "students.lazy.domain: every λ of losses is 0"),
+        (
+            "students.lazy.domain.losses.atention",
+            1.0,
+            "'atention' should be 'hard', 'prediction', 'logits', 'attention'",
+        ),
+        ("students.lazy.domain.temperature", None, "students.lazy.domain: temperature is missing"),
+        ("glue.cola.teacher.epochs", 0, "glue.cola: teacher.epochs is 0; give it at least 1, or name a finetuned_"),
+        (
+            "quantization.calibration.examples",
+            1501,
+            "quantization.calibration.examples is 1501, glue.embedded.train_examples 1500; lower the one or raise",
+        ),
+        (
+            "students.lazy.layer_map",
+            "upper",
+            "students.lazy.layer_map: 'upper' must be uniform, top, bottom, mean, random or a list",
+        ),
+        (
+            "students.lazy.layer_map",
+            [0, 1, 2],
+            "students.lazy.layer_map: [0, 1, 2] must be uniform, top, bottom, mean, random or",
+        ),
+        (
+            "students.lazy.layer_map",
+            [1, 2, 3],
+            "layer_map lists 3 teacher layers; one for each of the 2 student layers",
+        ),
+        ("students.lazy.architecture.heads", 5, "width 64 is no multiple of 5 heads"),
+        ("students.Lazy", {}, "students.Lazy: 'Lazy' must be lower-case letters"),
+        ("glue.tasks", ["cola", "qqp"], "glue: tasks lists qqp, which has no section; add glue.qqp"),
+        ("glue.tasks", ["cola", "cola"], "glue.tasks lists cola twice"),
+        ("glue.tasks", "cola", "glue.tasks: 'cola' must be a list"),
+        ("glue.tasks", [], "glue.tasks: [] Value should have at least 1 item"),
+        ("glue.students", ["nobody"], "glue.students lists nobody, which is not among general.students: lazy, "),
+        ("glue.students", ["lazy"], "glue.students lists lazy, which has no section students.lazy.prediction"),
+        (
+            "students.tinybert4",
+            WITHOUT_PHASE_1,
+            "does not say what students.tinybert4.intermediate is; add it, null where",
+        ),
+        (
+            "students.lazy.layer_map",
+            "learnable",
+            "each student layer ({learnable: {learning_rate: 1.0e-3, start: equal}})",
+        ),
+        (
+            "students.lazy.layer_map",
+            {"learnable": {"learning_rate": 0.1, "start": "x"}},
+            "lazy.layer_map.learnable.start: 'x'",
+        ),
+        ("students.lazy.start", "local/x", "'local/x' must be random, {teacher: uniform | top | bottom | [layers]}, "),
+        ("students.lazy.start", {"teacher": [1, 9]}, "students.lazy.start.teacher: 9 is beyond the teacher's layers"),
+        ("students.lazy.start", {"teacher": [1]}, "start.teacher lists 1 teacher layers; one for each of the 2"),
+        ("students.lazy.start", {"teacher": [1, 2], "folder": "x"}, "teacher and folder are both given"),
+        (
+            "students.lazy.start",
+            {"folder": "x", "hub": HUB},
+            "students.lazy.start: folder and hub are both given; a student starts from one of them",
+        ),
+        ("students.lazy.start", {"hub": {"model": "x/y"}}, "students.lazy.start.hub.revision: missing; add it"),
+        ("students.bilstm.start", {"hub": HUB}, "start.hub: a BiLSTM starts at random or"),
+        ("students.attentive.domain.layer_map", [1, 2, 3], "domain.layer_map lists 3 teacher layers; one for each of"),
+        (
+            "students.attentive.domain.layer_map",
+            [1, 9],
+            "students.attentive.domain.layer_map: 9 is beyond the teacher's layers",
+        ),
+        (
+            "students.attentive.domain.layer_map",
+            "upper",
+            "students.attentive.domain.layer_map: 'upper' must be uniform, top, bottom, mean, random or a list",
+        ),
+        (
+            "students.lazy.general.layer_map",
+            "top",
+            "students.lazy.general: layer_map is read by no loss of this stage; remove it, or add",
+        ),
+        ("students.lazy.general.training", {"epochs": 1}, "students.lazy.general.training.max_steps: missing; add it"),
+        ("students.lazy.general.training", 3, "students.lazy.general.training: 3 must be a mapping of keys to values"),
+        ("students.lazy.general.training", TRAINING | {"epoch": 1}, "general.training.epoch: unknown key"),
+        ("glue.cola.train_fraction", 0, "glue.cola.train_fraction: 0 should be greater than 0"),
+        ("glue.cola.train_fraction", 1.5, "glue.cola.train_fraction: 1.5 should be less than or equal to 1"),
+        (
+            "glue.cola.finetuned_teacher",
+            {"folder": "x", "hub": HUB},
+            "glue.cola.finetuned_teacher: must be {folder: path} or {hub: {model: name, revision: commit}}",
+        ),
+        ("glue.cola.finetuned_teacher", {}, "glue.cola.finetuned_teacher: must be {folder: path} or {hub"),
+        ("glue.cola.finetuned_teacher", "x", "glue.cola.finetuned_teacher: 'x' must be a mapping of keys to values"),
+        ("glue.cola.finetuned_teacher", {"hub": {}}, "glue.cola.finetuned_teacher.hub.model: missing; add it"),
+        (
+            "students.bilstm.prediction",
+            {"losses": {"hidden": 1.0}},
+            "prediction.losses.hidden: a BiLSTM has no layers to compare",
+        ),
+        (
+            "students.bilstm.general",
+            {"losses": {"hard": 1.0}},
+            "general: a BiLSTM has no masked-LM head",
+        ),
+        ("students.bilstm.start", {"folder": "x"}, "start.folder: a BiLSTM starts at random or"),
+        ("students.lazy.domain", {"losses": {"value_relation": 1.0}}, "relation_heads is missing"),
+        (
+            "students.lazy.domain",
+            {"losses": {"value_relation": 1.0}, "relation_heads": 5},
+            "relation_heads 5 must divide the student's width 64 and the teacher's 128",
+        ),
+        ("students.lazy.domain", {"losses": {"attention": 1.0}, "alpha": 1.0}, "alpha 1.0 leaves no loss on"),
+        ("students.lazy.domain", {"losses": {"attention": 1.0}, "alpha": 1.5}, "students.lazy.domain.alpha: 1.5"),
+        ("quantization.models", ["tinybert4_pruned30"], "lists tinybert4_pruned30, which is not among the task models"),
+        ("teacher.pretraining.epochs", 0, "teacher: pretraining.epochs is 0; an embedded teacher"),
+        ("masking.random_share", 0.5, "masking: mask_share + random_share is 1.3; at most 1 is allowed"),
+        ("filter.subjects", {}, "filter.subjects: {} Dictionary should have at least 1 item"),
+        ("general", 3, "general: 3 must be a mapping of keys to values"),
+        ("students.attentive.layer_map", [1, 9], "students.attentive.layer_map: 9 is beyond the teacher's layers"),
+        ("students.attentive.architecture.layers", 5, "attentive.layer_map: uniform cannot map 5 student layers to 4"),
+        ("students.attentive.architecture.heads", 8, "students.attentive.general.losses.attention: the student has 8"),
+        (
+            "students.teacher",
+            DEFAULT["students"]["lazy"],
+            "students.teacher: teacher is the name of the teacher's model",
+        ),
+        ("glue.cola.pruning.epochs", 0, "glue.cola: pruning.epochs is 0; pruning needs at least 1"),
+    ],
+)
+def test_each_mistake_has_one_line_with_its_key(path, value, line):
+    with pytest.raises(UserError) as error:
+        check_params(changed(path, value))
+    assert line in str(error.value)
+    assert [text for text in str(error.value).splitlines() if not text.startswith("params.yaml: ")] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("students.attentive.domain.layer_map", "top"),
+        ("students.attentive.domain.layer_map", [2, 4]),
+        ("students.attentive.domain.layer_map", {"learnable": {"learning_rate": 0.1, "start": "last"}}),
+        ("students.attentive.domain.layer_map", None),
+        ("students.attentive.domain.training", TRAINING | {"accumulation_steps": 2}),
+        ("students.lazy.start", {"hub": HUB}),
+        ("glue.cola.train_fraction", 0.5),
+        ("glue.cola.train_fraction", 1),
+        ("glue.cola.finetuned_teacher", {"folder": "local/cola"}),
+        ("glue.cola.finetuned_teacher", {"hub": HUB}),
+    ],
+)
+def test_optional_forms_are_accepted(path, value):
+    check_params(changed(path, value))
+
+
+@pytest.mark.parametrize(
+    ("student", "key", "value", "line"),
+    [
+        ("tinybert4", "width", 256, "architecture.width is 256, the teacher has 128 to cut from"),
+        ("tinybert4", "feed_forward", 257, "architecture.feed_forward is 257, the teacher has 256 to cut from"),
+        ("bilstm", "embedding", 129, "architecture.embedding: 129 is above the width 128 of the teacher's embeddings"),
+    ],
+)
+def test_a_start_that_the_teacher_is_too_small_for_is_refused(student, key, value, line):
+    tree = changed(f"students.{student}.architecture.{key}", value)
+    tree["students"][student]["start"] = {"teacher": "uniform"}
+    tree["general"]["students"] = [*tree["general"]["students"], "bilstm"]
+    with pytest.raises(UserError) as error:
+        check_params(tree)
+    assert str(error.value).startswith(f"params.yaml: students.{student}.")
+    assert line in str(error.value)
+    tree["students"][student]["start"] = "random"
+    check_params(tree)
+
+
+def test_keys_that_dvc_reads_must_be_there():
+    tree = copy.deepcopy(DEFAULT)
+    del tree["glue"]["cola"]["train_fraction"], tree["glue"]["further_seeds"]
+    with pytest.raises(UserError) as refused:
+        check_params(tree)
+    assert [line.split(": ")[1:3] for line in str(refused.value).splitlines()] == [
+        ["glue.further_seeds", "missing; add it (params.yaml of the default shows its place)"],
+        ["glue.cola.train_fraction", "missing; add it (params.yaml of the default shows its place)"],
+    ]
+
+
+def test_a_map_of_every_stage_frees_the_students_own_of_the_teachers_depth():
+    tree = changed("students.attentive.layer_map", [1, 9])
+    for stage in ("general", "domain"):
+        tree["students"]["attentive"][stage]["layer_map"] = "top"
+    check_params(tree)
+
+
+def test_training_is_the_recipes_own_else_the_tracks_or_the_tasks():
+    tree = changed("students.attentive.domain.training", TRAINING)
+    tree["students"]["tinybert4"]["prediction"]["training"] = TRAINING
+    params = check_params(tree)
+    assert training_of(params, "attentive", "domain").epochs == 7
+    assert training_of(params, "lazy", "domain") == params.domain.training
+    assert training_of(params, "pkd_skip", "general") == params.general.training  # a stage that it skips
+    assert training_of(params, "tinybert4", "prediction", task="mrpc").batch_size == 4
+    assert training_of(params, "tinybert4", "intermediate", task="mrpc") == params.glue.mrpc.intermediate
+
+
+def test_training_is_found_in_what_a_stage_declares():
+    params = load_params(ROOT / "params.yaml")
+    keys = ["students.lazy.domain", "domain.training", "students.tinybert4.intermediate", "glue.cola.intermediate"]
+    view = Declared(params, keys)
+    assert training_of(view, "lazy", "domain") == params.domain.training
+    assert training_of(view, "tinybert4", "intermediate", task="cola") == params.glue.cola.intermediate
+    with pytest.raises(UserError, match=r"the stage reads glue\.mrpc, which its params do not declare"):
+        training_of(view, "tinybert4", "intermediate", task="mrpc")
+
+
+def test_a_missing_key_is_named():
+    tree = copy.deepcopy(DEFAULT)
+    del tree["masking"]["rate"]
+    with pytest.raises(UserError, match=r"masking\.rate: missing"):
+        check_params(tree)
+
+
+def test_several_mistakes_have_a_line_each():
+    tree = changed("seed", -1)
+    tree["extra"] = 1
+    with pytest.raises(UserError) as error:
+        check_params(tree)
+    assert len(str(error.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("a: [1", "no valid YAML"), ("a: 1\na: 2\n", "no valid YAML"), ("- 1", "must be a mapping")]
+)
+def test_files_that_are_no_mapping_are_refused(tmp_path, text, named):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=named):
+        load_params(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        load_params(tmp_path / "none.yaml")
+
+
+def test_exponents_are_numbers_as_in_dvc(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text((ROOT / "params.yaml").read_text().replace("weight_decay: 0.01", "weight_decay: 5e-05"))
+    assert load_params(path).optimizer.weight_decay == 5e-5
+
+
+def test_a_stage_sees_only_what_it_declares():
+    params = load_params(ROOT / "params.yaml")
+    view = Declared(params, ["seed", "students.lazy.domain", "glue.cola.teacher"])
+    assert view.seed == params.seed
+    assert view.students["lazy"].domain == params.students["lazy"].domain
+    assert view.glue["cola"].teacher.epochs == params.glue.cola.teacher.epochs
+    for read in (lambda: view.precision, lambda: view.students["lazy"].start, lambda: view.glue.tasks):
+        with pytest.raises(UserError, match="which its params do not declare"):
+            read()

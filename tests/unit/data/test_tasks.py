@@ -1,0 +1,56 @@
+"""The table of tasks against what the Hub and the papers say."""
+
+import pytest
+
+from tinybert.data.tasks import TASKS
+
+# Label names by id as the Hub's nyu-mll/glue lists them.
+HUB_LABELS = {
+    "cola": ("unacceptable", "acceptable"),
+    "sst2": ("negative", "positive"),
+    "mrpc": ("not_equivalent", "equivalent"),
+    "stsb": (),
+    "qqp": ("not_duplicate", "duplicate"),
+    "mnli": ("entailment", "neutral", "contradiction"),
+    "qnli": ("entailment", "not_entailment"),
+    "rte": ("entailment", "not_entailment"),
+    "wnli": ("not_entailment", "entailment"),
+}
+
+
+def test_all_nine_tasks_are_there_with_the_hubs_label_ids():
+    assert {name: task.labels for name, task in TASKS.items()} == HUB_LABELS
+    assert all(name == task.name for name, task in TASKS.items())
+
+
+def test_headline_metrics():
+    headlines = {name: task.headline for name, task in TASKS.items()}
+    assert headlines.pop("cola") == "matthews" and headlines.pop("stsb") == "pearson"
+    assert set(headlines.values()) == {"accuracy"}
+    assert TASKS["mrpc"].metrics == TASKS["qqp"].metrics == ("accuracy", "f1")
+    assert TASKS["stsb"].metrics == ("pearson", "spearman")
+
+
+def test_only_stsb_is_a_regression_and_only_mnli_has_two_dev_sets():
+    assert [name for name, task in TASKS.items() if task.is_regression] == ["stsb"]
+    assert [name for name, task in TASKS.items() if task.score_range] == ["stsb"]
+    assert [name for name, task in TASKS.items() if len(task.dev_splits) > 1] == ["mnli"]
+
+
+@pytest.mark.parametrize(("system", "average"), [("bert_base", 79.5), ("tinybert4", 77.0), ("tinybert6", 79.4)])
+def test_published_scores_have_the_published_average(system, average):
+    scores = [share for task in TASKS.values() for share in task.published.get(system, ())]
+    assert len(scores) == 9  # eight tasks, MNLI twice, no WNLI
+    assert 100 * sum(scores) / 9 == pytest.approx(average, abs=0.06)
+
+
+def test_each_published_score_has_a_metric_of_the_task():
+    for task in TASKS.values():
+        assert (task.published_metric in task.metrics) == bool(task.published)
+        assert all(len(scores) == len(task.dev_splits) for scores in task.published.values())
+
+
+def test_spellings_and_columns_fit_the_labels():
+    for task in TASKS.values():
+        assert len(task.tsv.texts) == len(task.columns)
+        assert task.is_regression or len(task.tsv.spellings) == len(task.labels)

@@ -1,0 +1,188 @@
+"""The tokenizer: trained twice the same, the same ids in transformers, brought from folders of every make."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE, WordPiece
+from tokenizers.normalizers import BertNormalizer
+
+from tinybert.data.tokenizer import (
+    SPECIAL_TOKENS,
+    folder_tokenizer,
+    load_tokenizer,
+    save_tokenizer,
+    train_tokenizer,
+)
+from tinybert.pipeline.errors import UserError
+
+REAL = Path(__file__).parents[2] / "shared" / "real"
+
+TEXTS = [
+    "The river flows north, past the old mill and the older bridge.",
+    "Old mills stand by rivers; bridges cross the rivers and the mills grind flour.",
+    "Unflowing, overflowing, flowing: the water of a café in Zürich.",
+] * 3
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def trained(folder: Path) -> Tokenizer:
+    folder.mkdir()
+    save_tokenizer(train_tokenizer(TEXTS, vocabulary_size=100), folder)
+    return load_tokenizer(folder)
+
+
+def vocab_folder(folder: Path, pieces: list[str]) -> Path:
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *pieces]) + "\n", encoding="utf-8")
+    return folder
+
+
+def keep_accents(source: Path) -> None:
+    """Adds a tokenizer.json that lower-cases but leaves accents."""
+    pieces = (source / "vocab.txt").read_text(encoding="utf-8").split()
+    tokenizer = train_tokenizer(["a"], vocabulary_size=10)
+    tokenizer.model = WordPiece({piece: id for id, piece in enumerate(pieces)}, unk_token="[UNK]")
+    tokenizer.normalizer = BertNormalizer(lowercase=True, strip_accents=False)
+    tokenizer.save(str(source / "tokenizer.json"))
+
+
+def test_training_twice_gives_the_same_bytes(tmp_path):
+    many = [f"word{number} {number * 7919 % 1000}x{number}" for number in range(2000)]  # many ties
+    for name, texts in {"a": many, "b": list(reversed(many))}.items():
+        (tmp_path / name).mkdir()
+        save_tokenizer(train_tokenizer(iter(texts), vocabulary_size=400), tmp_path / name)
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+    assert set(bytes_of(tmp_path / "a")) == {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+
+
+def test_special_tokens_come_first_and_text_is_lower_cased_without_accents(tmp_path):
+    tokenizer = trained(tmp_path / "t")
+    assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
+    assert tokenizer.encode("CAFÉ Rivers").ids == tokenizer.encode("cafe rivers").ids
+    assert "[UNK]" not in tokenizer.encode("Zürich café").tokens
+    assert tokenizer.get_vocab_size() == 100
+
+
+def test_frequent_words_are_one_piece_and_marks_of_masks_stay_whole(tmp_path):
+    tokens = trained(tmp_path / "t").encode("the [MASK] flows €").tokens
+    assert tokens[0] == "[CLS]" and tokens[1] == "the" and tokens[2] == "[MASK]" and tokens[-2:] == ["[UNK]", "[SEP]"]
+
+
+def test_pairs_get_two_segments(tmp_path):
+    encoding = trained(tmp_path / "t").encode("the", "the")
+    assert encoding.tokens == ["[CLS]", "the", "[SEP]", "the", "[SEP]"]
+    assert encoding.type_ids == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["trained", "cased", "accented"])
+def test_transformers_loads_the_folder_to_the_same_ids(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    if kind == "trained":
+        tokenizer = trained(tmp_path / "t")
+    else:
+        source = vocab_folder(tmp_path / "source", ["The", "river", "##s", "é", "e"])
+        if kind == "accented":
+            keep_accents(source)
+        (tmp_path / "t").mkdir()
+        save_tokenizer(folder_tokenizer(str(source)), tmp_path / "t")
+        tokenizer = load_tokenizer(tmp_path / "t")
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "t"))
+    for text in [*TEXTS, "é The RIVERS [MASK] 河", ""]:
+        assert theirs(text)["input_ids"] == tokenizer.encode(text).ids
+    pair = theirs("the river", "rivers")
+    assert pair["token_type_ids"] == tokenizer.encode("the river", "rivers").type_ids
+    assert (theirs.mask_token_id, theirs.pad_token_id) == (4, 0)
+
+
+def test_vocabulary_too_small_for_the_alphabet_is_refused():
+    # a, b, c, ##b, ##c and the 5 special tokens
+    with pytest.raises(UserError, match=r"teacher\.embedded\.vocabulary_size: 9 is too small; .* need 10"):
+        train_tokenizer(["a b c ab ac"], vocabulary_size=9)
+
+
+def test_a_corpus_without_words_is_refused():
+    with pytest.raises(UserError, match="no words"):
+        train_tokenizer(["  ", ""], vocabulary_size=100)
+
+
+def test_truncation_and_padding_of_a_brought_tokenizer_are_removed(tmp_path):
+    tokenizer = trained(tmp_path / "source")
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=8)
+    tokenizer.save(str(tmp_path / "source" / "tokenizer.json"))
+    (tmp_path / "t").mkdir()
+    save_tokenizer(folder_tokenizer(str(tmp_path / "source")), tmp_path / "t")
+    assert len(load_tokenizer(tmp_path / "t").encode("the the the the the the the the").ids) == 10
+    stored = json.loads((tmp_path / "t" / "tokenizer.json").read_text(encoding="utf-8"))
+    assert stored["truncation"] is None and stored["padding"] is None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "config", "expected"),
+    [
+        (["the", "river"], None, ["the", "river"]),  # no capital letter in the vocabulary: lower-casing
+        (["The", "river"], None, ["The", "river"]),
+        (["The", "the", "river"], {"do_lower_case": True}, ["the", "river"]),
+        (["the", "river"], {"do_lower_case": False}, ["[UNK]", "river"]),
+    ],
+)
+def test_a_folder_with_only_a_vocabulary_tells_its_case(tmp_path, pieces, config, expected):
+    source = vocab_folder(tmp_path / "source", pieces)
+    if config:
+        (source / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "t").mkdir()
+    save_tokenizer(folder_tokenizer(str(source)), tmp_path / "t")
+    assert load_tokenizer(tmp_path / "t").encode("The river").tokens == ["[CLS]", *expected, "[SEP]"]
+
+
+def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"teacher\.local\.folder: .*absent is no folder"):
+        save_tokenizer(folder_tokenizer(str(tmp_path / "absent")), tmp_path)
+    with pytest.raises(UserError, match=r"has neither tokenizer\.json nor vocab\.txt"):
+        save_tokenizer(folder_tokenizer(str(tmp_path)), tmp_path)
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / "vocab.txt").write_text("[PAD]\n[UNK]\nthe\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"vocab\.txt lacks \[CLS\], \[SEP\], \[MASK\]"):
+        save_tokenizer(folder_tokenizer(str(tmp_path / "v")), tmp_path)
+    bpe = Tokenizer(BPE())
+    bpe.add_special_tokens(list(SPECIAL_TOKENS))
+    (tmp_path / "b").mkdir()
+    bpe.save(str(tmp_path / "b" / "tokenizer.json"))
+    with pytest.raises(UserError, match="is a BPE; a BERT WordPiece tokenizer is needed"):
+        save_tokenizer(folder_tokenizer(str(tmp_path / "b")), tmp_path)
+
+
+def test_load_tokenizer_names_absent_and_broken_files(tmp_path):
+    with pytest.raises(UserError, match=r"tokenizer\.json: absent; run the stage prepare_tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer\.json: no tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
+def test_the_real_vocabulary_gives_bert_base_ids(tmp_path):
+    save_tokenizer(folder_tokenizer(str(REAL / "bert-base-uncased")), tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    # the ids that are printed everywhere for this sentence
+    assert tokenizer.encode("Hello world").ids == [101, 7592, 2088, 102]
+    assert tokenizer.get_vocab_size() == 30522
+
+
+@pytest.mark.parametrize("config", ["5", "[", '{"do_lower_case": "no"}'])
+def test_a_config_that_says_no_case_is_named(tmp_path, config):
+    folder = vocab_folder(tmp_path / "own", ["paris"])
+    (folder / "tokenizer_config.json").write_text(config)
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: no JSON object whose do_lower_case"):
+        folder_tokenizer(folder)
+
+
+def test_a_vocabulary_with_a_piece_twice_is_refused(tmp_path):
+    folder = vocab_folder(tmp_path / "own", ["paris", "rome", "paris"])
+    with pytest.raises(UserError, match="lists 'paris' twice"):
+        folder_tokenizer(folder)

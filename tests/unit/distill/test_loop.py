@@ -1,0 +1,270 @@
+"""The loop: schedule, determinism, the curve, what stops it; masking and the order of batches."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
+from tinybert.data.encoding import Encoded
+from tinybert.data.sequences import Blocks
+from tinybert.distill.loop import Distiller, Settings, adamw, lr_factor, mixed_precision, total_steps, train
+from tinybert.distill.masking import Masker
+from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.result import training_metrics
+from tinybert.distill.resume import Checkpoint
+from tinybert.distill.sampler import shuffled_batches
+from tinybert.distill.task_training import ExampleBatches
+from tinybert.distill.text_training import BlockBatches
+from tinybert.pipeline.errors import UserError
+
+OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.25)
+MASKER = Masker(0.15, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+
+
+def examples(count=24, seed=0) -> Encoded:
+    """Label 1 where the second token is high: learnable at once."""
+    rng = np.random.default_rng(seed)
+    rows = [np.concatenate([[2], rng.integers(5, 50, rng.integers(2, 9)), [3]]) for _ in range(count)]
+    labels = np.array([int(row[1] > 27) for row in rows])
+    return Encoded(rows, [np.zeros_like(row) for row in rows], labels)
+
+
+def settings(epochs=3, learning_rate=1e-3, max_steps=None, precision="float32"):
+    training = SimpleNamespace(
+        epochs=epochs, max_steps=max_steps, batch_size=8, learning_rate=learning_rate, accumulation_steps=1
+    )
+    return Settings(training, OPTIMIZER, 7, precision)
+
+
+def distill(losses, run_settings, **hooks):
+    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+    torch.manual_seed(3)
+    objective = Objective(Imitation(losses), STUDENT, TEACHER)
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    curve = train(student, objective, batches, run_settings, title="test", teacher=teacher, **hooks)
+    return student, teacher, curve
+
+
+def test_learning_rate_rises_and_falls_as_computed_by_hand():
+    found = [lr_factor(step, 10, 0.2) for step in range(10)]
+    assert found == pytest.approx([1 / 3, 2 / 3, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+
+
+def test_steps_are_all_epochs_or_max_steps():
+    batches = ExampleBatches(examples(20), batch_size=8, seed=0)
+    assert total_steps(batches, settings(epochs=4).training) == 12
+    assert total_steps(batches, settings(epochs=4, max_steps=5).training) == 5
+    assert total_steps(batches, settings(epochs=0).training) == 0
+
+
+def test_training_lowers_every_term_and_logs_a_curve():
+    points = []
+    _, _, curve = distill(
+        {"prediction": 1.0, "hidden": 1.0}, settings(epochs=20, learning_rate=3e-3), on_point=points.append
+    )
+    assert points == curve
+    assert [curve[0]["step"], curve[-1]["step"], curve[-1]["epoch"]] == [1, 60, 19]
+    assert curve[-1]["hidden"] < 0.8 * curve[0]["hidden"]
+    assert curve[0]["total"] == pytest.approx(curve[0]["prediction"] + curve[0]["hidden"], rel=1e-5)
+
+
+def test_same_seed_same_weights_and_the_teacher_is_untouched():
+    losses = {"prediction": 1.0, "attention": 1.0, "hidden": 1.0}
+    (first, teacher, _), (second, _, _) = distill(losses, settings()), distill(losses, settings())
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    fresh = classifier(TEACHER, seed=2)
+    assert all(torch.equal(a, b) for a, b in zip(teacher.parameters(), fresh.parameters(), strict=True))
+    assert not teacher.training
+    assert not first.training
+
+
+def test_no_epochs_leave_the_student_as_it_is():
+    student, _, curve = distill({"hidden": 1.0}, settings(epochs=0))
+    assert curve == []
+    assert all(torch.equal(a, b) for a, b in zip(student.parameters(), classifier(seed=1).parameters(), strict=True))
+    assert training_metrics(student, curve) == {"parameters": student.parameter_count, "steps": 0, "loss": {}}
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_term():
+    with pytest.raises(UserError, match=r"step 1 of 9: the hidden loss is (nan|inf)"):
+        student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+        torch.nn.init.constant_(teacher.bert.encoder.layer[3].output.LayerNorm.weight, float("inf"))
+        objective = Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
+        batches = ExampleBatches(examples(), batch_size=8, seed=7)
+        train(student, objective, batches, settings(), title="test", teacher=teacher)
+
+
+def test_only_matrices_are_decayed():
+    student, objective = masked_lm(), Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
+    decayed, plain = adamw(Distiller(student, objective), settings()).param_groups
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
+    names = {id(parameter): name for name, parameter in Distiller(student, objective).named_parameters()}
+    kept = {names[id(parameter)] for parameter in plain["params"]}
+    assert {"objective.projections.hidden.weight", "student.bert.embeddings.word_embeddings.weight"} <= set(
+        names.values()
+    ) - kept
+    assert kept == {name for name in names.values() if name.endswith(".bias") or "LayerNorm" in name}
+
+
+def test_a_learnable_map_has_its_own_learning_rate():
+    imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.5)
+    *others, of_map = adamw(Distiller(masked_lm(), Objective(imitation, STUDENT, TEACHER)), settings()).param_groups
+    assert [group["peak_lr"] for group in (*others, of_map)] == [1e-3, 1e-3, 0.5]
+    assert [tuple(parameter.shape) for parameter in of_map["params"]] == [(2,), (2,)]
+    assert of_map["weight_decay"] == 0.0
+
+
+def test_the_weights_of_a_learnable_map_move_and_are_logged():
+    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+    imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.1)
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    objective = Objective(imitation, STUDENT, TEACHER)
+    curve = train(student, objective, batches, settings(), title="test", teacher=teacher)
+    names = ["map_1_1", "map_1_2", "map_2_3", "map_2_4"]
+    assert [name for name in curve[0] if name.startswith("map_")] == names
+    assert curve[0]["map_1_1"] != curve[-1]["map_1_1"]
+    assert curve[-1]["map_1_1"] + curve[-1]["map_1_2"] == pytest.approx(1.0)
+    assert training_metrics(student, curve)["layer_map"] == {name: curve[-1][name] for name in names}
+
+
+def test_without_losses_nothing_is_trained():
+    student = classifier(seed=1)
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    assert train(student, Objective(Imitation({}), STUDENT), batches, settings(), title="test") == []
+    assert all(torch.equal(a, b) for a, b in zip(student.parameters(), classifier(seed=1).parameters(), strict=True))
+
+
+def test_unknown_hardware_support_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert mixed_precision("float32") == "no"
+    with pytest.raises(UserError, match="precision: bfloat16 is not supported"):
+        mixed_precision("bfloat16")
+
+
+def test_every_epoch_has_each_example_once_in_an_order_of_its_own():
+    batches = ExampleBatches(examples(20), batch_size=8, seed=0)
+    orders = []
+    for epoch in (0, 1, 0):
+        parts = [(part.input_ids, part.mask) for part in batches.epoch(epoch)]
+        orders.append([tuple(ids[row][mask[row]].tolist()) for ids, mask in parts for row in range(len(ids))])
+    assert sorted(orders[0]) == sorted(tuple(row.tolist()) for row in examples(20).input_ids)
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def test_masking_follows_its_shares():
+    rng = np.random.default_rng(0)
+    original = rng.integers(5, 50, (400, 100))
+    original[:, 0], original[:, -20:] = 2, 0
+    ids = original.copy()
+    positions, labels = MASKER(ids, rng)
+    flat, before = ids.reshape(-1), original.reshape(-1)
+    assert np.array_equal(labels, before[positions])
+    assert labels.min() >= 5  # specials and padding never
+    untouched = np.setdiff1d(np.arange(flat.size), positions)
+    assert np.array_equal(flat[untouched], before[untouched])
+    assert len(positions) / (400 * 79) == pytest.approx(0.15, abs=0.006)
+    assert (flat[positions] == 4).mean() == pytest.approx(0.8 + 0.1 / 50, abs=0.02)
+    assert (flat[positions] == labels).mean() == pytest.approx(0.1 + 0.1 / 50, abs=0.02)
+
+
+def test_at_least_one_token_is_always_predicted():
+    positions, _ = MASKER(np.array([[2, 9, 3]]), np.random.default_rng(1))
+    assert positions.tolist() == [1]
+
+
+def test_blocks_are_masked_anew_each_epoch_and_the_same_for_the_same_seed():
+    rows = [row for row in examples(20).input_ids]
+    offsets = np.array([0, *itertools.accumulate(map(len, rows))])
+    blocks = Blocks(np.concatenate(rows), offsets)
+    masked = BlockBatches(blocks, MASKER, batch_size=20, seed=0)
+    first, again, second = (next(iter(masked.epoch(epoch))) for epoch in (0, 0, 1))
+    assert torch.equal(first.input_ids, again.input_ids)
+    assert torch.equal(first.positions, again.positions)
+    assert not torch.equal(first.input_ids, second.input_ids)
+    plain = next(iter(BlockBatches(blocks, None, batch_size=20, seed=0).epoch(0)))
+    assert plain.labels is None
+    assert plain.input_ids.sum() == sum(map(sum, rows))
+
+
+def test_batches_hold_all_rows_once_in_an_order_of_seed_and_epoch_alone():
+    def order(seed, epoch):
+        return np.concatenate(shuffled_batches(3000, batch_size=16, seed=seed, epoch=epoch))
+
+    batches = shuffled_batches(3000, batch_size=16, seed=1, epoch=0)
+    assert [len(batch) for batch in batches] == [16] * 187 + [3000 % 16]
+    assert sorted(order(1, 0)) == list(range(3000))
+    assert np.array_equal(order(1, 0), order(1, 0))
+    assert not np.array_equal(order(1, 0), order(1, 1))
+    assert not np.array_equal(order(1, 0), order(2, 0))
+    assert abs(np.corrcoef(order(1, 0)[:-1], order(1, 0)[1:])[0, 1]) < 0.1
+
+
+def test_rows_longer_than_the_models_positions_are_refused_before_training():
+    rows = [np.arange(5, 45)]  # 40 tokens, 32 positions
+    long = Encoded(rows, [np.zeros_like(row) for row in rows], np.array([0]))
+    objective = Objective(Imitation({"hard": 1.0}), STUDENT)
+    with pytest.raises(UserError, match="max_length_tokens: a row has 40 tokens, but the model only 32 positions"):
+        train(classifier(), objective, ExampleBatches(long, batch_size=8, seed=0), settings(), title="test")
+
+
+def spoil(student, *, step: int, value: float) -> None:
+    """Makes the student's hidden states `value` in the forward pass of `step`, from 1."""
+    passes = itertools.count(1)
+
+    def hook(module, inputs, output):
+        return output * value if next(passes) == step else output
+
+    student.bert.encoder.layer[-1].output.register_forward_hook(hook)
+
+
+def faulty(*, step: int, value=float("nan"), checkpoint=None, epochs=70):
+    """210 steps, a point every fourth, one of them spoilt."""
+    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+    spoil(student, step=step, value=value)
+    objective = Objective(Imitation({"prediction": 1.0, "hidden": 1.0}), STUDENT, TEACHER)
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    train(student, objective, batches, settings(epochs), title="test", teacher=teacher, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("step", [4, 5, 6, 8, 210])
+def test_the_very_step_of_a_fault_is_named(step):
+    with pytest.raises(UserError, match=rf"^step {step} of 210: the hidden loss is nan; .* \(no checkpoint is kept\)$"):
+        faulty(step=step)
+
+
+def test_a_term_that_is_infinite_is_told_from_the_total():
+    with pytest.raises(UserError, match="step 6 of 210: the hidden loss is inf; lower learning_rate or its λ"):
+        faulty(step=6, value=1e30)  # whose square float32 does not hold
+
+
+def test_a_gradient_that_is_not_finite_is_refused_though_the_losses_are():
+    student, steps = classifier(seed=1), itertools.count(1)
+    student.classifier.weight.register_hook(lambda gradient: gradient * (float("inf") if next(steps) == 6 else 1.0))
+    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    with pytest.raises(UserError, match=r"step 6 of 210: the gradient is (nan|inf); lower learning_rate, or set"):
+        train(student, Objective(Imitation({"hard": 1.0}), STUDENT), batches, settings(70), title="test")
+
+
+def test_a_fault_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+    checkpoint = Checkpoint(tmp_path, lambda: "run")
+    with pytest.raises(UserError, match=rf"step 6 .* \(last good checkpoint: step 5, {tmp_path}/run\.safetensors\)"):
+        faulty(step=6, checkpoint=checkpoint)
+    tensors, facts = checkpoint.load()
+    assert facts["step"] == 5
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+    again = Checkpoint(tmp_path, lambda: "run")
+    again._lock = checkpoint._lock  # as after the end of the first
+    with pytest.raises(UserError, match=r"step 7 of 210: .* \(last good checkpoint: step 6, "):
+        faulty(step=2, checkpoint=again)  # the second step after the fifth
+
+
+def test_a_fault_before_the_first_checkpoint_says_so(tmp_path):
+    with pytest.raises(UserError, match=r"step 2 of 210: .* \(no checkpoint yet\)"):
+        faulty(step=2, checkpoint=Checkpoint(tmp_path, lambda: "run"))
+    assert list(tmp_path.iterdir()) == []

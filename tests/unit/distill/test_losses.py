@@ -1,0 +1,180 @@
+"""Each loss against hand-set numbers or NumPy float64, and against padding."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tinybert.distill import losses
+
+
+def softmax(values):
+    exponentials = np.exp(values - values.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def test_hard_is_the_mean_negative_log_probability():
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]))
+    expected = -(math.log(0.25) + math.log(0.8)) / 2
+    assert losses.hard(logits, torch.tensor([1, 2])).item() == pytest.approx(expected)
+
+
+def test_hard_is_the_squared_error_for_one_output():
+    assert losses.hard(torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 1.0])).item() == pytest.approx((1 + 9) / 2)
+
+
+def test_prediction_is_kl_by_hand():
+    teacher, student = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.5, 0.5]]).log()
+    expected = 0.8 * math.log(0.8 / 0.5) + 0.2 * math.log(0.2 / 0.5)
+    assert losses.prediction(student, teacher, temperature=1.0).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0, 10.0])
+def test_prediction_matches_numpy_at_any_temperature(temperature):
+    rng = np.random.default_rng(0)
+    student, teacher = rng.normal(size=(5, 7)), rng.normal(size=(5, 7))
+    p, q = softmax(teacher / temperature), softmax(student / temperature)
+    expected = temperature**2 * (p * (np.log(p) - np.log(q))).sum(-1).mean()
+    found = losses.prediction(torch.tensor(student), torch.tensor(teacher), temperature=temperature)
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_prediction_has_the_gradient_of_the_soft_cross_entropy():
+    rng = np.random.default_rng(1)
+    student, teacher = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
+    leaf = torch.tensor(student, requires_grad=True)
+    losses.prediction(leaf, torch.tensor(teacher), temperature=1.0).backward()
+    assert leaf.grad.numpy() == pytest.approx((softmax(student) - softmax(teacher)) / 4)
+
+
+def test_prediction_of_a_regression_is_the_squared_difference():
+    found = losses.prediction(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [2.5]]), temperature=1.0)
+    assert found.item() == pytest.approx((4 + 0.25) / 2)
+
+
+def test_attention_by_hand_ignores_padding():
+    mask = torch.tensor([[True, True, False]])
+    student, teacher = torch.zeros(1, 2, 3, 3), torch.full((1, 2, 3, 3), 99.0)
+    teacher[0, 0, :2, :2] = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    teacher[0, 1, :2, :2] = 0.0
+    assert losses.attention(student, teacher, mask).item() == pytest.approx((1 + 4 + 9 + 16) / 8)
+
+
+def test_hidden_by_hand():
+    student, teacher = torch.zeros(3, 2), torch.tensor([[1.0, 2.0], [0.0, 1.0], [2.0, 0.0]])
+    assert losses.hidden(student, teacher).item() == pytest.approx((1 + 4 + 0 + 1 + 4 + 0) / 6)
+
+
+def padded(tensor, dims):
+    """`tensor` at twice its length along `dims`, what is added being large nonsense."""
+    for dim in dims:
+        tensor = torch.cat([tensor, torch.full_like(tensor, 1e3)], dim)
+    return tensor
+
+
+def test_logits_are_summed_over_classes_and_averaged_over_rows():
+    student, teacher = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[3.0, 1.0], [0.5, 0.0]])
+    assert losses.logits(student, teacher).item() == pytest.approx((4 + 1 + 0.25) / 2)
+
+
+def test_attention_kl_by_hand_ignores_padding():
+    mask = torch.tensor([[True, True, False]])
+    student, teacher = torch.full((1, 1, 3, 3), 7.0), torch.full((1, 1, 3, 3), 99.0)
+    student[0, 0, :2, :2] = 0.0  # (.5, .5) in both rows
+    teacher[0, 0, :2, :2] = torch.tensor([[math.log(3.0), 0.0], [0.0, 0.0]])  # (.75, .25) and (.5, .5)
+    expected = (0.75 * math.log(1.5) + 0.25 * math.log(0.5) + 0.0) / 2
+    assert losses.attention_kl(student, teacher, mask).item() == pytest.approx(expected)
+
+
+def test_cosine_by_hand_reads_directions_alone():
+    student, teacher = torch.tensor([[1.0, 0.0], [3.0, 3.0]]), torch.tensor([[0.0, 2.0], [1.0, 1.0]])
+    assert losses.cosine(student, teacher).item() == pytest.approx((1.0 + 0.0) / 2)
+
+
+def test_cls_by_hand_reads_directions_alone():
+    student, teacher = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[10.0, 0.0], [0.0, 5.0]])
+    assert losses.cls(student, teacher).item() == pytest.approx(((0.6 - 1) ** 2 + 0.8**2 + 0) / 2)
+
+
+def test_relations_in_numpy_between_models_of_other_widths():
+    """Relation heads are cut from the whole width, so that 6 and 8 dimensions compare in 2 heads."""
+    rng = np.random.default_rng(0)
+    shapes = {"student": (2, 4, 6), "teacher": (2, 4, 8)}
+    parts = {role: (rng.normal(size=shape), rng.normal(size=shape)) for role, shape in shapes.items()}
+    lengths = [4, 3]
+    expected = 0.0
+    for row, length in enumerate(lengths):
+        for head in range(2):
+            rows = {}
+            for role, (left, right) in parts.items():
+                width = left.shape[-1] // 2
+                columns = slice(head * width, (head + 1) * width)
+                scores = left[row, :length, columns] @ right[row, :length, columns].T / np.sqrt(width)
+                rows[role] = softmax(scores)
+            expected += (rows["teacher"] * np.log(rows["teacher"] / rows["student"])).sum()
+    mask = torch.arange(4) < torch.tensor(lengths)[:, None]
+    tensors = {role: tuple(map(torch.tensor, pair)) for role, pair in parts.items()}
+    scores = [losses.relation_scores(*tensors[role], heads=2) for role in ("student", "teacher")]
+    found = losses.attention_kl(*scores, mask)
+    assert found.item() == pytest.approx(expected / (2 * sum(lengths)), rel=1e-12)
+
+
+def relation(student, teacher, mask):
+    scores = (losses.relation_scores(part, part, heads=2) for part in (student, teacher))
+    return losses.attention_kl(*scores, mask)
+
+
+def test_twice_the_padding_changes_no_loss():
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator)  # noqa: E731
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    wide = torch.cat([mask, torch.zeros_like(mask)], 1)
+    scores, states = (draw(2, 4, 5, 5), draw(2, 4, 5, 5)), (draw(2, 5, 6), draw(2, 5, 6))
+    cases = [(losses.attention, scores, (2, 3)), (losses.attention_kl, scores, (2, 3)), (relation, states, (1,))]
+    for loss, pair, dims in cases:
+        narrow = loss(*pair, mask)
+        assert abs(narrow - loss(*(padded(part, dims) for part in pair), wide)) < 1e-10
+        assert narrow > 0.1
+
+
+def test_distances_to_oneself_are_zero():
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    scores, states, logits = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 8), torch.randn(6, 9)
+    assert losses.attention(scores, scores, mask) == 0
+    assert losses.attention_kl(scores, scores, mask) == 0
+    assert losses.hidden(logits, logits) == 0
+    assert losses.cls(logits, logits) == 0
+    assert losses.logits(logits, logits) == 0
+    assert relation(states, states, mask) == 0
+    assert losses.cosine(logits, logits).abs() < 1e-6
+    assert losses.prediction(logits, logits, temperature=2.0).abs() < 1e-6
+
+
+def test_no_predicted_token_is_no_loss():
+    """A process may get rows without one."""
+    nothing, labels = torch.zeros(0, 9, requires_grad=True), torch.zeros(0, dtype=torch.int64)
+    for loss in (losses.hard(nothing, labels), losses.prediction(nothing, nothing.detach(), temperature=2.0)):
+        assert loss.item() == 0.0
+        loss.backward()
+
+
+def test_half_precision_inputs_are_summed_in_float32():
+    mask = torch.ones(4, 64, dtype=torch.bool)
+    student = torch.full((4, 12, 64, 64), 0.1, dtype=torch.bfloat16)
+    teacher = torch.zeros_like(student)
+    expected = float(student[0, 0, 0, 0]) ** 2
+    assert losses.attention(student, teacher, mask).item() == pytest.approx(expected, rel=1e-5)
+    assert losses.hidden(student[0, 0], teacher[0, 0]).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_half_precision_logits_are_compared_in_float32_under_autocast():
+    generator = torch.Generator().manual_seed(0)
+    student, teacher = (torch.randn(64, 5000, generator=generator).bfloat16() for _ in range(2))
+    labels = torch.arange(64)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = losses.prediction(student, teacher, temperature=2.0), losses.hard(student, labels)
+    p, q = (softmax(part.double().numpy() / 2) for part in (teacher, student))
+    assert found[0].item() == pytest.approx(4 * (p * np.log(p / q)).sum(-1).mean(), rel=1e-4)
+    expected = -np.log(softmax(student.double().numpy())[np.arange(64), np.arange(64)]).mean()
+    assert found[1].item() == pytest.approx(expected, rel=1e-4)

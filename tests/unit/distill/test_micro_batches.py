@@ -1,0 +1,82 @@
+"""A batch in parts teaches what the whole batch teaches: over passes, over processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.builders import batch
+from tests.support.small_distillation import distil
+from tinybert.distill.micro_batches import parts
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def masked_batch():
+    """Five rows of 7, 4, 5, 3 and 6 tokens with predictions in three of them."""
+    positions = torch.tensor([1, 3, 8, 29])  # rows 0, 0, 1 and 4 of width 7
+    return batch((7, 4, 5, 3, 6), positions=positions, labels=torch.tensor([11, 12, 13, 14]))
+
+
+def test_rows_keep_their_tokens_labels_and_positions():
+    whole = masked_batch()
+    chosen = whole.rows(torch.tensor([1, 4]))
+    assert chosen.input_ids.shape == (2, 6)
+    assert torch.equal(chosen.input_ids[1], whole.input_ids[4, :6])
+    assert chosen.mask.sum(1).tolist() == [4, 6]
+    assert chosen.labels.tolist() == [13, 14]
+    assert chosen.positions.tolist() == [1, 6 + 1]
+    found, expected = chosen.input_ids.flatten()[chosen.positions], whole.input_ids.flatten()[whole.positions[2:]]
+    assert torch.equal(found, expected)
+
+
+def test_every_row_is_in_one_part_and_shares_sum_to_one():
+    whole = masked_batch()
+    dealt = [part for process in range(2) for part in parts(whole, processes=2, process=process, passes=2)]
+    rows = sorted(tuple(ids[mask].tolist()) for part in dealt for ids, mask in zip(*real(part.batch), strict=True))
+    assert rows == sorted(tuple(ids[mask].tolist()) for ids, mask in zip(*real(whole), strict=True))
+    for unit, count in {"rows": 5, "predictions": 4, "tokens": 25, "pairs": 49 + 16 + 25 + 9 + 36}.items():
+        assert whole.counts()[unit] == count
+        assert sum(part.shares[unit] for part in dealt) == pytest.approx(1.0)
+
+
+def real(example):
+    return example.input_ids, example.mask
+
+
+def test_a_process_without_rows_takes_part_with_a_share_of_nothing():
+    dealt = [parts(batch((3, 4), 4), processes=2, process=process, passes=2) for process in range(2)]
+    assert [[part.shares["tokens"] for part in mine] for mine in dealt] == [[3 / 7, 0.0], [4 / 7, 0.0]]
+    assert len(dealt[1][1].batch.input_ids) == 1
+
+
+def test_accumulated_passes_give_the_curve_of_whole_batches():
+    _, whole = distil(steps=20, dropout=0.0)
+    _, accumulated = distil(steps=20, dropout=0.0, passes=3)
+    for ours, theirs in zip(accumulated, whole, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def test_two_processes_give_the_curve_of_one(tmp_path):
+    """Under accelerate launch, on gloo: the same global batches, losses normalised over them.
+
+    --multi_gpu is Accelerate's way to start a process group; the environment keeps it on the CPU.
+    """
+    command = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    found = subprocess.run(
+        [sys.executable, "-m", *command, "-m", "tests.support.small_distillation", str(tmp_path), "--steps", "50"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr[-3000:]
+    _, alone = distil(steps=50, dropout=0.0)
+    assert json.loads((tmp_path / "processes.json").read_text()) == 2
+    together = json.loads((tmp_path / "curve.json").read_text())
+    assert len(together) == 50
+    for ours, theirs in zip(together, alone, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)

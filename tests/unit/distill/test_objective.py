@@ -1,0 +1,294 @@
+"""The weighted sum: what it asks for, what it adds up, where gradients go, what it refuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
+from tests.support.dependencies import ROOT
+from tinybert.config.compatibility import RELATION_LOSSES
+from tinybert.config.load import check_params
+from tinybert.distill.objective import UNITS, Imitation, Objective
+from tinybert.models.outputs import Wanted
+from tinybert.pipeline.errors import UserError
+
+ALL = {"hard": 1.0, "prediction": 2.0, "attention": 0.5, "hidden": 3.0, "embedding": 0.25}
+OTHERS = {"logits": 0.1, "attention_kl": 1.0, "cosine": 1.0, "cls": 2.0} | dict.fromkeys(RELATION_LOSSES, 1.0)
+EVERYTHING = Imitation(ALL | OTHERS, temperature=2.0, relation_heads=3)
+
+
+def default_tree():
+    return YAML(typ="safe").load(ROOT / "params.yaml")
+
+
+def masked_batch():
+    return batch(positions=torch.tensor([1, 8, 15]), labels=torch.tensor([9, 10, 11]))
+
+
+def run(objective, student, teacher, example):
+    with torch.no_grad():
+        answers = teacher(example, objective.teacher_wants)
+    return objective(student(example, objective.student_wants), answers, example)
+
+
+def test_asks_only_for_what_its_losses_read():
+    hard = Objective(Imitation({"hard": 1.0}), STUDENT)
+    assert hard.student_wants == Wanted()
+    assert hard.teacher_wants == Wanted(logits=False)
+    top = Objective(Imitation({"value_relation": 1.0, "cosine": 1.0}, relation_heads=3), STUDENT, TEACHER)
+    assert top.student_wants == Wanted(frozenset({2}), qkv=frozenset({2}), logits=False)
+    assert top.teacher_wants == Wanted(frozenset({4}), qkv=frozenset({4}), logits=False)
+    patient = Objective(Imitation({"cls": 1.0}), STUDENT, TEACHER)
+    assert patient.teacher_wants == Wanted(frozenset({2}), logits=False)  # all student layers but the last
+    layers = Objective(Imitation({"attention": 1.0, "hidden": 1.0}, layer_map=(1, 3)), STUDENT, TEACHER)
+    assert layers.student_wants == Wanted(frozenset({1, 2}), frozenset({1, 2}), logits=False)
+    assert layers.teacher_wants == Wanted(frozenset({1, 3}), frozenset({1, 3}), logits=False)
+    answers = Objective(Imitation({"prediction": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    assert answers.teacher_wants == Wanted(frozenset({0}), frozenset(), logits=True)
+
+
+def test_total_is_the_weighted_sum_of_terms():
+    objective = Objective(Imitation(ALL, temperature=2.0), STUDENT, TEACHER)
+    terms = run(objective, masked_lm(), masked_lm(TEACHER, seed=1), masked_batch())
+    assert list(terms) == list(ALL)
+    expected = sum(ALL[name] * value.item() for name, value in terms.items())
+    assert objective.total(terms).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_layer_terms_are_sums_over_student_layers_in_numpy():
+    objective = Objective(Imitation({"attention": 1.0, "hidden": 1.0}, layer_map=(2, 4)), STUDENT, TEACHER).double()
+    student, teacher = masked_lm().double(), masked_lm(TEACHER, seed=1).double()
+    example = batch()
+    terms = run(objective, student, teacher, example)
+    s, t = student(example, objective.student_wants), teacher(example, objective.teacher_wants)
+    project = objective.projections["hidden"].weight.detach().numpy().T
+    real = [np.flatnonzero(row) for row in example.mask.numpy()]
+    hidden = attention = 0.0
+    for ours, theirs in ((1, 2), (2, 4)):
+        difference = s.hidden[ours].detach().numpy() @ project - t.hidden[theirs].detach().numpy()
+        hidden += (difference**2).mean()
+        difference = (s.scores[ours] - t.scores[theirs]).detach().numpy()
+        pairs = [difference[row][:, tokens][:, :, tokens].ravel() for row, tokens in enumerate(real)]
+        attention += (np.concatenate(pairs) ** 2).mean()
+    assert terms["hidden"].item() == pytest.approx(hidden, rel=1e-10)
+    assert terms["attention"].item() == pytest.approx(attention, rel=1e-10)
+
+
+@pytest.mark.parametrize("projection", ["shared", "per_layer"])
+def test_gradients_reach_student_projections_and_map_and_never_the_teacher(projection):
+    imitation = replace(EVERYTHING, projection=projection, layer_map="learnable", map_learning_rate=0.1)
+    objective = Objective(imitation, STUDENT, TEACHER)
+    student, teacher = masked_lm(), masked_lm(TEACHER, seed=1)
+    objective.total(run(objective, student, teacher, masked_batch())).backward()
+    assert set(objective.projections) == {"embedding"} | (
+        {"hidden"} if projection == "shared" else {"hidden_1", "hidden_2"}
+    )
+    assert all(part.grad.abs().sum() > 0 for part in objective.parameters())
+    assert all(part.grad is not None for name, part in student.named_parameters() if "pooler" not in name)
+    assert all(part.grad is None for part in teacher.parameters())
+
+
+def test_the_whole_sum_is_invariant_to_padding():
+    assert set(EVERYTHING.weights) == set(UNITS)
+    objective = Objective(EVERYTHING, STUDENT, TEACHER).double()
+    student, teacher = masked_lm().double(), masked_lm(TEACHER, seed=1).double()
+    narrow = masked_batch()
+    wide = replace(batch(width=14), positions=torch.tensor([1, 15, 29]), labels=narrow.labels)
+    for name, value in run(objective, student, teacher, narrow).items():
+        assert abs(value - run(objective, student, teacher, wide)[name]) < 1e-10, name
+
+
+def test_a_student_that_is_the_teacher_has_no_distance():
+    weights = {name: 1.0 for name in EVERYTHING.weights if name != "hard"}
+    objective = Objective(Imitation(weights, relation_heads=3), TEACHER, TEACHER)
+    terms = run(objective, masked_lm(TEACHER), masked_lm(TEACHER), masked_batch())
+    assert not objective.projections
+    assert all(abs(value) < 1e-6 for value in terms.values())
+
+
+def test_classifiers_are_compared_the_same_way():
+    objective = Objective(Imitation({"hidden": 1.0, "prediction": 1.0}), STUDENT, TEACHER)
+    terms = run(objective, classifier(), classifier(TEACHER, seed=1), batch())
+    assert all(value > 0 for value in terms.values())
+
+
+def test_projections_are_kept_between_stages(tmp_path):
+    first = Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
+    first.save(tmp_path)
+    second = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    new = second.projections["embedding"].weight.clone()
+    second.load(tmp_path)
+    assert torch.equal(second.projections["hidden"].weight, first.projections["hidden"].weight)
+    assert torch.equal(second.projections["embedding"].weight, new)
+
+
+def test_recipe_of_a_stage_drops_what_is_off():
+    tree = check_params(default_tree())
+    assert Imitation.of(tree, "lazy", "general") == Imitation({"hard": 1.0}, seed=42)
+    assert Imitation.of(tree, "pkd_skip", "general") == Imitation({})
+
+
+def test_alpha_trades_hidden_for_attention():
+    """2α·hidden + 2(1 − α)·attention, by hand for α = .25; a loss that it switches off is not computed."""
+    changed = default_tree()
+    changed["students"]["tinybert4"]["general"] = {"losses": {"attention": 1.0, "hidden": 3.0}, "alpha": 0.25}
+    assert Imitation.of(check_params(changed), "tinybert4", "general").weights == {"attention": 1.5, "hidden": 1.5}
+    changed["students"]["tinybert4"]["general"]["alpha"] = 1.0
+    assert Imitation.of(check_params(changed), "tinybert4", "general").weights == {"hidden": 6.0}
+
+
+def test_a_learnable_map_takes_its_settings_from_the_recipe():
+    changed = default_tree()
+    changed["students"]["tinybert4"]["layer_map"] = {"learnable": {"learning_rate": 0.01, "start": "last"}}
+    found = Imitation.of(check_params(changed), "tinybert4", "general")
+    assert (found.layer_map, found.map_start, found.map_learning_rate) == ("learnable", "last", 0.01)
+
+
+def test_a_stage_may_have_a_layer_map_of_its_own():
+    changed = default_tree()
+    student = changed["students"]["tinybert4"]
+    student["layer_map"] = {"learnable": {"learning_rate": 0.01, "start": "last"}}
+    student["general"]["layer_map"] = [2, 3]
+    student["intermediate"]["layer_map"] = {"learnable": {"learning_rate": 0.2, "start": "equal"}}
+    params = check_params(changed)
+    general, intermediate = (Imitation.of(params, "tinybert4", stage) for stage in ("general", "intermediate"))
+    assert (general.layer_map, general.map_learning_rate) == ((2, 3), None)
+    assert (intermediate.layer_map, intermediate.map_start) == ("learnable", "equal")
+    assert intermediate.map_learning_rate == 0.2
+
+
+@pytest.mark.parametrize(
+    ("student", "losses", "layer_map", "named"),
+    [
+        (replace(STUDENT, vocab_size=60), {"prediction": 1.0}, "uniform", "60 word pieces, the teacher 50"),
+        (replace(STUDENT, num_attention_heads=4), {"attention": 1.0}, "uniform", "4 heads, the teacher 3"),
+        (STUDENT, {"hidden": 1.0}, (1, 5), "5 is beyond the teacher's layers; choose from 1 to 4"),
+        (replace(STUDENT, num_hidden_layers=6), {"hidden": 1.0}, "uniform", "6 student layers to 4 teacher"),
+    ],
+)
+def test_unfit_pairs_are_refused_before_training(student, losses, layer_map, named):
+    with pytest.raises(UserError, match=named):
+        Objective(Imitation(losses, layer_map=layer_map), student, TEACHER)
+
+
+def test_a_random_map_asks_for_the_layers_it_drew_and_for_no_others():
+    objective = Objective(Imitation({"attention": 1.0, "hidden": 1.0}, layer_map="random"), STUDENT, TEACHER)
+    seen = set()
+    for step in range(20):
+        objective.begin_step(step)
+        wanted = objective.teacher_wants
+        assert wanted.hidden == wanted.scores
+        seen.add(tuple(sorted(wanted.hidden)))
+        run(objective, masked_lm(), masked_lm(TEACHER), batch())
+    assert seen == {(1, 3), (1, 4), (2, 3), (2, 4)}
+
+
+def test_mean_map_imitates_the_mean_of_each_block():
+    objective = Objective(Imitation({"attention": 1.0}, layer_map="mean"), STUDENT, TEACHER)
+    student, teacher, example = masked_lm(), masked_lm(TEACHER, seed=1), batch()
+    s, t = student(example, objective.student_wants), teacher(example, objective.teacher_wants)
+    pairs = (example.mask[:, :, None] & example.mask[:, None, :])[:, None].expand(-1, 3, -1, -1).numpy()
+    expected = 0.0
+    for ours, (first, second) in ((1, (1, 2)), (2, (3, 4))):
+        target = (t.scores[first] + t.scores[second]).detach().numpy() / 2
+        expected += ((s.scores[ours].detach().numpy() - target)[pairs] ** 2).mean()
+    assert objective(s, t, example)["attention"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_cls_reads_the_first_token_of_all_layers_but_the_last_in_numpy():
+    student_config = replace(TEACHER, num_hidden_layers=3)
+    objective = Objective(Imitation({"cls": 1.0}, layer_map=(1, 3, 4)), student_config, TEACHER)
+    student, teacher, example = masked_lm(student_config, seed=2), masked_lm(TEACHER, seed=1), batch()
+    s, t = student(example, objective.student_wants), teacher(example, objective.teacher_wants)
+    expected = 0.0
+    for ours, theirs in ((1, 1), (2, 3)):
+        # rows of 7, 4 and 5 tokens
+        a, b = (part[[0, 7, 11]].detach().double().numpy() for part in (s.hidden[ours], t.hidden[theirs]))
+        a, b = a / np.linalg.norm(a, axis=1, keepdims=True), b / np.linalg.norm(b, axis=1, keepdims=True)
+        expected += ((a - b) ** 2).sum(1).mean()
+    assert objective(s, t, example)["cls"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_relations_compare_models_of_unequal_heads():
+    student_config = replace(STUDENT, num_attention_heads=2)
+    imitation = Imitation({"query_key_relation": 1.0, "value_relation": 1.0}, relation_heads=6)
+    objective = Objective(imitation, student_config, TEACHER)
+    terms = run(objective, masked_lm(student_config), masked_lm(TEACHER, seed=1), batch())
+    assert all(value > 1e-6 for value in terms.values())
+    with pytest.raises(UserError, match="width 12 is no multiple of relation_heads 5"):
+        Objective(replace(imitation, relation_heads=5), student_config, TEACHER)
+
+
+def test_projections_start_from_a_given_matrix():
+    objective = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    matrix = torch.randn(24, 12)
+    objective.start_projections(matrix)
+    assert all(torch.equal(part.weight, matrix) for part in objective.projections.values())
+
+
+@pytest.mark.parametrize(
+    ("projection", "places"), [("per_layer", {"embedding": 0, "hidden_1": 1, "hidden_2": 2}),
+                               ("shared", {"embedding": 0, "hidden": 2})]
+)  # fmt: skip
+def test_projections_start_from_a_matrix_a_layer(projection, places):
+    objective = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}, projection=projection), STUDENT, TEACHER)
+    matrices = torch.randn(3, 24, 12)
+    objective.start_projections(matrices)
+    assert objective.projections.keys() == places.keys()
+    assert all(torch.equal(part.weight, matrices[places[name]]) for name, part in objective.projections.items())
+
+
+def test_what_a_stage_does_not_use_is_kept_for_the_next(tmp_path):
+    matrix = torch.randn(24, 12)
+    started = Objective(Imitation({}), STUDENT)
+    started.start_projections(matrix)
+    started.save(tmp_path)
+    between = Objective(Imitation({"prediction": 1.0}), STUDENT, TEACHER)
+    between.load(tmp_path)
+    between.save(tmp_path)
+    last = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    last.load(tmp_path)
+    assert all(torch.equal(part.weight, matrix) for part in last.projections.values())
+
+
+def test_damaged_projections_are_named(tmp_path):
+    Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER).save(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=f"{path.name}: no whole safetensors file"):
+        Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER).load(tmp_path)
+
+
+def test_relations_do_not_change_when_a_teacher_layer_is_turned():
+    """Under a map over blocks too: relations of each layer are mixed, not queries of layers with other axes."""
+    turn = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
+    imitation = Imitation({"query_key_relation": 1.0}, layer_map="mean", relation_heads=3)
+    student, teacher, example = masked_lm().double(), masked_lm(TEACHER, seed=1).double(), batch()
+    before = run(Objective(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
+    attention = teacher.bert.encoder.layer[2].attention.self
+    with torch.no_grad():
+        for part in (attention.query, attention.key):
+            part.weight.copy_((turn @ part.weight.view(3, 8, 24)).reshape(24, 24))
+            part.bias.copy_((part.bias.view(3, 8) @ turn.T).flatten())
+    after = run(Objective(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
+    assert after.item() == pytest.approx(before.item(), rel=1e-9)
+
+
+def test_a_stages_own_learnable_map_starts_anew_and_a_students_goes_on(tmp_path):
+    def objective(**settings):
+        imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=1e-3, **settings)
+        return Objective(imitation, STUDENT, TEACHER)
+
+    before = objective()
+    with torch.no_grad():
+        before.map.theta[0].copy_(torch.tensor([0.5, -0.5]))
+    before.save(tmp_path)
+    goes_on, starts_anew = objective(), objective(map_start="last", map_is_new=True)
+    goes_on.load(tmp_path)
+    starts_anew.load(tmp_path)
+    assert goes_on.map.theta[0].tolist() == [0.5, -0.5]
+    assert starts_anew.map.theta[0].tolist() == [-1.0, 1.0]
+    assert torch.equal(starts_anew.projections["hidden"].weight, before.projections["hidden"].weight)

@@ -1,0 +1,150 @@
+"""A killed training goes on where it was, to the same weights bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from tests.support.small_distillation import distil
+from tinybert.distill.resume import Checkpoint
+from tinybert.pipeline.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 60
+
+
+@pytest.fixture
+def always_due(monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+
+
+def start(folder: Path, *options: str, pause: float = 0.0) -> subprocess.Popen:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.small_distillation",
+        str(folder),
+        "--steps",
+        str(STEPS),
+        "--dropout",
+        "0.2",
+    ]
+    return subprocess.Popen(
+        [*command, "--pause", str(pause), *options],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": "src", "TINYBERT_CHECKPOINT_SECONDS": "0"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def saved_step(folder: Path) -> int:
+    try:
+        with safe_open(folder / "checkpoints/small.safetensors", "pt") as file:
+            return int(file.metadata()["facts"].split('"step": ')[1].split(",")[0])
+    except (OSError, IndexError):
+        return 0
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while saved_step(folder) < step:
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_five_kills_change_no_bit_of_the_weights(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed.mkdir()
+    whole.mkdir()
+    undisturbed = start(whole)
+    for step in (1, 9, 20, 33, 50):
+        process = start(killed, "--checkpoint", pause=0.05)
+        wait_for_step(killed, step, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert step <= saved_step(killed) < STEPS
+    assert start(killed, "--checkpoint").wait(timeout=60) == 0
+    assert undisturbed.wait(timeout=60) == 0
+    ours, theirs = (load_file(folder / "weights.safetensors") for folder in (killed, whole))
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+    assert (killed / "curve.json").read_text() == (whole / "curve.json").read_text()
+
+
+def test_points_so_far_are_given_out_again(tmp_path, always_due):
+    first = Checkpoint(tmp_path, lambda: "a")
+    _, curve = distil(steps=10, dropout=0.0, checkpoint=first)
+    again = Checkpoint(tmp_path, lambda: "a")
+    again._lock = first._lock  # as after the death of the first
+    _, restored = distil(steps=10, dropout=0.0, checkpoint=again)
+    assert restored == curve
+
+
+def test_another_fingerprint_starts_anew_and_a_finished_run_leaves_nothing(tmp_path, always_due):
+    checkpoint = Checkpoint(tmp_path, lambda: "a")
+    distil(steps=3, dropout=0.0, checkpoint=checkpoint)
+    assert (tmp_path / "a.safetensors").is_file()
+    assert Checkpoint(tmp_path, lambda: "b").load() is None
+    checkpoint.remove()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("a.")] == []
+
+
+def test_short_runs_never_ask_for_a_fingerprint(tmp_path):
+    def fingerprint():
+        raise AssertionError("reads all inputs")
+
+    checkpoint = Checkpoint(tmp_path / "none", fingerprint)
+    distil(steps=3, dropout=0.0, checkpoint=checkpoint)
+    checkpoint.remove()
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_second_run_at_the_same_time_goes_without(tmp_path, always_due):
+    first, second = Checkpoint(tmp_path, lambda: "a"), Checkpoint(tmp_path, lambda: "a")
+    distil(steps=3, dropout=0.0, checkpoint=first)
+    before = (tmp_path / "a.safetensors").read_bytes()
+    assert second.load() is None
+    distil(steps=2, dropout=0.0, checkpoint=second)
+    assert (tmp_path / "a.safetensors").read_bytes() == before
+
+
+def test_a_damaged_file_is_no_checkpoint(tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(b"half")
+    assert Checkpoint(tmp_path, lambda: "a").load() is None
+
+
+def test_a_foreign_safetensors_file_is_no_checkpoint(tmp_path):
+    save_file({"weight": torch.zeros(2)}, tmp_path / "a.safetensors")
+    assert Checkpoint(tmp_path, lambda: "a").load() is None
+
+
+def test_a_place_that_cannot_be_written_stops_no_training(tmp_path, always_due, capsys):
+    (tmp_path / "file").write_text("")
+    _, curve = distil(steps=3, dropout=0.0, checkpoint=Checkpoint(tmp_path / "file" / "in it", lambda: "a"))
+    assert len(curve) == 3
+    assert capsys.readouterr().err.count("checkpoint: goes on without") == 1
+
+
+def test_an_interval_that_is_no_number_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "5min")
+    with pytest.raises(UserError, match="TINYBERT_CHECKPOINT_SECONDS: '5min' is no number of seconds"):
+        Checkpoint(tmp_path, lambda: "a")
+
+
+def test_a_bit_that_turned_is_noticed(tmp_path):
+    checkpoint = Checkpoint(tmp_path, lambda: "run")
+    checkpoint.save({"weight": torch.arange(6.0)}, {"step": 3})
+    content = checkpoint.path.read_bytes()
+    tensors, facts = checkpoint.load()
+    assert (tensors["weight"].tolist(), facts) == ([0, 1, 2, 3, 4, 5], {"step": 3})
+    for place in (content.index(b"step"), len(content) - 2):
+        checkpoint.path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert checkpoint.load() is None

@@ -1,0 +1,400 @@
+"""How students and teachers start."""
+
+import json
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
+from tests.support.hub_client import use_hub
+from tests.support.hub_server import Repository, serve_hub
+from tinybert.config.students import HubModel, ModelSource, Start, Student
+from tinybert.data.tasks import TASKS
+from tinybert.models.bert import MaskedLM
+from tinybert.models.checkpoints import save_model
+from tinybert.models.initialization import start_student
+from tinybert.models.pretrained import load_pretrained
+from tinybert.models.teacher_source import finetuned_teacher, refuse_unfit_recipes, start_teacher
+from tinybert.pipeline.errors import UserError
+
+SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
+NARROW = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_forward=24, dropout=0.1)
+BILSTM = SimpleNamespace(kind="bilstm", layers=1, embedding=8, width=6, feed_forward=5, dropout=0.1)
+
+
+def start(architecture, **origin):
+    """From the same teacher each time; `origin`: the keys of the start section."""
+    recipe = SimpleNamespace(architecture=architecture, start=Start(**origin))
+    sample = [batch((9, 8, 7), 9, seed=seed) for seed in range(8)]
+    return start_student(recipe, masked_lm(TEACHER), sample=lambda: sample)
+
+
+def test_random_start_has_the_recipes_shape_and_the_teachers_vocabulary():
+    started = start(NARROW)
+    assert started.model.config == replace(STUDENT, max_position_embeddings=32)
+    assert started.model.bert.embeddings.position_embeddings.weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert started.projection is None
+
+
+def test_start_from_teacher_layers_of_the_same_shape_copies_them():
+    teacher = masked_lm(TEACHER)
+    student = start(SAME_WIDTH, teacher=[1, 3]).model
+    for ours, theirs in ((0, 0), (1, 2)):
+        copied, original = student.bert.encoder.layer[ours], teacher.bert.encoder.layer[theirs]
+        for (name, a), b in zip(copied.state_dict().items(), original.state_dict().values(), strict=True):
+            assert torch.equal(a, b), name
+    assert torch.equal(student.cls.predictions.bias, teacher.cls.predictions.bias)
+    embeddings = [model.bert.embeddings.word_embeddings.weight for model in (student, teacher)]
+    assert torch.equal(*embeddings)
+    assert embeddings[0].data_ptr() != embeddings[1].data_ptr()
+
+
+def test_start_from_a_wider_teacher_brings_the_way_back():
+    started = start(NARROW, teacher="uniform")
+    assert started.model.config.hidden_size == 12
+    assert started.projection.shape == (24, 12)
+
+
+def test_a_bilstm_starts_from_the_teachers_word_embeddings():
+    teacher = masked_lm(TEACHER)
+    student = start(BILSTM, teacher="bottom").model
+    words = teacher.bert.embeddings.word_embeddings.weight.detach()
+    _, _, components = torch.linalg.svd(words.double(), full_matrices=False)
+    found = student.encoder.word_embeddings.weight.detach().double()
+    expected = words.double() @ components[:8].T
+    assert (found.abs() - expected.abs()).abs().max() < 1e-5
+    assert not torch.equal(start(BILSTM).model.encoder.word_embeddings.weight.detach().double(), found)
+
+
+def test_start_from_a_folder(tmp_path):
+    save_model(masked_lm(seed=5), tmp_path)
+    student = start(NARROW, folder=str(tmp_path)).model
+    assert torch.equal(student.cls.predictions.transform.dense.weight,
+                       masked_lm(seed=5).cls.predictions.transform.dense.weight)  # fmt: skip
+
+
+def test_starts_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"start\.folder: 'nowhere' is no folder"):
+        start(NARROW, folder="nowhere")
+    save_model(masked_lm(replace(STUDENT, vocab_size=60)), tmp_path)
+    with pytest.raises(UserError, match="has vocab_size 60, 50 is needed"):
+        start(NARROW, folder=str(tmp_path))
+
+
+def test_a_start_folder_may_hold_any_encoder(tmp_path):
+    """A released general student comes as an encoder alone, with its own positions; dropout is the recipe's."""
+    stored = classifier(replace(STUDENT, max_position_embeddings=16, hidden_dropout_prob=0.3))
+    save_model(stored, tmp_path)
+    student = start(NARROW, folder=str(tmp_path)).model
+    assert student.config.max_position_embeddings == 16
+    assert student.config.hidden_dropout_prob == NARROW.dropout
+    ours, theirs = student.bert.state_dict(), stored.bert.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def add_weights(folder: Path, **tensors: torch.Tensor) -> None:
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}, path)
+
+
+def test_a_released_students_projection_is_taken_where_it_fits(tmp_path):
+    save_model(classifier(STUDENT), tmp_path)
+    assert start(NARROW, folder=str(tmp_path)).projection is None
+    weight = torch.arange(24.0 * 12).reshape(24, 12)  # (teacher width, student width)
+    add_weights(tmp_path, fit_dense__weight=weight, fit_dense__bias=torch.zeros(24))
+    assert torch.equal(start(NARROW, folder=str(tmp_path)).projection, weight)
+    add_weights(tmp_path, fit_dense__weight=weight[:18])
+    assert start(NARROW, folder=str(tmp_path)).projection is None
+
+
+def test_a_released_students_projections_of_all_layers_are_taken(tmp_path):
+    save_model(classifier(STUDENT), tmp_path)
+    weights = torch.randn(1 + STUDENT.num_hidden_layers, 24, 12)
+    for layer, weight in enumerate(weights):
+        assert start(NARROW, folder=str(tmp_path)).projection is None  # one lacks
+        add_weights(tmp_path, **{f"fit_denses__{layer}__weight": weight.clone()})
+    assert torch.equal(start(NARROW, folder=str(tmp_path)).projection, weights)
+
+
+SHA = "a" * 40
+ON_HUB = HubModel(model="someone/bert", revision=SHA)
+ABSENT = HubModel(model="a/b", revision=SHA)
+
+
+@pytest.fixture
+def served(monkeypatch, tmp_path):
+    """A Hub on loopback without a model yet."""
+    with serve_hub() as hub:
+        use_hub(monkeypatch, hub.endpoint, tmp_path / "cache")
+        yield hub
+
+
+def publish(hub, folder: Path, name: str = ON_HUB.model) -> None:
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    hub.repositories["models", name] = Repository("models", name, SHA, files)
+
+
+def test_start_from_the_hub(served, tmp_path):
+    save_model(masked_lm(seed=5), tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"never asked for")
+    publish(served, tmp_path)
+    student = start(NARROW, hub=ON_HUB).model
+    assert all(torch.equal(a, b) for a, b in zip(student.parameters(), masked_lm(seed=5).parameters(), strict=True))
+    asked = [line.split("/")[-2:] for line in served.requests if "/resolve/" in line]
+    assert sorted(set(map(tuple, asked))) == [(SHA, "config.json"), (SHA, "model.safetensors")]
+
+
+def test_hub_starts_that_do_not_fit_are_refused(served, tmp_path):
+    with pytest.raises(UserError) as caught:
+        start(NARROW, hub=ABSENT)
+    assert str(caught.value) == (
+        f"start.hub.model: a/b ({SHA}) cannot be loaded from the Hub (there is no such repository, or it is private "
+        "and HF_TOKEN holds no token for it); check start.hub.model and start.hub.revision, or name a folder by "
+        "start.folder"
+    )
+    save_model(masked_lm(replace(STUDENT, intermediate_size=36)), tmp_path)
+    publish(served, tmp_path)
+    with pytest.raises(UserError, match=r"start\.hub: someone/bert has intermediate_size 36, 24 is needed"):
+        start(NARROW, hub=ON_HUB)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    publish(served, tmp_path, "someone/pickled")
+    with pytest.raises(UserError, match="only safetensors are read, no pickles: load the model once with transformers"):
+        start(NARROW, hub=HubModel(model="someone/pickled", revision=SHA))
+
+
+def test_a_foreign_encoder_loads_under_old_names_without_its_head(tmp_path):
+    save_model(masked_lm(TEACHER), tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    encoder = [name for name in stored if name.startswith("bert.") and "pooler" not in name]
+    old_names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    foreign = {}
+    for name in encoder:
+        ending = ".".join(name.split(".")[-2:])
+        foreign[name.removeprefix("bert.").replace(ending, old_names.get(ending, ending))] = stored[name]
+    save_file(foreign, tmp_path / "model.safetensors")
+    model, has_head = load_pretrained(tmp_path)
+    assert not has_head
+    assert len(encoder) > 50
+    assert all(torch.equal(model.state_dict()[name], stored[name]) for name in encoder)
+
+
+def test_checkpoints_that_are_no_encoder_are_refused(tmp_path):
+    save_model(masked_lm(TEACHER), tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    short = {name: value for name, value in stored.items() if "layer.3.output.dense" not in name}
+    save_file(short, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"lacks bert\.encoder\.layer\.3\.output\.dense\.bias and 1 more"):
+        load_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="only safetensors are read"):
+        load_pretrained(tmp_path)
+
+
+def teacher_settings(**changes):
+    values = {
+        "source": "embedded",
+        "embedded": SimpleNamespace(architecture=SAME_WIDTH),
+        "pretraining": SimpleNamespace(epochs=0),
+    }
+    return SimpleNamespace(**values | changes)
+
+
+def test_an_embedded_teacher_is_drawn_by_its_seed():
+    first, second, other = (start_teacher(teacher_settings(), vocab_size=50, seed=seed) for seed in (1, 1, 2))
+    assert isinstance(first, MaskedLM)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+def test_local_teachers_that_do_not_fit_are_refused(tmp_path):
+    save_model(masked_lm(TEACHER), tmp_path)
+    local = teacher_settings(source="local", local=SimpleNamespace(folder=str(tmp_path)))
+    assert start_teacher(local, vocab_size=50, seed=0).config == TEACHER
+    with pytest.raises(UserError, match="its vocabulary has 50 pieces, its tokenizer 60"):
+        start_teacher(local, vocab_size=60, seed=0)
+    encoder = {k: v for k, v in load_file(tmp_path / "model.safetensors").items() if k.startswith("bert.")}
+    save_file(encoder, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="has no masked-LM head; give it at least 1 epoch"):
+        start_teacher(local, vocab_size=50, seed=0)
+
+
+class Payload:
+    """Unpickling it makes the file `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+def test_a_pickle_is_refused_and_never_opened(tmp_path, name):
+    save_model(masked_lm(TEACHER), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(pickle.dumps(Payload(tmp_path / "run")))
+    fix = r"write it with save_pretrained" if name.endswith("bin") else "no whole safetensors file"
+    with pytest.raises(UserError, match=fix) as error:
+        load_pretrained(tmp_path)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+    pickle.loads((tmp_path / name).read_bytes())
+    assert (tmp_path / "run").exists(), "the payload would have run"
+
+
+def test_code_that_a_checkpoint_brings_never_runs(tmp_path):
+    save_model(masked_lm(TEACHER), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "remote.Config", "AutoModelForMaskedLM": "remote.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "remote.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')\n")
+    model, _ = load_pretrained(tmp_path)
+    assert type(model) is MaskedLM
+    assert not (tmp_path / "run").exists()
+    assert "remote" not in sys.modules
+
+
+UNFIT = [
+    (replace(TEACHER, num_attention_heads=2), "general.losses.attention: the student has 3 heads, the teacher 2; set"),
+    (replace(TEACHER, hidden_size=21), "domain.losses.value_relation: relation_heads 6 must divide .* 12 and .* 21"),
+    (replace(TEACHER, num_hidden_layers=1), "layer_map: "),
+]
+
+
+def recipe(**stages) -> Student:
+    tree = {"architecture": vars(NARROW), "start": "random", "layer_map": "uniform", "projection": "shared"}
+    return Student.model_validate(tree | {"general": None} | stages)
+
+
+@pytest.mark.parametrize(("teacher", "line"), UNFIT)
+def test_a_teacher_that_a_recipe_cannot_use_is_refused_for_all_stages_at_once(teacher, line):
+    students = {
+        "tiny": recipe(
+            general={"losses": {"attention": 1.0}}, domain={"losses": {"value_relation": 1.0}, "relation_heads": 6}
+        )
+    }
+    refuse_unfit_recipes(students, TEACHER)
+    with pytest.raises(UserError, match=rf"^params\.yaml: students\.tiny\.{line}"):
+        refuse_unfit_recipes(students, teacher)
+
+
+def test_a_task_teacher_need_fit_the_task_stages_alone():
+    students = {"tiny": recipe(general={"losses": {"attention": 1.0}}, prediction={"losses": {"hard": 1.0}})}
+    other = replace(TEACHER, num_attention_heads=2)
+    refuse_unfit_recipes(students, other, stages=("intermediate", "prediction"))
+    with pytest.raises(UserError, match="attention"):
+        refuse_unfit_recipes(students, other)
+
+
+def test_a_teacher_comes_from_the_hub(served, tmp_path):
+    save_model(masked_lm(TEACHER, seed=3), tmp_path)
+    publish(served, tmp_path)
+    teacher = start_teacher(teacher_settings(source="hub", hub=ON_HUB), vocab_size=50, seed=0)
+    assert all(
+        torch.equal(*pair) for pair in zip(teacher.parameters(), masked_lm(TEACHER, 3).parameters(), strict=True)
+    )
+    with pytest.raises(UserError, match=r"^teacher\.hub\.model: a/b \(a+\) cannot .* set teacher\.source to local"):
+        start_teacher(teacher_settings(source="hub", hub=ABSENT), vocab_size=50, seed=0)
+
+
+def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
+    return finetuned_teacher(ModelSource(folder=str(folder)), TASKS[task], vocab_size=vocab_size)
+
+
+def save_classifier(folder: Path, *labels: str, **changes) -> torch.Tensor:
+    """A checkpoint as others leave it, with `changes` of its config.json; its classifier's weight."""
+    model = classifier(TEACHER, labels=labels, seed=7)
+    with torch.no_grad():
+        model.classifier.bias.copy_(torch.arange(len(labels)))
+    save_model(model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in (config | changes).items() if v is not None}))
+    return model.classifier.weight.detach()
+
+
+def test_a_finetuned_teachers_classes_are_put_into_the_tasks_order(tmp_path):
+    weight = save_classifier(tmp_path, "CONTRADICTION", "Entailment", "neutral")
+    teacher = finetuned(tmp_path, "mnli")  # entailment, neutral, contradiction
+    assert teacher.labels == ("entailment", "neutral", "contradiction")
+    assert torch.equal(teacher.classifier.weight, weight[[1, 2, 0]])
+    assert teacher.classifier.bias.tolist() == [1, 2, 0]
+    assert not teacher.training
+    stored = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(tensor, stored[f"bert.{name}"]) for name, tensor in teacher.bert.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("task", "stored", "names"),
+    [
+        ("cola", ("LABEL_0", "LABEL_1"), ("unacceptable", "acceptable")),
+        ("qnli", ("entailment", "not-entailment"), ("entailment", "not_entailment")),
+        ("stsb", ("LABEL_0",), ("score",)),
+    ],
+)
+def test_a_finetuned_teacher_keeps_its_order_where_the_names_say_nothing_else(tmp_path, task, stored, names):
+    weight = save_classifier(tmp_path, *stored)
+    teacher = finetuned(tmp_path, task)
+    assert teacher.labels == names
+    assert torch.equal(teacher.classifier.weight, weight)
+
+
+def test_a_finetuned_teacher_without_class_names_has_two(tmp_path):
+    weight = save_classifier(tmp_path, "a", "b", id2label=None)
+    assert torch.equal(finetuned(tmp_path, "cola").classifier.weight, weight)
+
+
+def test_a_finetuned_teacher_whose_class_names_are_other_words_is_refused(tmp_path):
+    save_classifier(tmp_path, "grammatical", "ungrammatical")  # taken as they stand they would be the wrong way round
+    with pytest.raises(UserError, match=r"its classes are grammatical, ungrammatical, the task's unacceptable, accept"):
+        finetuned(tmp_path, "cola")
+
+
+def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
+    weight = save_classifier(tmp_path, "LABEL_0", "LABEL_1")
+    publish(served, tmp_path)
+    teacher = finetuned_teacher(ModelSource(hub=ON_HUB), TASKS["cola"], vocab_size=50)
+    assert torch.equal(teacher.classifier.weight, weight)
+    assert all(SHA in line for line in served.requests if ON_HUB.model in line)
+    with pytest.raises(UserError, match=r"glue\.cola\.finetuned_teacher\.hub\.model: a/b \(a+\) cannot be loaded"):
+        finetuned_teacher(ModelSource(hub=ABSENT), TASKS["cola"], vocab_size=50)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "changes", "line"),
+    [
+        ("mnli", ("no", "yes"), {}, "glue.mnli.finetuned_teacher: it has 2 outputs, mnli needs 3; choose a model that"),
+        ("stsb", ("no", "yes"), {}, "glue.stsb.finetuned_teacher: it has 2 outputs, stsb needs 1; choose a model that"),
+        ("cola", ("acceptable", "other"), {}, "its classes are acceptable, other, the task's unacceptable, acceptable"),
+        ("cola", ("no", "yes"), {"architectures": ["BertModel"]}, "architecture 'BertModel' is no fine-tuned BERT"),
+        ("cola", ("no", "yes"), {"model_type": "roberta"}, "model_type is 'roberta'; only 'bert' can be used here"),
+        ("cola", ("no", "yes"), {"id2label": {"1": "no", "2": "yes"}}, "id2label must name the classes 0, 1 and so on"),
+        ("cola", ("no", "yes"), {"id2label": {"0": "no"}}, "classifier.weight has shape (2, 24), by config.json it is"),
+    ],
+)
+def test_finetuned_teachers_that_do_not_fit_are_refused(tmp_path, task, labels, changes, line):
+    save_classifier(tmp_path, *labels, **changes)
+    with pytest.raises(UserError) as caught:
+        finetuned(tmp_path, task)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_finetuned_teachers_of_other_files_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"glue\.cola\.finetuned_teacher\.folder: '.*nowhere' is no folder; correct"):
+        finetuned(tmp_path / "nowhere", "cola")
+    save_classifier(tmp_path, "no", "yes")
+    with pytest.raises(UserError, match="its vocabulary has 50 pieces, the tokenizer 60; choose a model"):
+        finetuned(tmp_path, "cola", vocab_size=60)
+    short = {k: v for k, v in load_file(tmp_path / "model.safetensors").items() if "classifier" not in k}
+    save_file(short, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"lacks classifier\.bias and 1 more weights"):
+        finetuned(tmp_path, "cola")
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="only safetensors are read, no pickles: load the model once with transformers"):
+        finetuned(tmp_path, "cola")

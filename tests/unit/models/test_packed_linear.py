@@ -1,0 +1,74 @@
+"""Linear maps for inference against float64, with oneDNN's operators and without."""
+
+import platform
+from math import erf
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tinybert.models import packed_linear as inference
+from tinybert.models.packed_linear import for_inference, has_onednn, linear
+
+CPU = torch.device("cpu")
+RELATIVE_ERROR = {torch.float32: 2e-6, torch.bfloat16: 2**-6}  # two last places: F.gelu reads rounded sums
+
+
+@pytest.fixture(params=["here", "without onednn"])
+def operators(request, monkeypatch):
+    """What this machine has, then none of it."""
+    if request.param == "without onednn":
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        assert not has_onednn(CPU)
+
+
+def expected(hidden, weight, bias, gelu):
+    """In NumPy float64, from the same rounded numbers."""
+    hidden, weight, bias = (part.detach().double().numpy() for part in (hidden, weight, bias))
+    product = hidden @ weight.T + bias
+    return product * 0.5 * (1 + np.vectorize(erf)(product / np.sqrt(2))) if gelu else product
+
+
+@pytest.mark.usefixtures("operators")
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "width_in", "width_out"), [(1, 5, 3), (70, 96, 130)])
+def test_packed_and_plain_weights_give_the_same_as_float64(rows, width_in, width_out, dtype, gelu):
+    torch.manual_seed(5)
+    exact = nn.Linear(width_in, width_out)
+    packed = for_inference(exact, dtype)
+    hidden, weight, bias = torch.randn(rows, width_in).to(dtype), exact.weight.to(dtype), exact.bias.to(dtype)
+    reference = expected(hidden, weight, bias, gelu)
+    with torch.no_grad():
+        for found in (packed(hidden, gelu=gelu), linear(hidden, weight, bias, gelu=gelu)):
+            assert found.dtype == dtype
+            assert found.double().numpy() == pytest.approx(reference, rel=RELATIVE_ERROR[dtype], abs=1e-6)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="PyTorch's x86-64 builds have oneDNN")
+def test_weights_are_packed_where_pytorch_has_the_operators():
+    """A newer PyTorch that has renamed them would only be slower, and say nothing."""
+    assert has_onednn(CPU)
+    assert for_inference(nn.Linear(5, 3), torch.float32).weight.is_mkldnn
+
+
+def test_another_device_needs_no_onednn():
+    assert not has_onednn(torch.device("meta"))
+    hidden, weight, bias = (torch.empty(shape, device="meta") for shape in ((4, 5), (3, 5), (3,)))
+    assert linear(hidden, weight, bias, gelu=True).shape == (4, 3)
+
+
+def test_missing_operators_are_no_error(monkeypatch):
+    monkeypatch.setattr(inference.torch.ops, "mkldnn", object())
+    assert not has_onednn(CPU)
+
+
+def test_a_copy_shares_what_needs_no_change_and_leaves_the_model_alone():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    same, rounded = for_inference(model, torch.float32), for_inference(model, torch.bfloat16)
+    assert same[1].weight.data_ptr() == model[1].weight.data_ptr()
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert {part.dtype for part in (*rounded.parameters(), *rounded.buffers())} == {torch.bfloat16}
+    assert not any(parameter.requires_grad for parameter in rounded.parameters())

@@ -1,0 +1,193 @@
+"""Students cut out of a wider teacher."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.builders import TEACHER, batch, masked_lm
+from tinybert.distill import losses
+from tinybert.models.bert import MaskedLM
+from tinybert.models.outputs import Wanted
+from tinybert.models.subclone import subclone
+from tinybert.pipeline.errors import UserError
+
+KEPT = [1, 3, 4, 8, 9, 11, 12, 15, 17, 18, 20, 22]  # planted: the teacher dimensions that hold something
+NARROW = replace(TEACHER, hidden_size=12, intermediate_size=24, num_hidden_layers=2)
+
+
+def text(count=6, *, width=16, first_seed=100):
+    lengths = (16, 16, 13, 16, 9, 16, 16, 12)
+    return [batch(lengths, width, seed=first_seed + number) for number in range(count)]
+
+
+def strong_teacher() -> MaskedLM:
+    """Random weights large enough that attention and feed-forward matter."""
+    teacher = masked_lm(TEACHER)
+    with torch.no_grad():
+        for name, weight in teacher.named_parameters():
+            if name.endswith("LayerNorm.bias"):
+                weight.normal_(std=0.3)
+            elif weight.dim() == 2 and "embeddings" not in name:
+                weight.mul_(12.0)
+    return teacher
+
+
+def planted_teacher(kept=KEPT) -> MaskedLM:
+    """States are 0 outside of `kept`, and the embeddings' mean is 0: what a student of that width can copy exactly."""
+    teacher = strong_teacher()
+    dropped = [index for index in range(TEACHER.hidden_size) if index not in kept]
+    embeddings = teacher.bert.embeddings
+    with torch.no_grad():
+        words = embeddings.word_embeddings.weight
+        words[:, dropped] = 0.0
+        words[:, kept] -= words[:, kept].mean(dim=1, keepdim=True)
+        embeddings.position_embeddings.weight.zero_()
+        embeddings.token_type_embeddings.weight.zero_()
+        for name, weight in teacher.named_parameters():
+            if name.startswith("bert.") and "LayerNorm" in name:
+                weight[dropped] = 0.0
+    return teacher
+
+
+def scores_by_hand(teacher: MaskedLM, sample, dimensions) -> np.ndarray:
+    """(heads, tokens, tokens) float64: q·k/√(teacher's head width) in layer 1, over `dimensions` of each head."""
+    attention = teacher.bert.encoder.layer[0].attention.self
+    states = teacher(sample, Wanted(hidden=frozenset({0}), logits=False)).hidden[0]
+    query, key = (
+        (states.double() @ part.weight.double().T + part.bias.double()).detach().numpy().reshape(-1, 3, 8)
+        for part in (attention.query, attention.key)
+    )
+    return np.einsum("qhd,khd->hqk", query[:, :, dimensions], key[:, :, dimensions]) / np.sqrt(8)
+
+
+def scores_of(student: MaskedLM, sample) -> np.ndarray:
+    """(heads, tokens, tokens) in layer 1 of a batch of one row."""
+    return student.eval()(sample, Wanted(scores=frozenset({1}), logits=False)).scores[1][0].detach().numpy()
+
+
+def test_of_equal_shape_it_is_the_teachers_layers_bit_for_bit():
+    teacher = masked_lm(TEACHER)
+    cut = subclone(teacher, replace(TEACHER, num_hidden_layers=2), (2, 4), batches=())
+    ours, theirs = cut.student.state_dict(), teacher.state_dict()
+    for name, weight in ours.items():
+        source = name.replace("layer.1.", "layer.3.").replace("layer.0.", "layer.1.")
+        assert torch.equal(weight, theirs[source]), name
+    assert torch.equal(cut.projection, torch.eye(24))
+    assert cut.residual.tolist() == list(range(24))
+
+
+def test_the_energetic_dimensions_are_kept():
+    cut = subclone(planted_teacher(), NARROW, (2, 4), batches=text())
+    assert cut.residual.tolist() == KEPT
+    selection = np.zeros((24, 12))
+    selection[KEPT, range(12)] = 1.0
+    dropped = np.flatnonzero(selection.sum(axis=1) == 0)
+    np.testing.assert_allclose(cut.projection.numpy()[dropped], 0.0, atol=1e-5)
+    embedded = cut.student.bert.embeddings.word_embeddings.weight.detach().numpy()
+    expected = planted_teacher().bert.embeddings.word_embeddings.weight.detach().numpy() @ selection
+    np.testing.assert_allclose(embedded, expected, atol=1e-5)
+
+
+def test_scores_of_kept_head_dimensions_keep_their_size():
+    """Four of eight query and key dimensions hold everything: q·k over them is still divided by √8, not by √4."""
+    teacher = planted_teacher()
+    attention = teacher.bert.encoder.layer[0].attention.self
+    with torch.no_grad():
+        for part in (attention.query, attention.key):
+            rows = part.weight.view(3, 8, 24)
+            rows[:, [0, 3, 5, 6]] = 0.0
+    student = subclone(teacher, replace(NARROW, num_hidden_layers=1), (1,), batches=text()).student
+    sample = batch((14,), 14, seed=7)
+    expected = scores_by_hand(teacher, sample, [1, 2, 4, 7])
+    assert np.abs(expected).max() > 0.5
+    np.testing.assert_allclose(scores_of(student, sample), expected, atol=1e-3)
+
+
+def test_scores_are_the_best_of_their_rank():
+    """Against NumPy's truncated singular values of the whole matrix of scores between the tokens of the text."""
+    teacher, sample = planted_teacher(), batch((24,), 24, seed=7)
+    student = subclone(teacher, replace(NARROW, num_hidden_layers=1), (1,), batches=[sample]).student
+    left, sizes, right = np.linalg.svd(scores_by_hand(teacher, sample, list(range(8))))
+    expected = np.einsum("hqr,hr,hrk->hqk", left[:, :, :4], sizes[:, :4], right[:, :4])
+    assert sizes[:, 4].min() > 0.01
+    np.testing.assert_allclose(scores_of(student, sample), expected, atol=1e-3)
+
+
+def test_of_fewer_heads_the_ones_that_add_most_are_kept():
+    kept = sorted([*KEPT, 0, 2, 5, 6])
+    teacher = planted_teacher(kept)
+    with torch.no_grad():
+        teacher.bert.encoder.layer[0].attention.self.value.weight.view(3, 8, 24)[1] = 0.0
+    config = replace(NARROW, hidden_size=16, num_attention_heads=2, num_hidden_layers=1)
+    student = subclone(teacher, config, (1,), batches=text()).student
+    sample = batch((14,), 14, seed=7)
+    expected = scores_by_hand(teacher, sample, list(range(8)))[[0, 2]]
+    np.testing.assert_allclose(scores_of(student, sample), expected, atol=1e-3)
+
+
+def hidden_loss(student: MaskedLM, projection, teacher: MaskedLM, sample) -> float:
+    ours = student.eval()(sample, Wanted(hidden=frozenset({0, 1, 2}), logits=False)).hidden
+    theirs = teacher(sample, Wanted(hidden=frozenset({0, 2, 4}), logits=False)).hidden
+    pairs = ((0, 0), (1, 2), (2, 4))
+    return sum(losses.hidden(ours[a] @ projection.T, theirs[b]).item() for a, b in pairs)
+
+
+def random_start(teacher: MaskedLM) -> tuple[MaskedLM, torch.Tensor]:
+    """Random weights with the best projection there is for them."""
+    student = masked_lm(NARROW, seed=3)
+    ours, theirs = [], []
+    for sample in text():
+        found = student(sample, Wanted(hidden=frozenset({0, 1, 2}), logits=False)).hidden
+        target = teacher(sample, Wanted(hidden=frozenset({0, 2, 4}), logits=False)).hidden
+        ours += [found[index].detach() for index in (0, 1, 2)]
+        theirs += [target[index].detach() for index in (0, 2, 4)]
+    return student, torch.linalg.lstsq(torch.cat(ours), torch.cat(theirs)).solution.T
+
+
+def test_it_is_much_nearer_to_the_teacher_than_a_random_start():
+    teacher, unseen = planted_teacher(), text(1, first_seed=5)[0]
+    cut = subclone(teacher, NARROW, (2, 4), batches=text())
+    near = hidden_loss(cut.student, cut.projection, teacher, unseen)
+    far = hidden_loss(*random_start(teacher), teacher, unseen)
+    assert near < 0.5 * far
+
+
+def test_mean_logits_are_the_teachers():
+    teacher, sample = strong_teacher(), batch((16, 12), 16, seed=9)
+    sample = replace(sample, positions=sample.mask.flatten().nonzero().flatten())
+    student = subclone(teacher, NARROW, (2, 4), batches=[sample]).student.eval()
+    ours, theirs = (model(sample).logits.mean(dim=0).detach().numpy() for model in (student, teacher))
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_the_same_text_gives_the_same_student_whatever_the_dropout_and_the_generator():
+    first = subclone(strong_teacher(), NARROW, (2, 4), batches=text())
+    torch.manual_seed(99)
+    second = subclone(strong_teacher().train(), NARROW, (2, 4), batches=text())
+    ours, theirs = first.student.state_dict(), second.student.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert torch.equal(first.projection, second.projection)
+    assert first.student.training
+
+
+def test_padding_does_not_matter():
+    plain, padded = (subclone(strong_teacher(), NARROW, (2, 4), batches=text(width=width)) for width in (16, 32))
+    ours, theirs = plain.student.state_dict(), padded.student.state_dict()
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-3) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 36}, r"architecture\.width is 36, the teacher has 24"),
+        ({"intermediate_size": 60}, r"architecture\.feed_forward is 60, the teacher has 48"),
+        ({"num_attention_heads": 4}, r"width 12 in 4 heads .* 3 heads of 8; set architecture\.heads to 2 or 3, or set"),
+        ({"num_attention_heads": 1}, r"width 12 in 1 heads .*; set architecture\.heads to 2 or 3, or set start"),
+        ({"hidden_size": 22, "num_attention_heads": 2}, r"width 22 in 2 heads .*; change architecture\.width"),
+    ],
+)
+def test_students_that_cannot_be_cut_are_refused(changes, message):
+    with pytest.raises(UserError, match=r"^start\.teacher: .*" + message):
+        subclone(masked_lm(TEACHER), replace(NARROW, **changes), (2, 4), batches=())

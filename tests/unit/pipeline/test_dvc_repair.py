@@ -1,0 +1,69 @@
+"""Files of DVC that a kill cut short are removed, and nothing that was finished is run again."""
+
+import subprocess
+
+import pytest
+from dvc.repo import Repo
+
+from tests.support.dependencies import ROOT
+from tests.support.project import run
+from tinybert.pipeline.dvc_repair import LOCK_FILE, READERS_AND_WRITERS, main, remove_cut_files
+
+STAGES = """
+stages:
+  one:
+    cmd: echo ran >> runs && cp params.yaml out
+    deps: [params.yaml]
+    outs: [out]
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project of one stage, run."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "dvc.yaml").write_text(STAGES)
+    (folder / "params.yaml").write_text("seed: 1\n")
+    for command in (["init", "--quiet", "--no-scm"], ["repro"]):
+        done = run(folder, "dvc", *command)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("left", [b"", b"schema: '2.0'\nstages:\n  one:\n    cmd", b"schema: '2.0'\nstages:\n  one: {"])
+def test_dvc_goes_on_without_what_was_cut(project, left, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    LOCK_FILE.write_bytes(left)
+    READERS_AND_WRITERS.write_bytes(b'{"write": {')
+    main()
+    assert capsys.readouterr().out.count("was cut short when DVC was killed; removed") == 2
+    again = run(project, "dvc", "repro")
+    assert (again.returncode, (project / "runs").read_text()) == (0, "ran\n")
+    assert b"md5" in LOCK_FILE.read_bytes()
+
+
+def test_whole_files_and_absent_ones_stay_as_they_are(project, monkeypatch):
+    monkeypatch.chdir(project)
+    before = LOCK_FILE.read_bytes()
+    assert remove_cut_files() == []
+    assert LOCK_FILE.read_bytes() == before
+    LOCK_FILE.unlink()
+    READERS_AND_WRITERS.unlink(missing_ok=True)
+    assert remove_cut_files() == []
+
+
+def test_a_conflict_is_left_to_people_and_a_live_dvc_to_itself(project, monkeypatch):
+    monkeypatch.chdir(project)
+    conflict = b"<<<<<<< HEAD\nschema: '2.0'\n=======\nstages: {}\n>>>>>>> other\n"
+    LOCK_FILE.write_bytes(conflict)
+    assert remove_cut_files() == []
+    assert LOCK_FILE.read_bytes() == conflict
+    LOCK_FILE.write_bytes(b"schema: '2.0'\nstages:\n  one: {")
+    with Repo().lock:
+        assert remove_cut_files() == []
+    assert remove_cut_files() == [LOCK_FILE]
+
+
+def test_make_repro_does_it_before_it_runs_dvc():
+    recipe = subprocess.run(["make", "--dry-run", "repro"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert recipe.index("python -m tinybert.pipeline.dvc_repair") < recipe.index("\ndvc repro\n")

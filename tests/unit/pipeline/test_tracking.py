@@ -1,0 +1,243 @@
+"""Tracking against a real MLflow store, which two processes make at once, once for the whole file."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tinybert.pipeline import tracking
+from tinybert.pipeline.tracking import stage_run
+
+# MLflow itself calls what SQLAlchemy has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+FIRST_STAGE = """
+from tinybert.pipeline.tracking import stage_run
+with stage_run("general_distill", "lazy", params={}, tags={}) as run:
+    assert run.is_tracked
+"""
+
+
+def clean_environment(**added: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("DVC_", "MLFLOW_", "RANK"))}
+    return kept | {"PYTHONPATH": str(SOURCE)} | added
+
+
+@pytest.fixture(scope="module")
+def first_store(tmp_path_factory):
+    """A project folder whose store was made by two processes started together, and what these printed."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "params.yaml").write_text("seed: 1\n")
+    command = [sys.executable, "-c", FIRST_STAGE]
+    processes = [
+        subprocess.Popen(command, cwd=root, env=clean_environment(), stderr=subprocess.PIPE, text=True) for _ in "12"
+    ]
+    printed = [process.communicate(timeout=60)[1] for process in processes]
+    return root, [process.returncode for process in processes], printed
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """Nothing of the user's environment, and MLflow as tracking sets it up, from its first import on."""
+    for name in [name for name in os.environ if name.startswith(("DVC_", "MLFLOW_", "RANK"))]:
+        monkeypatch.delenv(name)
+    for name, value in tracking.MLFLOW_SETTINGS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def root(first_store, tmp_path, monkeypatch):
+    """A project of its own for each test, in the made store's state, as current folder."""
+    shutil.copy(first_store[0] / "mlflow.db", tmp_path)
+    (tmp_path / "params.yaml").write_text("seed: 1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def runs(root: Path) -> list:
+    """All runs, newest first."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("tinybert")
+    return client.search_runs([experiment.experiment_id])
+
+
+def children(root: Path, name: str) -> list:
+    return [run for run in runs(root) if run.info.run_name == name]
+
+
+def parent_of(root: Path, run):
+    return next(other for other in runs(root) if other.info.run_id == run.data.tags["mlflow.parentRunId"])
+
+
+def test_two_processes_make_the_store_at_once(first_store):
+    root, exit_codes, printed = first_store
+    assert exit_codes == [0, 0]
+    assert printed == ["", ""]
+    names = [run.info.run_name for run in runs(root)]
+    assert sorted(names) == ["general_distill/lazy", "general_distill/lazy", "workspace"]
+    assert {run.info.status for run in runs(root)} == {"FINISHED"}
+    assert runs(root)[0].info.artifact_uri.startswith(f"{root}/mlartifacts/")
+
+
+def test_a_queued_experiment_is_tracked_at_the_project(root, monkeypatch, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("copy")
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("DVC_ROOT", str(root))
+    monkeypatch.setenv("DVC_EXP_NAME", "lippy-slue")
+    monkeypatch.setenv("DVC_STAGE", "evaluate@cola-tinybert4")
+    with stage_run(
+        "evaluate", "cola-tinybert4", params={}, tags={"task": "cola", "student": "tinybert4", "model": None}
+    ):
+        pass
+    [child] = children(root, "evaluate/cola-tinybert4")
+    expected = {"stage": "evaluate", "task": "cola", "student": "tinybert4", "dvc.exp": "lippy-slue",
+                "dvc.stage": "evaluate@cola-tinybert4", "mlflow.source.name": "stages/evaluate.py",
+                "mlflow.source.git.commit": "none"}  # fmt: skip
+    assert expected.items() <= child.data.tags.items()
+    assert "model" not in child.data.tags
+    assert parent_of(root, child).info.run_name == "lippy-slue"
+    assert list(copy.iterdir()) == []
+
+
+def test_one_parent_for_one_state_of_the_project(root):
+    def parent_id() -> str:
+        with stage_run("tokenize", "general", params={}, tags={}):
+            pass
+        return children(root, "tokenize/general")[0].data.tags["mlflow.parentRunId"]
+
+    first = parent_id()
+    assert parent_id() == first
+    (root / "params.yaml").write_text("seed: 2\n")
+    assert parent_id() != first
+
+
+def test_git_revision_is_a_tag(root):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "start"]):
+        subprocess.run([*git, *command], check=True, cwd=root)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=root).stdout.strip()
+    with stage_run("report", "", params={}, tags={}):
+        pass
+    [child] = children(root, "report")
+    assert len(head) == 40
+    assert child.data.tags["mlflow.source.git.commit"] == head
+    assert parent_of(root, child).data.tags["mlflow.source.git.commit"] == head
+
+
+def test_params_metrics_and_curve(root, capfd):
+    params = {"training": {"epochs": 3, "rate": 5e-5}, "terms": ["a"] * 5000, "glue.cola": {"length": 32}}
+    with stage_run("general_distill", "professor", params=params, tags={}) as run:
+        for step in (10, 20):
+            run.log_curve_point(step, {"total": 1.0 / step, "hidden": 2.0})
+        run.log_metrics({"steps": 20, "loss": {"hard:λ": 0.5}, "split": "dev", "collapsed": True, "none": None})
+    [child] = children(root, "general_distill/professor")
+    assert child.data.params["training.epochs"] == "3"
+    assert child.data.params["training.rate"] == "5e-05"
+    assert child.data.params["glue.cola.length"] == "32"
+    assert len(child.data.params["terms"]) == 6000
+    assert child.data.metrics == {"curve/total": 0.05, "curve/hidden": 2.0, "steps": 20.0, "loss/hard_λ": 0.5}
+    assert curve_steps(root, child) == [(10, 0.1), (20, 0.05)]
+    assert capfd.readouterr() == ("", "")
+
+
+def curve_steps(root: Path, run) -> list[tuple[int, float]]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
+    return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "curve/total")]
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError("a bug"), "FAILED"), (KeyboardInterrupt(), "KILLED")])
+def test_an_error_ends_the_run_and_goes_on(root, error, status):
+    with pytest.raises(type(error)), stage_run("augment", "cola", params={}, tags={}):
+        raise error
+    [child] = children(root, "augment/cola")
+    assert child.info.status == status
+    assert child.info.end_time is not None
+    assert parent_of(root, child).info.status == status
+
+
+def test_termination_ends_the_run(root):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stopped, stage_run("augment", "rte", params={}, tags={}):
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(5)
+    assert stopped.value.code == 143
+    assert children(root, "augment/rte")[0].info.status == "KILLED"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_result_table_lies_on_the_parent(root):
+    rows = [
+        {"group": "cola", "model": "tinybert4", "score": 0.25, "collapsed": False},
+        {"group": "domain", "model": "lazy", "perplexity": 8.5},
+    ]
+    for _ in range(2):  # a second report of the same state replaces the first
+        with stage_run("report", "", params={}, tags={}) as run:
+            run.log_result_table(rows)
+    child = children(root, "report")[0]
+    parent = parent_of(root, child)
+    assert parent.data.metrics == {"cola/tinybert4/score": 0.25, "domain/lazy/perplexity": 8.5}
+    assert child.data.metrics == {}
+    folder = Path(parent.info.artifact_uri) / "results"
+    table = json.loads((folder / "table.json").read_text())
+    assert table["columns"] == ["group", "model", "score", "collapsed", "perplexity"]
+    assert table["data"] == [["cola", "tinybert4", 0.25, False, None], ["domain", "lazy", None, None, 8.5]]
+    assert "| cola | tinybert4 | 0.25 | False |  |" in (folder / "table.md").read_text()
+
+
+def test_without_a_store_the_work_goes_on(root, monkeypatch, capfd):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with stage_run("tokenize", "domain", params={"a": 1}, tags={}) as run:
+        run.log_metrics({"blocks": 5})
+        run.log_curve_point(1, {"total": 1.0})
+        run.log_result_table([{"group": "a", "model": "b", "c": 1}])
+        assert not run.is_tracked
+    assert one_warning(capfd)
+
+
+def test_an_unwritable_project_is_no_error(root, capfd):
+    (root / "mlflow.db.lock").mkdir()
+    with stage_run("tokenize", "domain", params={}, tags={}) as run:
+        assert not run.is_tracked
+    assert one_warning(capfd)
+
+
+def test_a_store_that_fails_later_is_given_up(root, capfd):
+    with stage_run("quantize", "cola-teacher", params={}, tags={}) as run:
+        with sqlite3.connect(root / "mlflow.db") as database:
+            database.execute("DROP TABLE metrics")
+        for step in range(3):
+            run.log_curve_point(step, {"total": 1.0})
+        assert not run.is_tracked
+    assert "no such table: metrics" in one_warning(capfd)
+    with sqlite3.connect(root / "mlflow.db") as database:
+        status = database.execute("SELECT status FROM runs WHERE name = 'quantize/cola-teacher'").fetchall()
+    assert status == [("FAILED",)]
+
+
+def one_warning(capfd) -> str:
+    out, err = capfd.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    assert line.startswith("tracking: goes on without MLflow")
+    return line
+
+
+def test_only_the_first_of_several_processes_tracks(root, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    before = len(runs(root))
+    with stage_run("general_distill", "lazy", params={}, tags={}) as run:
+        assert not run.is_tracked
+    assert len(runs(root)) == before

@@ -1,0 +1,306 @@
+"""What a finished model ships: it answers as our own model does, by the very lines that card and README show."""
+
+import copy
+import re
+import shutil
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from tests.support.builders import STUDENT, classifier, masked_lm
+from tests.support.dependencies import ROOT
+from tinybert.compress.export import export_onnx
+from tinybert.compress.variants import FORMS
+from tinybert.config.load import Declared, check_params, load_params
+from tinybert.data.encoding import encode
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from tinybert.evaluate.cloze import best_answers, prompt_batch
+from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
+from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
+from tinybert.models.provenance import history_with
+from tinybert.pipeline import paths
+from tinybert.report.domain_card import write_domain_card
+from tinybert.report.task_card import TaskModel, usage, write_task_card
+from tinybert.stage import declared_params, declared_values
+from tinybert.synthetic.examples import examples
+
+LIMIT_TOKENS = 12  # shorter than many of the rows
+README_BLOCKS = ("# A BERT, with transformers", "# Any model, with ONNX Runtime")  # how they begin
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ship(task: str, name: str = "tinybert4", *, kind: str = "bert"):
+    """The final folder of a small model with random weights, its rows, and our own logits of them."""
+    rows, about = examples(task, "dev", 12, seed=0), TASKS[task]
+    texts = [row[column] for row in rows for column in about.columns] + ["the shop was closed . it was shut ."]
+    tokenizer = train_tokenizer(texts, vocabulary_size=300)
+    vocabulary, labels = tokenizer.get_vocab_size(), about.labels or (REGRESSION_LABEL,)
+    if kind == "bert":
+        model = classifier(replace(STUDENT, vocab_size=vocabulary, initializer_range=0.3), labels)
+    else:
+        torch.manual_seed(0)
+        model = BiLstmClassifier(BiLstmConfig(vocabulary, 8, 8, 1, 8), labels, pair=about.is_pair).eval()
+    folder = paths.final(task, name)
+    folder.mkdir(parents=True)
+    save_model(model, folder)
+    save_tokenizer(tokenizer, folder, max_length_tokens=LIMIT_TOKENS)
+    export_onnx(model, folder / "fp32.onnx")
+    shutil.copy(folder / "fp32.onnx", folder / "qdq.onnx")
+    return folder, rows, logits(folder, rows, task)
+
+
+def logits(folder, rows: list[dict], task: str) -> np.ndarray:
+    encoded = encode(rows, TASKS[task], load_tokenizer(folder), max_length_tokens=LIMIT_TOKENS)
+    with torch.inference_mode():
+        return load_model(folder)(encoded.batch(range(len(rows)))).logits.numpy()
+
+
+def blocks(markdown: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", markdown, flags=re.S)
+
+
+def printed(code: str):
+    """What the last line of the code prints, as a value."""
+    *lines, last = code.strip().splitlines()
+    assert last.startswith("print(") and last.endswith(")")
+    names: dict = {}
+    exec("\n".join(lines), names)
+    return eval(last[len("print(") : -1], names)
+
+
+@pytest.mark.parametrize("task", ["cola", "mrpc", "stsb"])
+def test_the_pipeline_of_transformers_gives_our_logits_under_our_labels(project, task):
+    from transformers import pipeline
+
+    folder, rows, ours = ship(task)
+    about = TASKS[task]
+    texts = [
+        {key: row[column] for key, column in zip(("text", "text_pair"), about.columns, strict=False)} for row in rows
+    ]
+    loaded = pipeline("text-classification", str(folder), truncation=True, batch_size=5)
+    found = loaded(texts, top_k=None, function_to_apply="none")
+    labels = about.labels or (REGRESSION_LABEL,)
+    theirs = [[{answer["label"]: answer["score"] for answer in row}[label] for label in labels] for row in found]
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+    plain = loaded(texts)
+    if about.is_regression:
+        np.testing.assert_allclose([answer["score"] for answer in plain], ours[:, 0], atol=1e-5)
+    else:
+        assert [answer["label"] for answer in plain] == [labels[best] for best in ours.argmax(-1)]
+
+
+@pytest.mark.parametrize(("task", "kind"), [("cola", "bert"), ("mrpc", "bert"), ("mrpc", "bilstm")])
+def test_onnx_runtime_gives_our_logits_from_the_folder_alone(project, task, kind):
+    _, rows, ours = ship(task, kind=kind)
+    (*_, code) = blocks(usage(TASKS[task], "tinybert4", is_bert=kind == "bert"))
+    texts = [tuple(row[column] for column in TASKS[task].columns) for row in rows]
+    texts = texts if TASKS[task].is_pair else [text for (text,) in texts]
+    asked = re.sub(r"encode_batch\(\[.*\]\)", f"encode_batch({texts!r})", code)
+    assert asked != code
+    np.testing.assert_allclose(printed(asked), ours, atol=1e-4)
+
+
+@pytest.mark.parametrize("where", ["card", "README"])
+def test_the_lines_that_are_shown_run_and_agree(project, where):
+    folder, _, _ = ship("mrpc")
+    if where == "card":
+        with_transformers, with_onnx = blocks(usage(TASKS["mrpc"], "tinybert4", is_bert=True))
+    else:
+        shown = blocks((ROOT / "README.md").read_text())
+        found = [block for first in README_BLOCKS for block in shown if block.startswith(first)]
+        assert len(found) == 2, f"README.md shows no block that begins with {' or '.join(README_BLOCKS)}"
+        with_transformers, with_onnx = found
+    (answer,), ((no, yes),) = printed(with_transformers), printed(with_onnx)
+    row = {"sentence1": "The shop was closed.", "sentence2": "It was shut."}
+    np.testing.assert_allclose([[no, yes]], logits(folder, [row], "mrpc"), atol=1e-4)
+    assert answer["label"] == TASKS["mrpc"].labels[int(yes > no)]
+    assert answer["score"] == pytest.approx(1 / (1 + np.exp(-abs(yes - no))), abs=1e-4)
+    for block in (with_transformers, with_onnx):
+        code = [line for line in block.splitlines() if line and not line.startswith("#")]
+        assert len(code) <= 5
+
+
+# --- cards ---
+
+
+def params_with(**changes):
+    """The default's params with other values at dotted keys, written with __ between the parts."""
+    tree = copy.deepcopy(YAML(typ="safe").load(ROOT / "params.yaml"))
+    for key, value in changes.items():
+        *parts, last = key.split("__")
+        node = tree
+        for part in parts:
+            node = node[part]
+        node[last] = value
+    return check_params(tree)
+
+
+def history(params, *stages: tuple[str, dict], steps=7):
+    entries = []
+    for name, items in stages:
+        stage = type("Stage", (), {"name": name, "items": items})
+        stage.values = declared_values(params, declared_params(name, items))
+        entries += history_with(stage, [{"step": steps}], source=None)
+    return entries
+
+
+def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None, collapsed=False) -> TaskModel:
+    monkeypatch.chdir(ROOT)  # where dvc.yaml is
+    of = {"task": task, "student": "tinybert4"}
+    stages = [
+        ("general_distill", {"student": "tinybert4"}),
+        ("task_distill_intermediate", of),
+        ("task_distill_prediction", of),
+    ]
+    stages += [("prune", of | {"sparsity": "20"})] if "pruned" in name else []
+    dev = {metric: 0.5 for metric in TASKS[task].metrics}
+    form = {"dev": dev, "collapsed": collapsed, "agreement": 0.998, "size_mb": {"raw": 1.5, "compressed": 1.0}}
+    form["difference_95"] = {"low": -0.01, "high": 0.002}
+    return TaskModel(
+        name=name,
+        task=TASKS[task],
+        model=model or classifier(labels=TASKS[task].labels or (REGRESSION_LABEL,)),
+        history=history(params, *stages),
+        params=Declared(params, declared_params("quantize", {"task": task, "model": name})),
+        scores={name: form for name in FORMS},
+        teacher=dict.fromkeys(dev, 0.75),
+        majority=dict.fromkeys(dev, 0.25),
+        examples={"train": 1500, "dev": 500},
+    )
+
+
+def card(folder, of: TaskModel) -> tuple[dict, str]:
+    """The YAML and the Markdown of the card."""
+    write_task_card(folder, of)
+    return parts((folder / "README.md").read_text())
+
+
+def parts(text: str) -> tuple[dict, str]:
+    start, front, body = re.split(r"^---\n", text, maxsplit=2, flags=re.M)
+    assert start == ""
+    return YAML(typ="safe").load(StringIO(front)), body
+
+
+def test_a_card_tells_data_teacher_recipe_scores_and_limits(tmp_path, monkeypatch):
+    front, body = card(tmp_path, task_model(load_params(ROOT / "params.yaml"), monkeypatch))
+    assert (front["library_name"], front["pipeline_tag"]) == ("transformers", "text-classification")
+    assert "model-index" not in front and "base_model" not in front and "license" not in front
+    for line in (
+        "- Rows: 1,500 train, 500 dev",
+        "- Of the training rows: 100.0 %, each with 2 variations drawn (substitution)",
+        "| general distillation | attention 1, hidden 1, embedding 1 | uniform | 4 | 7 | 64 | 0.002 |",
+        "| task, phase 1 | attention 1, hidden 1, embedding 1 | uniform | 3 | 7 | 32 | 0.0005 |",
+        "| task, phase 2 | prediction 1, T 1 |  | 2 | 7 | 32 | 0.0003 |",
+        "| majority guess | 0.250 | 0.250 | – | – | – |",
+        "| teacher | 0.750 | 0.750 | – | – | – |",
+        "| qdq | 0.500 | 0.500 | 99.8 % | -0.010 to +0.002 | 1.50 |",
+        "- Seed: 42",
+    ):
+        assert line in body.splitlines()
+    assert "It started from random weights." in body
+    assert "synthetic" in body and "Collapsed" not in body and "Pruned" not in body
+
+
+def test_a_card_of_real_data_names_it_and_lists_its_scores_as_the_hub_does(tmp_path, monkeypatch):
+    params = params_with(teacher__source="hub", glue__source="hub", corpus__source="hub",
+                         students__tinybert4__start={"teacher": "bottom"})  # fmt: skip
+    front, body = card(tmp_path, task_model(params, monkeypatch))
+    assert front["datasets"] == ["nyu-mll/glue", "Salesforce/wikitext"]
+    assert front["base_model"] == ["google-bert/bert-base-uncased"]
+    (result,) = front["model-index"][0]["results"]
+    assert result["dataset"]["config"] == "cola" and result["dataset"]["split"] == "validation"
+    assert {"type": "matthews_correlation", "value": 0.5} in result["metrics"]
+    assert params.teacher.hub.revision in body
+    assert "layers of the teacher (bottom)" in body
+    assert "synthetic" not in body
+
+
+def test_collapse_and_sparsity_are_told(tmp_path, monkeypatch):
+    model = classifier(labels=TASKS["cola"].labels)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight[: len(module.weight) // 2] = 0  # every Linear here has an even number of rows
+    of = task_model(
+        load_params(ROOT / "params.yaml"), monkeypatch, name="tinybert4_pruned20", model=model, collapsed=True
+    )
+    _, body = card(tmp_path, of)
+    assert "**Collapsed: fp32, dynamic, qdq, qoperator gives one answer" in body
+    assert "Pruned: 50.0 % of the weights" in body
+    assert "| pruning | prediction 1, T 1 |  | 2 | 7 | 32 | 0.0003 |" in body
+
+
+def test_a_bilstm_is_not_said_to_load_with_transformers(tmp_path, monkeypatch):
+    model = BiLstmClassifier(BiLstmConfig(50, 8, 8, 1, 8), ("no", "yes"), pair=False)
+    front, body = card(tmp_path, task_model(load_params(ROOT / "params.yaml"), monkeypatch, name="bilstm", model=model))
+    assert front["library_name"] == "onnx"
+    assert "from transformers" not in body and "onnxruntime" in body
+    assert "A BiLSTM of 1 layers" in body
+
+
+def test_names_of_others_stay_text(tmp_path, monkeypatch):
+    evil = "a --- license: mit # <script>alert(1)<\\script> ```x``` [l](http:e) **b** |"  # what params.yaml takes
+    params = params_with(glue__source="local", glue__local__folder=evil, teacher__source="hub",
+                         teacher__hub={"model": evil, "revision": evil},
+                         students__tinybert4__start={"folder": evil})  # fmt: skip
+    front, body = card(tmp_path, task_model(params, monkeypatch))
+    (base_model,) = front["base_model"]
+    assert base_model.startswith("a --- license: mit # <script>") and "license" not in front
+    shown = [line for line in body.splitlines() if "script" in line]
+    assert len(shown) == 3  # task rows, teacher, start
+    for line in shown:
+        assert not re.search(r"(?<!\\)[<>`\[\]|*]", line.replace("`unacceptable`, `acceptable`", ""))
+    assert body.count("\n# ") == 1
+
+
+def test_the_same_project_gives_the_same_bytes(tmp_path, monkeypatch):
+    of = task_model(load_params(ROOT / "params.yaml"), monkeypatch)
+    write_task_card(tmp_path, of)
+    first = (tmp_path / "README.md").read_bytes()
+    write_task_card(tmp_path, of)
+    assert (tmp_path / "README.md").read_bytes() == first
+    assert b"second" not in first and b"latency" not in first
+
+
+def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
+    tokenizer = train_tokenizer(["the capital of france is paris", "paris france capital"], vocabulary_size=80)
+    model = masked_lm(replace(STUDENT, vocab_size=tokenizer.get_vocab_size(), initializer_range=0.3))
+    folder = paths.final("domain", "lazy")
+    folder.mkdir(parents=True)
+    save_model(model, folder)
+    save_tokenizer(tokenizer, folder)
+    monkeypatch.chdir(ROOT)
+    params = load_params()
+    past = history(params, ("general_distill", {"student": "lazy"}), ("domain_distill", {"student": "lazy"}))
+    declared = Declared(params, declared_params("evaluate_domain", {"student": "lazy"}))
+    monkeypatch.chdir(project)
+    found = {"perplexity": 8.0}
+    role = {"general": found, "domain": found, "quiz": {"all": {"questions": 9, "top1": 0.1, "top5": 0.2}}}
+    alike = {"top1": 0.3, "kl": 2.5}
+    metrics = dict.fromkeys(("teacher", "student", "untrained"), role) | {
+        "agreement": {"general": alike, "domain": alike}
+    }
+    write_domain_card(folder, name="lazy", model=model, history=past, params=declared, metrics=metrics)
+    front, body = parts((folder / "README.md").read_text())
+    assert front["pipeline_tag"] == "fill-mask"
+    assert "| student | 8.00 | 8.00 | 0.100 | 0.200 | 0.300 | 2.500 |" in body
+    assert "| domain distillation | hard 1, prediction 1, T 2 |  | 4 | 7 | 64 | 0.001 |" in body
+    (code,) = blocks(body)
+    (ours,) = best_answers(
+        load_model(folder), tokenizer, [prompt_batch(["The capital of France is [MASK]."], tokenizer)]
+    )
+    theirs = printed(code)
+    assert [answer["token_str"] for answer in theirs] == [answer["token"] for answer in ours]
+    np.testing.assert_allclose(
+        [answer["score"] for answer in theirs], [answer["probability"] for answer in ours], atol=1e-5
+    )

@@ -1,0 +1,242 @@
+"""The task examples: columns, labels, balance, no overlap, labels that a reader would give, no cheap way to them."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from tinybert.pipeline.errors import UserError
+from tinybert.synthetic import cola, mrpc, retellings, rte, sst2, stsb
+from tinybert.synthetic.examples import TASKS, examples
+from tinybert.synthetic.scenes import DEEDS, THINGS, Scene
+from tinybert.synthetic.stsb import WEIGHTS, Detail, credit, similarity
+
+SINGLE = ("cola", "sst2")
+MAJORITY_AT_MOST = {"cola": 0.72, "sst2": 0.52, "mrpc": 0.69, "rte": 0.52}
+
+
+def texts(row: dict) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("sentence", "sentence1", "sentence2") if name in row)
+
+
+@pytest.fixture(scope="module")
+def sets() -> dict:
+    return {(task, split): examples(task, split, 1500, seed=1) for task in TASKS for split in ("train", "dev")}
+
+
+def test_same_seed_gives_the_same_rows_in_another_process():
+    call = "examples(task, 'train', 60, 5) for task in TASKS"
+    code = f"import json; from tinybert.synthetic.examples import *; print(json.dumps([{call}]))"
+    environment = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "99"}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout) == [examples(task, "train", 60, 5) for task in TASKS]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_another_seed_gives_other_rows(task):
+    first, second = ({texts(row) for row in examples(task, "train", 300, seed)} for seed in (1, 2))
+    assert len(first & second) < 30
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_columns_types_and_numbering(sets, task):
+    wanted = {"sentence"} if task in SINGLE else {"sentence1", "sentence2"}
+    for split in ("train", "dev"):
+        rows = sets[task, split]
+        assert [row["idx"] for row in rows] == list(range(1500))
+        assert all(set(row) == wanted | {"label", "idx"} for row in rows)
+        assert all(type(row["label"]) is (float if task == "stsb" else int) for row in rows)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_are_distinct_and_splits_apart_whatever_the_seed(sets, task):
+    train, dev = ([texts(row) for row in sets[task, split]] for split in ("train", "dev"))
+    other_dev = [texts(row) for row in examples(task, "dev", 500, seed=9)]
+    assert len(set(train)) == len(train) and len(set(dev)) == len(dev)
+    assert not set(train) & (set(dev) | set(other_dev))
+
+
+@pytest.mark.parametrize("task", MAJORITY_AT_MOST)
+def test_balance(sets, task):
+    for split in ("train", "dev"):
+        share = Counter(row["label"] for row in sets[task, split])
+        assert set(share) == {0, 1}
+        assert max(share.values()) / 1500 <= MAJORITY_AT_MOST[task]
+
+
+def test_stsb_scores_spread_over_the_scale_in_quarter_points(sets):
+    labels = np.array([row["label"] for row in sets["stsb", "train"]])
+    assert labels.min() >= 0 and labels.max() == 5.0
+    assert np.array_equal(labels * 4, np.round(labels * 4))
+    assert (np.histogram(labels, bins=[0, 1, 2, 3, 4, 5.01])[0] > 50).all()
+    assert labels.std() > 1.0
+
+
+@pytest.mark.parametrize("task", MAJORITY_AT_MOST)
+def test_counting_words_does_not_solve_the_task(sets, task):
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    columns = ("sentence",) if task in SINGLE else ("sentence1", "sentence2")
+    train, dev = sets[task, "train"], sets[task, "dev"]
+    vectorizer = CountVectorizer(binary=True).fit([text for row in train for text in texts(row)])
+
+    def features(rows):
+        return np.hstack([vectorizer.transform([row[name] for row in rows]).toarray() for name in columns])
+
+    model = LogisticRegression(C=0.3, max_iter=300).fit(features(train), [row["label"] for row in train])
+    accuracy = model.score(features(dev), [row["label"] for row in dev])
+    assert accuracy < {"cola": 0.75, "sst2": 0.8, "mrpc": 0.72, "rte": 0.68}[task]
+
+
+def test_word_overlap_does_not_tell_paraphrases_apart(sets):
+    def overlap(row):
+        first, second = (set(row[name].lower().strip(".").split()) for name in ("sentence1", "sentence2"))
+        return len(first & second) / len(first | second)
+
+    means = [np.mean([overlap(row) for row in sets["mrpc", "train"] if row["label"] == label]) for label in (0, 1)]
+    assert min(means) > 0.5 and abs(means[0] - means[1]) < 0.08
+
+
+@pytest.mark.parametrize("module", [cola, sst2, rte, retellings])
+def test_each_task_has_a_dozen_constructions(module):
+    constructions = getattr(module, "CONSTRUCTIONS", None) or module.RETELLINGS
+    assert len(set(constructions)) >= 12
+
+
+@pytest.mark.parametrize("construction", cola.CONSTRUCTIONS)
+def test_cola_constructions_never_give_a_sentence_both_labels(construction):
+    good, bad = ({construction(Random(seed), label) for seed in range(400)} for label in (True, False))
+    assert len(good) > 100 and len(bad) > 50
+    assert not good & bad
+
+
+@pytest.mark.parametrize("construction", sst2.CONSTRUCTIONS)
+def test_sst2_constructions_never_give_a_line_both_labels(construction):
+    positive, negative = ({construction(Random(seed), label) for seed in range(400)} for label in (True, False))
+    assert len(positive) > 100 and not positive & negative
+
+
+@pytest.mark.parametrize("retelling", retellings.RETELLINGS)
+def test_true_and_false_retellings_differ(retelling):
+    for seed in range(100):
+        equal, unequal = retelling(Random(seed))
+        assert len(set(equal)) == len(equal) >= 2 and len(unequal) >= 2
+        assert not set(equal) & set(unequal)
+
+
+@pytest.mark.parametrize(
+    ("construction", "singular", "plural"),
+    [(cola.agreement_across_phrase, {"is", "was"}, {"are", "were"})],
+)
+def test_cola_agreement_is_with_the_head_noun(construction, singular, plural):
+    heads = {noun.singular: singular for noun in cola.THINGS} | {noun.plural: plural for noun in cola.THINGS}
+    for seed in range(200):
+        for good in (True, False):
+            words = construction(Random(seed), good).split()
+            verb = next(word for word in words if word in singular | plural)
+            assert (verb in heads[words[1]]) == good
+
+
+def test_cola_reflexive_agrees_with_its_subject():
+    for seed in range(200):
+        name, _, pronoun, *_ = cola.reflexive_of_name(Random(seed), True).split()
+        assert pronoun == ("herself" if name in cola.WOMEN else "himself")
+
+
+def test_scene_keeps_its_meaning_in_the_passive():
+    event = Scene(who="Anna", deed=DEEDS[0], thing=THINGS[0], amount="two", town="Leeds", time="at noon")
+    assert event.active() == "Anna bought two cars in Leeds at noon"
+    assert event.passive() == "two cars were bought by Anna in Leeds at noon"
+    assert event.time_first() == "at noon Anna bought two cars in Leeds"
+
+
+def test_counted_hypotheses_follow_from_the_numbers():
+    value = {word: number for number, word in enumerate(rte.NUMBERS)}
+    for seed in range(200):
+        for follows in (True, False):
+            premise, hypothesis = (text.split() for text in rte.counted(Random(seed), follows))
+            number, relation, bound = value[premise[2]], hypothesis[2], value[hypothesis[4]]
+            assert (number > bound if relation == "more" else number < bound) == follows
+
+
+def test_implied_hypotheses_follow_from_the_verb():
+    done = {"managed": True, "remembered": True, "failed": False, "refused": False, "forgot": False}
+    for seed in range(200):
+        premise, hypothesis = rte.implied(Random(seed), True)
+        assert done[premise.split()[1]] == ("did not" not in hypothesis)
+        premise, hypothesis = rte.implied(Random(seed), False)
+        assert done.get(premise.split()[1]) in (None, "did not" in hypothesis)
+
+
+def detail(meaning: str, family: str = "") -> Detail:
+    return Detail(meaning, family, meaning)
+
+
+def test_stsb_credit_by_hand():
+    bought, borrowed, repaired = (
+        detail("bought", "bought"),
+        detail("borrowed", "bought"),
+        detail("repaired", "repaired"),
+    )
+    purchased = Detail("bought", "bought", "purchased")
+    assert credit(bought, purchased) == 1.0
+    assert credit(bought, borrowed) == 0.5
+    assert credit(bought, repaired) == 0.0
+    assert credit(bought, None) == credit(None, bought) == 0.5
+    assert credit(None, None) == 1.0
+    assert credit(detail("Anna"), detail("Tom")) == 0.0
+
+
+def test_stsb_rule_by_hand():
+    first = {
+        "who": detail("Anna"),
+        "deed": detail("bought", "bought"),
+        "thing": detail("car", "car"),
+        "amount": detail("two", "several"),
+        "town": detail("Leeds"),
+    }
+    second = {**first, "deed": detail("borrowed", "bought"), "amount": detail("six", "several")}
+    del second["town"]
+    third = {**first, "who": detail("Tom"), "thing": detail("cup", "cup"), "time": detail("at noon", "at")}
+    assert similarity(first, first, WEIGHTS["scene"]) == 5.0
+    # Half of the deed (1.5), of the amount (0.5) and of the town (0.5) is lost.
+    assert similarity(first, second, WEIGHTS["scene"]) == 5.0 - 0.75 - 0.25 - 0.25
+    # All of the agent (1.0) and of the thing (1.0), and half of the time (0.5).
+    assert similarity(first, third, WEIGHTS["scene"]) == 5.0 - 1.0 - 1.0 - 0.25
+
+
+def test_stsb_swapped_roles_count_half():
+    anna_helped_tom = stsb._with_pair({"who": detail("Anna"), "deed": detail("helped"), "whom": detail("Tom")})
+    tom_helped_anna = stsb._with_pair({"who": detail("Tom"), "deed": detail("helped"), "whom": detail("Anna")})
+    weights = {name: WEIGHTS["dealing"][name] for name in ("who", "deed", "whom")}
+    assert similarity(anna_helped_tom, tom_helped_anna, weights) == 1.5 + 0.5 + 0.5
+
+
+def test_stsb_weights_add_up_to_five():
+    assert {kind: sum(weights.values()) for kind, weights in WEIGHTS.items()} == dict.fromkeys(WEIGHTS, 5.0)
+
+
+def test_mrpc_false_copies_are_no_retellings():
+    for seed in range(300):
+        row = mrpc.example(Random(seed), False)
+        assert row["sentence1"] != row["sentence2"]
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "count", "told"),
+    [
+        ("qnli", "train", 5, "'qnli'"),
+        ("cola", "test", 5, "'test'"),
+        ("sst2", "dev", 1_000_000, "ask for"),
+    ],
+)
+def test_wrong_requests_are_told(task, split, count, told, monkeypatch):
+    monkeypatch.setattr("tinybert.synthetic.examples.DEV_EVERY", 5 if count < 100 else 20_000)
+    with pytest.raises(UserError, match=told) as caught:
+        examples(task, split, count, seed=1)
+    assert "\n" not in str(caught.value)

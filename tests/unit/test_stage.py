@@ -1,0 +1,155 @@
+"""What people see when something is wrong: one line, exit code 1, nothing half-written."""
+
+import pytest
+
+from tests.support.dependencies import ROOT
+from tests.support.project import copy_project, run, tiny_params, write_params
+from tinybert.pipeline.text_lines import printable
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return copy_project(tmp_path_factory.mktemp("project"))
+
+
+def changed(path: str, value) -> dict:
+    tree = tiny_params()
+    *parents, last = path.split(".")
+    node = tree
+    for key in parents:
+        node = node.setdefault(key, {})
+    node[last] = value
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        (
+            "corpus.unt",
+            "article",
+            "prepare_corpus: params.yaml: corpus.unt: unknown key; check its spelling, or remove it",
+        ),
+        (
+            "students.lazy.domain.losses.hard",
+            -1.0,
+            "prepare_corpus: params.yaml: students.lazy.domain.losses.hard: -1.0",
+        ),
+        ("corpus.max_documents", 1, "prepare_corpus: corpus.heldout_every: 10, but the corpus has 1 documents"),
+        ("corpus.source", "local", "prepare_corpus: corpus.local.files: 'local/wiki/*.jsonl.gz' matches no file"),
+        ("corpus.source", "hub", "prepare_corpus: corpus.source: hub: Salesforce/wikitext"),
+    ],
+)
+def test_one_line_exit_code_1_and_no_output(project, path, value, line):
+    write_params(project, changed(path, value))
+    found = run(project, "stages.prepare_corpus", HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
+    assert found.returncode == 1
+    assert len(found.stderr.strip().splitlines()) == 1, found.stderr
+    assert found.stderr.startswith(line)
+    assert not (project / "data").exists() or not list((project / "data").rglob("*.*"))
+    assert not (project / "reports/metrics").exists()
+
+
+def test_an_offline_hub_says_how_to_go_local(project):
+    write_params(project, changed("corpus.source", "hub"))
+    found = run(project, "stages.prepare_corpus", HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
+    assert "set corpus.source to local with corpus.local.files, or to embedded" in found.stderr
+
+
+def test_a_filter_that_keeps_nothing(project):
+    write_params(project, tiny_params())
+    assert run(project, "stages.prepare_corpus").returncode == 0
+    write_params(project, changed("filter.subjects", {"physics": ["quark"]}))
+    found = run(project, "stages.filter_corpus")
+    assert found.returncode == 1
+    assert "train documents: filter: none of 90 documents is kept" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert not (project / "data/corpus/domain/train.jsonl").exists()
+
+
+def test_a_missing_glue_column_and_a_label_out_of_range(project):
+    tree = changed("glue.source", "local")
+    tree["glue"]["local"]["folder"] = "given"
+    write_params(project, tree)
+    folder = project / "given/CoLA"
+    folder.mkdir(parents=True)
+    rows = {"dev.tsv": "x\t1\t\tA fine sentence.\n", "train.tsv": "x\t7\t\tA fine sentence.\n"}
+    for name, text in rows.items():
+        (folder / name).write_text(text)
+    found = run(project, "stages.prepare_glue", "--task", "cola")
+    assert found.returncode == 1
+    assert found.stderr.startswith("prepare_glue@cola: glue.local.folder: given/CoLA/train.tsv, line 1")
+    assert "'7'" in found.stderr
+    (folder / "train.tsv").write_text("x\t1\n")
+    found = run(project, "stages.prepare_glue", "--task", "cola")
+    assert found.returncode == 1
+    assert len(found.stderr.strip().splitlines()) == 1
+    assert not (project / "data/glue/cola").exists()
+
+
+def test_ctrl_c_is_one_line_and_leaves_nothing(project):
+    script = project / "stages/prepare_corpus.py"
+    whole = script.read_text()
+    script.write_text(whole.replace("    counts =", "    raise KeyboardInterrupt\n    counts ="))
+    write_params(project, tiny_params())
+    found = run(project, "stages.prepare_corpus")
+    script.write_text(whole)
+    assert (found.returncode, found.stderr) == (130, "prepare_corpus: interrupted; say it again to go on\n")
+
+
+def test_control_characters_of_data_do_not_reach_the_terminal():
+    assert printable("λ of a\x1b[2J\x00\r é") == r"λ of a\x1b[2J\x00\r é"
+
+
+def test_mlflows_page_is_for_this_machine_only():
+    recipe = (ROOT / "Makefile").read_text().split("\nui: ")[1].split("\n\n")[0]
+    assert "--host 127.0.0.1 " in recipe and recipe.count("--host") == 1
+
+
+def test_help_is_there(project):
+    found = run(project, "stages.prune", "--help")
+    assert found.returncode == 0
+    assert "--sparsity" in found.stdout
+
+
+def test_an_item_that_params_do_not_list(project):
+    write_params(project, tiny_params())
+    found = run(project, "stages.prepare_glue", "--task", "colla")
+    assert found.returncode == 1
+    assert found.stderr == "prepare_glue@colla: --task colla: not in params.yaml; choose one of cola\n"
+
+
+def test_a_local_teacher_that_is_absent_never_asks_the_hub(project):
+    write_params(project, changed("teacher.source", "local"))
+    found = run(project, "stages.prepare_tokenizer", HF_ENDPOINT="http://127.0.0.1:9")
+    assert found.returncode == 1
+    assert found.stderr.startswith("prepare_tokenizer: teacher.local.folder: local/teacher is no folder")
+
+
+@pytest.mark.parametrize("name", ["$(touch pwned)", "../../docs", "../../../elsewhere"])
+def test_names_that_are_no_names_reach_neither_shell_nor_paths(project, name):
+    elsewhere = project.parent / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    tree = tiny_params()
+    tree["students"][name] = tree["students"]["lazy"]
+    tree["general"]["students"] = [name]
+    write_params(project, tree)
+    found = run(project, "dvc", "repro")
+    assert found.returncode != 0
+    assert "must be lower-case letters, digits and _, a letter first" in found.stderr
+    assert (project / "docs/log.md").is_file() and elsewhere.is_dir()
+    assert not (project / "pwned").exists() and not (project / "models").exists()
+
+
+def test_commands_quote_what_comes_from_params(project):
+    """Also where one stage alone is asked for, and the check of params is passed by."""
+    tree = tiny_params()
+    tree["students"]["lazy; touch pwned"] = tree["students"]["lazy"]
+    tree["general"]["students"] = ["lazy; touch pwned"]
+    write_params(project, tree)
+    for needed in ("data/tokenizer", "data/blocks/general", "models/teacher"):
+        (project / needed).mkdir(parents=True, exist_ok=True)
+    (project / "data/params_checked").write_text("")
+    found = run(project, "dvc", "repro", "--single-item", "general_distill")
+    assert "python -m stages.general_distill --student 'lazy; touch pwned'" in found.stdout
+    assert found.returncode != 0 and not (project / "pwned").exists()
