@@ -1,7 +1,7 @@
 """Runs every benchmark, one after the other, and writes what they print into reports/benchmarks.md.
 
 `python -m benchmarks [--data FOLDER] [--vocabulary FILE]`: GLUE in the official layout and BERT's vocab.txt, for the
-benchmarks of the task track; without them these use the embedded examples. The report says which benchmark failed, and
+benchmarks of the task track; without them these use the synthetic examples. The report says which benchmark failed, and
 the exit code is then 1.
 """
 
@@ -50,7 +50,7 @@ class Outcome:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs all; ends with 1 where one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", metavar="FOLDER", help="GLUE in the official layout (default: embedded examples)")
+    parser.add_argument("--data", metavar="FOLDER", help="GLUE in the official layout (default: synthetic examples)")
     parser.add_argument("--vocabulary", metavar="FILE", help="vocab.txt of a BERT (default: learnt from the texts)")
     given = parser.parse_args(arguments)
     outcomes = [run([f"benchmarks.{name}", *chosen, *texts(name, **vars(given))]) for name, *chosen in BENCHMARKS]

@@ -66,7 +66,7 @@ class Work:
             start += self.turn_sentences
 
     def word_pieces(self) -> Tokenizer:
-        """The folder's tokenizer, or one learnt from the sentences and the embedded articles."""
+        """The folder's tokenizer, or one learnt from the sentences and the synthetic articles."""
         if self.tokenizer:
             return folder_tokenizer(self.tokenizer)
         corpus = [*self.texts(), *(article["text"] for article in articles(seed=0))]
@@ -133,10 +133,10 @@ def description(work: Work) -> str:
     sentences = read_sentences(work.texts(), tokenizer, max_pieces=MAX_LENGTH_TOKENS - 2)
     words = [word for sentence in sentences for word in sentence.words]
     return (
-        f"{work.sentences.name if work.sentences else 'embedded CoLA'}: {len(sentences)} sentences, "
+        f"{work.sentences.name if work.sentences else 'synthetic CoLA'}: {len(sentences)} sentences, "
         f"{mean(len(sentence.ids) for sentence in sentences):.1f} pieces and {len(words) / len(sentences):.1f} "
         f"replaceable words each, {mean(word.pieces == 1 for word in words):.0%} of them one piece of the "
-        f"{'given' if work.tokenizer else 'embedded'} tokenizer's {tokenizer.get_vocab_size()}"
+        f"{'given' if work.tokenizer else 'synthetic'} tokenizer's {tokenizer.get_vocab_size()}"
     )
 
 
@@ -165,7 +165,7 @@ def compare(work: Work, precision: str, *, warmup_turns: int, pairs: int) -> flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
-    parser.add_argument("--sentences", type=Path, help="GLUE's CoLA/train.tsv; else the embedded sentences")
+    parser.add_argument("--sentences", type=Path, help="GLUE's CoLA/train.tsv; else the synthetic sentences")
     parser.add_argument("--tokenizer", type=Path, help="a folder with BERT's vocab.txt; else learnt here")
     parser.add_argument("--turn-sentences", type=int, help="sentences a turn")
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs of turns")

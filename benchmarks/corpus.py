@@ -1,6 +1,6 @@
 """Peak memory and speed of filtering and tokenizing, on a small and on a large text.
 
-`python -m benchmarks.corpus`: 100 MB and 1 GB of the embedded articles (repeated, with numbered titles) in a
+`python -m benchmarks.corpus`: 100 MB and 1 GB of the synthetic articles (repeated, with numbered titles) in a
 temporary folder, which needs three times the larger size; each step works on the whole text in a fresh process, with
 the published dictionary and blocks of 128 tokens. Its peak memory is the sum, over that process and its workers, of
 the most that each has held resident (VmHWM): an upper bound, for pages that they share count more than once, and
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tinybert.data.domain_filter import filter_file
-from tinybert.data.packing import write_blocks
+from tinybert.data.packing import write_sequences
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.pipeline.files import write_jsonl
 from tinybert.synthetic.articles import articles
@@ -95,7 +95,7 @@ def filter_text(folder: Path) -> None:
 
 def tokenize_text(folder: Path) -> None:
     """The step `tokenize`, of the whole text."""
-    write_blocks(folder / TEXT, load_tokenizer(folder), folder / "blocks", block_tokens=128, packing="pack")
+    write_sequences(folder / TEXT, load_tokenizer(folder), folder / "blocks", sequence_tokens=128, packing="pack")
 
 
 STEPS = {"filter": filter_text, "tokenize": tokenize_text}

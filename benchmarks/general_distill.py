@@ -19,7 +19,7 @@ from benchmarks.reference import Shape
 from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware, matrix_rate
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.masking import Masker, text_batch
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
 from tinybert.models.outputs import Batch, best_device
 
@@ -101,8 +101,8 @@ class StartedBatches:
 def run_ours(work: Work, precision: str, gun: StartGun) -> None:
     """Trains with the project's loop, a step at each start."""
     teacher, student = (MaskedLM(ours.bert_config(shape, work.vocabulary)) for shape in (work.teacher, work.student))
-    imitation = Imitation(dict.fromkeys(work.losses, 1.0), temperature=TEMPERATURE)
-    objective = Objective(imitation, student.config, teacher.config)
+    imitation = DistillationConfig(dict.fromkeys(work.losses, 1.0), temperature=TEMPERATURE)
+    objective = DistillationLoss(imitation, student.config, teacher.config)
     settings = Settings(ours.training(epochs=1), ours.OPTIMIZER, 0, precision)
     train(student, objective, StartedBatches(work, gun), settings, title="ours", teacher=teacher)
 

@@ -19,7 +19,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from benchmarks.ours import best_precision
-from tinybert.config.load import Declared, check_params
+from tinybert.config.load import StageParams, check_params
 from tinybert.config.schema import Params
 from tinybert.data.encoding import Encoded, read_examples
 from tinybert.data.tasks import TASKS, Task
@@ -47,19 +47,21 @@ def ways(task: Task, epochs: list[int] | None) -> dict[str, Params]:
     """params.yaml as it is trained fast, and plainly; with other epochs of the two phases where they are given."""
     tree = YAML(typ="safe").load(Path("params.yaml"))
     for phase, number in zip(("intermediate", "prediction"), epochs or (), strict=False):
-        tree["glue"][task.name][phase] |= {"epochs": number, "max_steps": None}
+        tree["tasks"][task.name][phase] |= {"epochs": number, "max_steps": None}
     speeds = {"fast": (best_precision(), KEPT_GB), "plain": ("float32", 0.0)}
     found = {}
     for name, (precision, kept_gb) in speeds.items():
-        found[name] = check_params(tree | {"precision": precision, "glue": tree["glue"] | {"kept_answers_gb": kept_gb}})
+        found[name] = check_params(
+            tree | {"precision": precision, "tasks": tree["tasks"] | {"teacher_cache_gb": kept_gb}}
+        )
     return found
 
 
 def distilled(params: Params, task_name: str, seed: int) -> Run:
     """Both phases with one seed, to be called in a process of its own: Accelerate keeps to one precision."""
-    task, name, started = TASKS[task_name], params.glue.students[0], time.perf_counter()
-    keys = ("seed", "precision", "optimizer", "students", "glue.kept_answers_gb", f"glue.{task_name}")
-    settings = {"params": Declared(params, keys), "task": task, "name": name, "seed": seed}
+    task, name, started = TASKS[task_name], params.tasks.students[0], time.perf_counter()
+    keys = ("seed", "precision", "optimizer", "students", "tasks.teacher_cache_gb", f"tasks.{task_name}")
+    settings = {"params": StageParams(params, keys), "task": task, "name": name, "seed": seed}
     with tempfile.TemporaryDirectory() as folder:
         between = Path(folder) / "intermediate"
         first = distil("intermediate", paths.student("general", name), **settings)
@@ -72,8 +74,8 @@ def distilled(params: Params, task_name: str, seed: int) -> Run:
 
 def dev_rows(params: Params, task: Task) -> Encoded:
     """The rows that all are scored on."""
-    limit = getattr(params.glue, task.name).max_length_tokens
-    path = paths.glue(task.name) / f"{task.dev_splits[0]}.jsonl"
+    limit = getattr(params.tasks, task.name).max_length_tokens
+    path = paths.task_rows(task.name) / f"{task.dev_splits[0]}.jsonl"
     return read_examples(path, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
 
 
@@ -86,9 +88,9 @@ def main() -> None:
     task = TASKS[options.task]
     speeds = ways(task, options.epochs)
     params = speeds["fast"]
-    dev, training = dev_rows(params, task), getattr(params.glue, task.name)
+    dev, training = dev_rows(params, task), getattr(params.tasks, task.name)
     print(
-        f"{params.glue.students[0]} on {task.name}: {training.intermediate.epochs} and {training.prediction.epochs} "
+        f"{params.tasks.students[0]} on {task.name}: {training.intermediate.epochs} and {training.prediction.epochs} "
         f"epochs, {options.seeds} seeds; fast: {params.precision}; {task.headline} on {len(dev)} dev rows"
     )
     runs: dict[str, list[Run]] = {name: [] for name in speeds}

@@ -27,9 +27,9 @@ from benchmarks import ours, reference
 from benchmarks.task_work import SEED, Work, add_arguments, chosen_work
 from benchmarks.timing import Contestant, StartGun, contestant, hardware
 from tinybert.data.encoding import Encoded
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_training import train_on_task
-from tinybert.distill.teacher_cache import AnswerStore
+from tinybert.distill.teacher_cache import TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.outputs import Batch, best_device
 from tinybert.pipeline.errors import UserError
@@ -99,7 +99,7 @@ def distil(
     folder: Path,
 ) -> None:
     """A phase as its stage runs it, the teacher's answers kept in `folder`."""
-    objective = Objective(Imitation(dict.fromkeys(phase.losses, 1.0)), student.config, teacher.config)
+    objective = DistillationLoss(DistillationConfig(dict.fromkeys(phase.losses, 1.0)), student.config, teacher.config)
     train_on_task(
         student,
         objective,
@@ -107,7 +107,7 @@ def distil(
         training=ours.training(epochs=epochs, batch_size=work.sizes.batch_rows),
         params=SimpleNamespace(optimizer=ours.OPTIMIZER, precision=precision),
         seed=SEED,
-        store=AnswerStore(folder, STORE_BYTES),
+        store=TeacherCache(folder, STORE_BYTES),
         teacher=teacher,
         title=phase.name,
     )

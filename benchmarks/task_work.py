@@ -62,7 +62,7 @@ class Work:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that choose the work."""
     parser.add_argument("--task", choices=PUBLISHED, default="cola")
-    parser.add_argument("--data", metavar="FOLDER", help="GLUE in the official layout (default: embedded examples)")
+    parser.add_argument("--data", metavar="FOLDER", help="GLUE in the official layout (default: synthetic examples)")
     parser.add_argument(
         "--vocabulary", metavar="FILE", help="vocab.txt of a BERT WordPiece tokenizer (default: learnt from the texts)"
     )
@@ -79,7 +79,7 @@ def chosen_work(options: argparse.Namespace) -> Work:
     examples = encode(rows, task, tokenizer, max_length_tokens=padded_length_tokens)
     pieces = tokenizer.get_vocab_size()
     described = (
-        f"{task.name}, {options.data or 'embedded'}: {len(rows)} training rows of {examples.lengths.mean():.1f} pieces "
+        f"{task.name}, {options.data or 'synthetic'}: {len(rows)} training rows of {examples.lengths.mean():.1f} pieces "
         f"in the mean; vocabulary of {pieces} pieces, {options.vocabulary or 'learnt from the texts'}"
     )
     return Work(sizes, task, examples, max(pieces, sizes.vocabulary), padded_length_tokens, described)
@@ -90,9 +90,9 @@ def _rows(task: Task, folder: str | None, count: int | None) -> list[dict]:
     published_rows, _ = PUBLISHED[task.name]
     settings = SimpleNamespace(
         local=SimpleNamespace(folder=folder),
-        embedded=SimpleNamespace(train_examples=count or published_rows, dev_examples=1),
+        synthetic=SimpleNamespace(train_examples=count or published_rows, dev_examples=1),
     )
-    rows = read_splits(task, "local" if folder else "embedded", settings=settings, seed=SEED)["train"]
+    rows = read_splits(task, "local" if folder else "synthetic", settings=settings, seed=SEED)["train"]
     return random.Random(SEED).sample(rows, min(count or len(rows), len(rows)))
 
 

@@ -1,6 +1,6 @@
 """A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
 
-from tinybert.config.load import Declared
+from tinybert.config.load import StageParams
 from tinybert.data.fraction import fraction_of
 from tinybert.data.task_rows import read_rows
 from tinybert.data.tasks import TASKS, Task
@@ -13,16 +13,16 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies the rows alone."""
     params, task = stage.params, TASKS[stage.items["task"]]
-    whole = read_rows(paths.glue(task.name) / "train.jsonl", task)
-    rows = fraction_of(whole, params.glue[task.name].train_fraction, seed=params.seed)
+    whole = read_rows(paths.task_rows(task.name) / "train.jsonl", task)
+    rows = fraction_of(whole, params.tasks[task.name].train_fraction, seed=params.seed)
     strategy, checkpoint = STRATEGIES[params.augmentation.strategy], Checkpoint.of(stage)
-    augmented = strategy(rows, task, params, checkpoint) if params.glue[task.name].augmented_copies else rows
+    augmented = strategy(rows, task, params, checkpoint) if params.tasks[task.name].augmented_copies else rows
     write_jsonl(paths.augmented(task.name), augmented)
     stage.write_metrics({"original": len(rows), "augmented": len(augmented)})
     checkpoint.remove()
 
 
-def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Checkpoint) -> list[dict]:
+def substituted(rows: list[dict], task: Task, params: StageParams, checkpoint: Checkpoint) -> list[dict]:
     """The rows with words substituted by the teacher's masked LM and by word vectors."""
     from tinybert.augment.substitution import Settings, substitute
     from tinybert.augment.word_vectors import word_vectors
@@ -36,13 +36,13 @@ def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Chec
         rows,
         task,
         settings=Settings(
-            copies=params.glue[task.name].augmented_copies,
+            copies=params.tasks[task.name].augmented_copies,
             probability=substitution.probability,
             top_k=substitution.candidates,
             second_segment=substitution.second_segment,
             keep_word=substitution.keep_word,
             keep_partner=substitution.keep_partner,
-            max_length_tokens=params.glue[task.name].max_length_tokens,
+            max_length_tokens=params.tasks[task.name].max_length_tokens,
             precision=params.precision,
         ),
         masked_lm=load_bert(MaskedLM, paths.TEACHER).to(best_device()),
@@ -53,13 +53,13 @@ def substituted(rows: list[dict], task: Task, params: Declared, checkpoint: Chec
     )
 
 
-def sampled(rows: list[dict], task: Task, params: Declared, _checkpoint: Checkpoint) -> list[dict]:
+def sampled(rows: list[dict], task: Task, params: StageParams, _checkpoint: Checkpoint) -> list[dict]:
     """The rows with words masked, replaced by others of their part of speech, and cut to n-grams: seconds of work."""
     from tinybert.augment.sampling import Settings, sample
 
     sampling = params.augmentation.sampling
     settings = Settings(
-        copies=params.glue[task.name].augmented_copies,
+        copies=params.tasks[task.name].augmented_copies,
         mask_probability=sampling.mask_probability,
         replacement_probability=sampling.replacement_probability,
         ngram_probability=sampling.ngram_probability,

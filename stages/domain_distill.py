@@ -3,9 +3,9 @@
 import torch
 
 from tinybert.config.students import training_of
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import Trained, train_and_save
 from tinybert.distill.text_training import train_on_text
 from tinybert.models.bert import MaskedLM
@@ -22,12 +22,12 @@ def main(stage: Stage) -> None:
     def train_domain(**hooks) -> Trained[MaskedLM]:
         torch.manual_seed(params.seed)
         teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, source)
-        objective = Objective(Imitation.of(params, name, "domain"), student.config, teacher.config)
+        objective = DistillationLoss(DistillationConfig.of(params, name, "domain"), student.config, teacher.config)
         objective.load(source)
         curve = train_on_text(
             student,
             objective,
-            Blocks.open(paths.blocks("domain", "train")),
+            Sequences.open(paths.sequences("domain", "train")),
             tokenizer=load_tokenizer(paths.TOKENIZER),
             training=training_of(params, name, "domain"),
             params=params,

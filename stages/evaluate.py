@@ -13,7 +13,7 @@ def main(stage: Stage) -> None:
     task, name = TASKS[stage.items["task"]], stage.items["student"]
     teacher = load_task_model(paths.task_model(task.name, "teacher"))
     student = load_task_model(paths.task_model(task.name, name))
-    limit = stage.params.glue[task.name].max_length_tokens
+    limit = stage.params.tasks[task.name].max_length_tokens
     metrics, answers = compare_on_splits(student, teacher, task, max_length_tokens=limit)
     save_predictions(paths.predictions(stage.name, stage.instance), answers)
     parameters = {"teacher": teacher.parameter_count, "student": student.parameter_count}

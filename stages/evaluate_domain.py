@@ -2,7 +2,7 @@
 
 import torch
 
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.masking import Masker
 from tinybert.evaluate.cloze import answered, best_answers, load_questions, quiz_batches, quiz_scores
@@ -10,7 +10,7 @@ from tinybert.evaluate.perplexity import agreement, block_losses, heldout_batche
 from tinybert.evaluate.predictions import save_predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import copy_model, load_bert
-from tinybert.models.provenance import read_history
+from tinybert.models.provenance import read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, write_json
 from tinybert.report.domain_card import write_domain_card
@@ -21,12 +21,14 @@ def main(stage: Stage) -> None:
     """Examines teacher, student and an untrained student on the same text and the same questions; ships the student."""
     params, name = stage.params, stage.items["student"]
     tokenizer = load_tokenizer(paths.TOKENIZER)
-    masker, limit = Masker.of(params.masking, tokenizer), params.examination.heldout_blocks
+    masker, limit = Masker.of(params.masking, tokenizer), params.domain_evaluation.heldout_sequences
     texts = {
-        corpus: heldout_batches(Blocks.open(paths.blocks(corpus, "heldout")), masker, limit=limit, seed=params.seed)
+        corpus: heldout_batches(
+            Sequences.open(paths.sequences(corpus, "heldout")), masker, limit=limit, seed=params.seed
+        )
         for corpus in ("general", "domain")
     }
-    questions, dropped = load_questions(params.examination.quiz, tokenizer)
+    questions, dropped = load_questions(params.domain_evaluation.quiz, tokenizer)
     prompts = quiz_batches(questions, tokenizer)
 
     source = paths.student("domain", name)
@@ -53,7 +55,7 @@ def main(stage: Stage) -> None:
     save_predictions(paths.predictions(stage.name, name), answers)
     with atomic_folder(paths.final("domain", name)) as folder:
         copy_model(source, folder)
-        history = read_history(source)
+        history = read_provenance(source)
         write_domain_card(folder, name=name, model=student, history=history, params=params, metrics=metrics)
     stage.write_metrics(metrics | {"quiz_dropped": dropped})
 

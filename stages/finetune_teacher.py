@@ -6,21 +6,21 @@ from tinybert.config.load import load_params
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import Trained, train_and_save
 from tinybert.distill.task_training import train_on_task
 from tinybert.evaluate.task_scores import evaluate
 from tinybert.models.checkpoints import Classifier, load_classifier
-from tinybert.models.teacher_source import finetuned_teacher, refuse_unfit_recipes
+from tinybert.models.teacher_source import check_unfit_recipes, finetuned_teacher
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Fine-tunes, or takes the model that glue.<task>.finetuned_teacher names; measures it on the dev split."""
+    """Fine-tunes, or takes the model that tasks.<task>.finetuned_teacher names; measures it on the dev split."""
     params, task = stage.params, TASKS[stage.items["task"]]
-    settings = params.glue[task.name]
-    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
+    settings = params.tasks[task.name]
+    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
     train, dev = (
         read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=settings.max_length_tokens)
         for split in ("train", task.dev_splits[0])
@@ -30,7 +30,7 @@ def main(stage: Stage) -> None:
         """For the given number of epochs; no model is selected, the last step counts."""
         torch.manual_seed(params.seed)
         teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
-        refuse_long_rows(teacher)
+        check_long_rows(teacher)
         objective = gold_labels(teacher)
         title, training = f"{task.name} teacher", settings.teacher
         curve = train_on_task(
@@ -40,13 +40,13 @@ def main(stage: Stage) -> None:
 
     def take(**hooks) -> Trained[Classifier]:
         teacher = finetuned_teacher(settings.finetuned_teacher, task, vocab_size=tokenizer.get_vocab_size())
-        refuse_long_rows(teacher)
-        refuse_unfit_recipes(load_params().used_students, teacher.config, stages=("intermediate", "prediction"))
+        check_long_rows(teacher)
+        check_unfit_recipes(load_params().used_students, teacher.config, stages=("intermediate", "prediction"))
         return Trained(teacher, gold_labels(teacher), [])
 
-    def refuse_long_rows(teacher: Classifier) -> None:
+    def check_long_rows(teacher: Classifier) -> None:
         for rows in (train, dev):
-            teacher.config.refuse_longer(int(rows.lengths.max()), f"glue.{task.name}.max_length_tokens")
+            teacher.config.check_longer(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 
     train_and_save(
         stage,
@@ -56,9 +56,9 @@ def main(stage: Stage) -> None:
     )
 
 
-def gold_labels(teacher: Classifier) -> Objective:
+def gold_labels(teacher: Classifier) -> DistillationLoss:
     """The objective of fine-tuning, which learns nothing beside the teacher."""
-    return Objective(Imitation({"hard": 1.0}), teacher.config)
+    return DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,15 @@ import torch
 
 from tinybert.config.load import load_params
 from tinybert.config.students import training_of
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import Trained, train_and_save
 from tinybert.distill.text_training import sample_batches, train_on_text
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import Model, load_bert
-from tinybert.models.initialization import start_student
-from tinybert.models.teacher_source import refuse_unfit_recipes
+from tinybert.models.initialization import initialize_student
+from tinybert.models.teacher_source import check_unfit_recipes
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 
@@ -22,11 +22,13 @@ def main(stage: Stage) -> None:
     params, name = stage.params, stage.items["student"]
 
     def train_general(**hooks) -> Trained[Model]:
-        teacher, blocks = load_bert(MaskedLM, paths.TEACHER), Blocks.open(paths.blocks("general", "train"))
-        refuse_unfit_recipes(load_params().used_students, teacher.config)
+        teacher, blocks = load_bert(MaskedLM, paths.TEACHER), Sequences.open(paths.sequences("general", "train"))
+        check_unfit_recipes(load_params().used_students, teacher.config)
         torch.manual_seed(params.seed)
-        started = start_student(params.students[name], teacher, sample=lambda: sample_batches(blocks))
-        objective = Objective(Imitation.of(params, name, "general"), started.model.config, teacher.config)
+        started = initialize_student(params.students[name], teacher, sample=lambda: sample_batches(blocks))
+        objective = DistillationLoss(
+            DistillationConfig.of(params, name, "general"), started.model.config, teacher.config
+        )
         if started.projection is not None:
             objective.start_projections(started.projection)
         curve = train_on_text(

@@ -1,15 +1,15 @@
 """The masked-LM teacher: from the Hub or a folder, or from scratch; (further) trained on the general corpus."""
 
 from tinybert.config.load import load_params
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.masking import Masker
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import save_trained, training_metrics
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.text_training import train_on_text
 from tinybert.evaluate.perplexity import frequency_accuracy, heldout_batches, masked_lm_scores
-from tinybert.models.teacher_source import refuse_unfit_recipes, start_teacher
+from tinybert.models.teacher_source import check_unfit_recipes, start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.launch import is_main_process
 from tinybert.stage import Stage, run_stage
@@ -19,10 +19,10 @@ def main(stage: Stage) -> None:
     """Brings the teacher, trains it as a masked LM, and measures it on held-out text."""
     params = stage.params
     tokenizer = load_tokenizer(paths.TOKENIZER)
-    blocks = Blocks.open(paths.blocks("general", "train"))
+    blocks = Sequences.open(paths.sequences("general", "train"))
     teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
-    refuse_unfit_recipes(load_params().used_students, teacher.config)
-    objective = Objective(Imitation({"hard": 1.0}), teacher.config)
+    check_unfit_recipes(load_params().used_students, teacher.config)
+    objective = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
 
     checkpoint = Checkpoint.of(stage)
     curve = train_on_text(
@@ -33,15 +33,17 @@ def main(stage: Stage) -> None:
         training=params.teacher.pretraining,
         params=params,
         title="teacher",
-        on_point=stage.on_point,
+        on_entry=stage.on_entry,
         checkpoint=checkpoint,
     )
     if not is_main_process():
         return
     save_trained(teacher, objective, paths.TEACHER)
     stage.write_curve(curve)
-    masker, limit = Masker.of(params.masking, tokenizer), params.examination.heldout_blocks
-    heldout = heldout_batches(Blocks.open(paths.blocks("general", "heldout")), masker, limit=limit, seed=params.seed)
+    masker, limit = Masker.of(params.masking, tokenizer), params.domain_evaluation.heldout_sequences
+    heldout = heldout_batches(
+        Sequences.open(paths.sequences("general", "heldout")), masker, limit=limit, seed=params.seed
+    )
     stage.write_metrics(
         training_metrics(teacher, curve)
         | {

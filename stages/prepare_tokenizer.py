@@ -18,14 +18,14 @@ def main(stage: Stage) -> None:
 
 
 def find_tokenizer(teacher) -> Tokenizer:
-    """From the Hub or the teacher's folder; an embedded teacher learns one from the corpus."""
+    """From the Hub or the teacher's folder; an synthetic teacher learns one from the corpus."""
     if teacher.source == "hub":
         return hub_tokenizer(teacher.hub)
     if teacher.source == "local":
         return folder_tokenizer(paths.given(teacher.local.folder))
     chunks = read_chunks(paths.corpus("general", "train"))
     texts = (text for chunk in chunks for _, text in chunk.texts())
-    return train_tokenizer(texts, vocabulary_size=teacher.embedded.vocabulary_size)
+    return train_tokenizer(texts, vocabulary_size=teacher.synthetic.vocabulary_size)
 
 
 if __name__ == "__main__":

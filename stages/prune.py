@@ -8,9 +8,9 @@ from tinybert.data.fraction import fraction_of
 from tinybert.data.task_rows import read_rows
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import Trained, train_and_save
-from tinybert.distill.task_distill import answer_store
+from tinybert.distill.task_distill import teacher_cache
 from tinybert.distill.task_training import train_on_task
 from tinybert.evaluate.predictions import Predictions, save_predictions
 from tinybert.evaluate.scoring import score
@@ -25,24 +25,24 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Prunes with the losses of the prediction phase, on the task's own training rows.
 
-    For glue.<task>.pruning's epochs: a student's own prediction.training is for that phase alone and not read here.
+    For tasks.<task>.pruning's epochs: a student's own prediction.training is for that phase alone and not read here.
     """
     params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
-    settings, percent, source = params.glue[task.name], stage.items["sparsity"], paths.task_model(task.name, name)
-    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
+    settings, percent, source = params.tasks[task.name], stage.items["sparsity"], paths.task_model(task.name, name)
+    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
     whole, dev_rows = (read_rows(folder / f"{split}.jsonl", task) for split in ("train", task.dev_splits[0]))
     chosen = (fraction_of(whole, settings.train_fraction, seed=params.seed), dev_rows)
     train, dev = (encode(rows, task, tokenizer, max_length_tokens=settings.max_length_tokens) for rows in chosen)
     student, teacher = load_task_model(source), load_bert(SequenceClassifier, paths.task_model(task.name, "teacher"))
 
     def pruner_for(steps: int) -> Pruner:
-        ramp_steps = max(1, round(params.pruning.ramp_share * steps))
+        ramp_steps = max(1, round(params.pruning.ramp_fraction * steps))
         criterion = PRUNERS[params.pruning.criterion]
         return criterion(student, target=int(percent) / 100, schedule=params.pruning.schedule, ramp_steps=ramp_steps)
 
     def train_pruned(**hooks) -> Trained[Classifier]:
         torch.manual_seed(params.seed)
-        objective = Objective(Imitation.of(params, name, "prediction"), student.config, teacher.config)
+        objective = DistillationLoss(DistillationConfig.of(params, name, "prediction"), student.config, teacher.config)
         objective.load(source)
         curve = train_on_task(
             student,
@@ -51,7 +51,7 @@ def main(stage: Stage) -> None:
             training=settings.pruning,
             params=params,
             seed=params.seed,
-            store=answer_store(params),
+            store=teacher_cache(params),
             teacher=teacher,
             pruner_for=pruner_for,
             title=f"{task.name} {name} pruned {percent} %",

@@ -10,7 +10,7 @@ from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.evaluate.predictions import save_predictions
 from tinybert.models.checkpoints import Classifier, copy_model, load_task_model
-from tinybert.models.provenance import read_history
+from tinybert.models.provenance import read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_json, write_json
 from tinybert.report.task_card import TaskModel, write_task_card
@@ -22,16 +22,16 @@ CHECKED_ROWS = (1, 32)  # batches of dev rows on which the exported graph must a
 def main(stage: Stage) -> None:
     """Writes the folder that the model ships: weights, four ONNX files, tokenizer, label names, model card."""
     params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["model"]
-    settings, limit = params.quantization, params.glue[task.name].max_length_tokens
+    settings, limit = params.quantization, params.tasks[task.name].max_length_tokens
     calibration = settings.calibration
-    tokenizer, data = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
+    tokenizer, data = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
     train, dev = (
         read_examples(data / f"{split}.jsonl", task, tokenizer, max_length_tokens=limit)
         for split in ("train", task.dev_splits[0])
     )
     feeds = calibration_feeds(train, examples=calibration.examples, batch_size=calibration.batch_size, seed=params.seed)
     model = load_task_model(paths.task_model(task.name, name))
-    model.config.refuse_longer(settings.latency.length_tokens, "quantization.latency.length_tokens")
+    model.config.check_longer(settings.latency.length_tokens, "quantization.latency.length_tokens")
     with atomic_folder(paths.final(task.name, name)) as folder:
         copy_model(paths.task_model(task.name, name), folder)
         save_tokenizer(tokenizer, folder, max_length_tokens=limit)
@@ -62,12 +62,12 @@ def main(stage: Stage) -> None:
 def about(stage: Stage, model: Classifier, scores: dict) -> TaskModel:
     """What the card says of the model. scores: of its ONNX forms."""
     task, name = TASKS[stage.items["task"]], stage.items["model"]
-    data = read_json(paths.metrics("prepare_glue", task.name))
+    data = read_json(paths.metrics("prepare_task", task.name))
     return TaskModel(
         name=name,
         task=task,
         model=model,
-        history=read_history(paths.task_model(task.name, name)),
+        history=read_provenance(paths.task_model(task.name, name)),
         params=stage.params,
         scores=scores,
         teacher=read_json(paths.metrics("finetune_teacher", task.name))["dev"],

@@ -29,7 +29,7 @@ def main(stage: Stage) -> None:
     if not is_main_process():
         return
     teacher = load_task_model(paths.task_model(task.name, "teacher"))
-    limit = stage.params.glue[task.name].max_length_tokens
+    limit = stage.params.tasks[task.name].max_length_tokens
     metrics, answers = compare_on_splits(student, teacher, task, max_length_tokens=limit)
     save_predictions(paths.predictions(stage.name, stage.instance), answers)
     stage.write_metrics(metrics)

@@ -1,6 +1,6 @@
 """Token blocks of a corpus, general or domain."""
 
-from tinybert.data.packing import write_blocks
+from tinybert.data.packing import write_sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
@@ -12,11 +12,11 @@ def main(stage: Stage) -> None:
     tokenizer = load_tokenizer(paths.TOKENIZER)
     metrics = {}
     for split in ("train", "heldout"):
-        metrics[split] = write_blocks(
+        metrics[split] = write_sequences(
             paths.corpus(corpus, split),
             tokenizer,
-            paths.blocks(corpus, split),
-            block_tokens=settings.block_tokens,
+            paths.sequences(corpus, split),
+            sequence_tokens=settings.sequence_tokens,
             packing=settings.packing,
         )
     stage.write_metrics(metrics)

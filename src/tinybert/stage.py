@@ -16,7 +16,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from tinybert.config.load import Declared, load_params
+from tinybert.config.load import StageParams, load_params
 from tinybert.config.schema import Params
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -36,7 +36,7 @@ class Stage:
 
     name: str
     items: dict[str, str]
-    params: Declared
+    params: StageParams
     values: dict[str, Any]
     run: Run
 
@@ -69,7 +69,7 @@ class Stage:
         write_json(paths.metrics(self.name, self.instance), metrics)
         self.run.log_metrics(metrics)
 
-    def on_point(self, point: dict[str, float]) -> None:
+    def on_entry(self, point: dict[str, float]) -> None:
         """Logs a point of the loss curve while training goes on."""
         self.run.log_curve_point(int(point["step"]), {k: v for k, v in point.items() if k != "step"})
 
@@ -109,10 +109,10 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
     started = time.monotonic()
     declared = declared_params(name, items)
     params = load_params()
-    refuse_unknown_items(items, params)
+    check_unknown_items(items, params)
     values = declared_values(params, declared)
     with stage_run(name, "-".join(items.values()), params=values, tags=items) as run:
-        stage = Stage(name, items, Declared(params, declared), values, run)
+        stage = Stage(name, items, StageParams(params, declared), values, run)
         main(stage)
         if is_main_process():
             _record_timing(stage, time.monotonic() - started)
@@ -133,13 +133,13 @@ def _read_items(description: str | None, item_names: tuple[str, ...]) -> dict[st
     return vars(parser.parse_args())
 
 
-def refuse_unknown_items(items: dict[str, str], params: Params) -> None:
+def check_unknown_items(items: dict[str, str], params: Params) -> None:
     """UserError for a matrix item that params do not list."""
     known = {
         "corpus": ("general", "domain"),
         "student": params.general.students,
-        "task": params.glue.tasks,
-        "seed": tuple(map(str, params.glue.further_seeds)),
+        "task": params.tasks.run,
+        "seed": tuple(map(str, params.tasks.further_seeds)),
         "model": params.task_models,
         "sparsity": tuple(map(str, params.pruning.sparsities_percent)),
     }

@@ -19,10 +19,10 @@ from tinybert.compress.export import export_onnx
 from tinybert.data.sequences import blocks_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.loop import start_accelerator
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.teacher import LiveTeacher
-from tinybert.distill.teacher_cache import AnswerStore, KeptTeacher
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.checkpoints import save_model
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, atomic_folder, full_disk_told, write_json, write_jsonl
@@ -73,7 +73,7 @@ def write_model(path) -> None:
         save_model(classifier(TEACHER), folder)
 
 
-def write_blocks(path) -> None:
+def write_sequences(path) -> None:
     with atomic_folder(path) as folder, blocks_writer(folder, np.dtype(np.uint16)) as append:
         append(np.full(50_000, 7), np.full(5_000, 10))
 
@@ -89,7 +89,7 @@ WRITERS = {
     "metrics.json": lambda path: write_json(path, list(range(10_000))),
     "rows.jsonl": lambda path: write_jsonl(path, ({"row": row} for row in range(10_000))),
     "model": write_model,
-    "blocks": write_blocks,
+    "blocks": write_sequences,
     "tokenizer": write_tokenizer,
     "fp32.onnx": lambda path: export_onnx(classifier(TEACHER), path),
 }
@@ -135,9 +135,9 @@ def test_a_training_goes_on_without_its_checkpoint(disk, capsys, name):
 
 def test_the_teacher_is_asked_anew_where_its_answers_do_not_fit(disk, capsys):
     fill(disk)
-    goal = Objective(Imitation({"hidden": 1.0}, layer_map="uniform"), STUDENT, TEACHER)
+    goal = DistillationLoss(DistillationConfig({"hidden": 1.0}, layer_map="uniform"), STUDENT, TEACHER)
     live = LiveTeacher(classifier(TEACHER), goal, start_accelerator("float32"))
-    kept = KeptTeacher(live, AnswerStore(disk / "answers", 10**8), examples())
+    kept = CachedTeacher(live, TeacherCache(disk / "answers", 10**8), examples())
     assert kept.files == []
     assert "teacher's answers: goes on without keeping them" in capsys.readouterr().err
     assert [name for name in content(disk) if name.endswith((".safetensors", ".partial"))] == []

@@ -36,7 +36,7 @@ def served():
         bert(GATED, SHA, gated=True),
         classifier(CLASSIFIER, SHA, ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")),
         wikitext(PROFILE.corpus.hub.revision),
-        glue(PROFILE.glue.hub.revision),
+        glue(PROFILE.tasks.hub.revision),
     )
     with serve_hub(*repositories) as hub:
         yield hub
@@ -63,7 +63,7 @@ def asked_of(hub, name: str) -> list[str]:
     return [line for line in hub.requests if f"/{name}/" in line]
 
 
-def refuse_broken_cache(client) -> None:
+def check_broken_cache(client) -> None:
     """Every file in the cache is whole, and none is half a download."""
     assert not list(client.home.rglob("*.incomplete"))
     for blob in client.home.glob("hub/*/blobs/*"):
@@ -115,7 +115,7 @@ def test_the_profiles_tasks_have_their_splits_columns_and_labels(hub, client, ta
     if task == "stsb":
         assert [row["label"] for row in splits["dev"][9:12]] == [4.5, 5.0, 0.0]
     assert all("label" not in row for row in splits[names[-1]])
-    assert all(PROFILE.glue.hub.revision in line for line in asked_of(hub, "nyu-mll/glue"))
+    assert all(PROFILE.tasks.hub.revision in line for line in asked_of(hub, "nyu-mll/glue"))
 
 
 def test_a_finetuned_teacher_and_a_started_student_come_from_the_hub(hub, client):
@@ -160,7 +160,7 @@ def test_passing_faults_are_waited_out(hub, client, question, fault):
     answer = client.ask(question, *ARGUMENTS.get(question, ()))
     assert hub.faults[0].times == 0
     hub.faults.clear()
-    refuse_broken_cache(client)
+    check_broken_cache(client)
     assert not isinstance(answer, str)
     assert answer == client.ask(question, *ARGUMENTS.get(question, ()))
 
@@ -187,16 +187,16 @@ def test_lasting_faults_end_in_one_line_and_leave_nothing_broken(hub, client, qu
     line = client.ask(question, *ARGUMENTS.get(question, ()))
     if (question, fault) == ("corpus", "all files are damaged"):
         reason = "Could not open Parquet input source"  # the one damage that a stream shows
-    refuse_unclear(line, question, reason)
-    refuse_broken_cache(client)
+    check_unclear(line, question, reason)
+    check_broken_cache(client)
     hub.faults.clear()
     assert not isinstance(client.ask(question, *ARGUMENTS.get(question, ())), str)
-    refuse_broken_cache(client)
+    check_broken_cache(client)
 
 
-def refuse_unclear(line: str, question: str, reason: str, name: str | None = None) -> None:
+def check_unclear(line: str, question: str, reason: str, name: str | None = None) -> None:
     """One line with the key, the repository, its revision, the reason and a way out."""
-    keys = {"corpus": "corpus.source: hub: ", "glue": "glue.source: hub: "}
+    keys = {"corpus": "corpus.source: hub: ", "glue": "tasks.source: hub: "}
     assert line.startswith(keys.get(question, "teacher.hub.model: ") + (name or QUESTIONS[question]) + " ("), line
     assert reason in line and "\n" not in line and "); check " in line and len(line) < 500, line
 
@@ -204,15 +204,15 @@ def refuse_unclear(line: str, question: str, reason: str, name: str | None = Non
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_revision_that_is_not_there_is_told_so(hub, client, question):
     line = client.ask(question, *ARGUMENTS.get(question, ()), ABSENT)
-    refuse_unclear(line, question, f"{ABSENT}) cannot be loaded from the Hub (the repository has no such revision);")
+    check_unclear(line, question, f"{ABSENT}) cannot be loaded from the Hub (the repository has no such revision);")
 
 
 @pytest.mark.parametrize("question", ["tokenizer", "teacher"])
 def test_a_model_that_is_not_there_or_gated_is_told_so(hub, client, question):
     line = client.ask(question, SHA, "someone/none")
-    refuse_unclear(line, question, "there is no such repository, or it is private and HF_TOKEN holds", "someone/none")
+    check_unclear(line, question, "there is no such repository, or it is private and HF_TOKEN holds", "someone/none")
     line = client.ask(question, SHA, GATED)
-    refuse_unclear(line, question, f"{SHA}) cannot be loaded from the Hub (it is gated: accept its conditions", GATED)
+    check_unclear(line, question, f"{SHA}) cannot be loaded from the Hub (it is gated: accept its conditions", GATED)
     assert not isinstance(client.ask(question, SHA, GATED, HF_TOKEN="hf_of_a_test"), str)
 
 
@@ -261,13 +261,13 @@ def shrunk_profile() -> dict:
     few = {"epochs": 1, "max_steps": 2, "batch_size": 8, "learning_rate": 1e-4}
     student = tree["students"]["tinybert4"]
     student["architecture"] = {"layers": 2, "width": 24, "heads": 3, "feed_forward": 48, "dropout": 0.1}
-    student["start"] = {"hub": {"model": BERT, "revision": BERT_SHA}}
+    student["init"] = {"hub": {"model": BERT, "revision": BERT_SHA}}
     tree["general"] = {"students": ["lazy", "tinybert4"], "training": few}
     tree["domain"]["students"] = ["lazy"]
     for task in TASKS:
-        tree["glue"][task]["teacher"] = few
-    tree["glue"] |= {"tasks": list(TASKS), "further_seeds": []}
-    tree["glue"]["mnli"]["finetuned_teacher"] = {"hub": {"model": CLASSIFIER, "revision": SHA}}
+        tree["tasks"][task]["teacher"] = few
+    tree["tasks"] |= {"tasks": list(TASKS), "further_seeds": []}
+    tree["tasks"]["mnli"]["finetuned_teacher"] = {"hub": {"model": CLASSIFIER, "revision": SHA}}
     return tree
 
 
@@ -275,13 +275,13 @@ def shrunk_profile() -> dict:
 def test_the_profiles_stages_run_on_what_the_hub_serves(hub, tmp_path):
     project, variables = copy_project(tmp_path / "project"), environment(hub.endpoint, tmp_path / "home")
     write_params(project, shrunk_profile())
-    stages = ("prepare_tokenizer", "prepare_teacher", "general_distill", "prepare_glue", "finetune_teacher")
+    stages = ("prepare_tokenizer", "prepare_teacher", "general_distill", "prepare_task", "finetune_teacher")
     finished = run_in(project, variables, "dvc", "repro", *stages)
     assert finished.returncode == 0, finished.stderr
     corpus = json.loads((project / "reports/metrics" / "prepare_corpus.json").read_text())
     assert corpus["documents"] == {"train": 45, "heldout": 5}
     for task in TASKS:
-        counts = json.loads((project / "reports/metrics" / "prepare_glue" / f"{task}.json").read_text())["examples"]
+        counts = json.loads((project / "reports/metrics" / "prepare_task" / f"{task}.json").read_text())["examples"]
         assert counts == {split: SPLITS[split.split("_")[0]] for split in counts} and len(counts) in (3, 5)
         assert (project / "models" / "task" / task / "teacher" / "model.safetensors").is_file()
     # Neither is trained, so both are what was served.
@@ -297,6 +297,6 @@ def test_the_profiles_stages_run_on_what_the_hub_serves(hub, tmp_path):
 def test_a_data_set_that_is_not_there_is_told_so(hub, client):
     del hub.repositories["datasets", "nyu-mll/glue"]
     try:
-        refuse_unclear(client.ask("glue", "rte"), "glue", "doesn't exist on the Hub or cannot be accessed")
+        check_unclear(client.ask("glue", "rte"), "glue", "doesn't exist on the Hub or cannot be accessed")
     finally:
-        hub.repositories["datasets", "nyu-mll/glue"] = glue(PROFILE.glue.hub.revision)
+        hub.repositories["datasets", "nyu-mll/glue"] = glue(PROFILE.tasks.hub.revision)

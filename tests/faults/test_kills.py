@@ -187,7 +187,7 @@ def kill_study(project: Path, log: Path, *moments: str) -> None:
     assert wait_for(lambda: all(moment in log.read_text() for moment in moments), process), log.read_text()
     time.sleep(2)
     kill_group(process, signal.SIGKILL)
-    check = [sys.executable, "-c", "from tinybert.studies.workspace import *; refuse_disturbed_workspace()"]
+    check = [sys.executable, "-c", "from tinybert.studies.workspace import *; check_disturbed_workspace()"]
     asked = subprocess.run(check, cwd=project, env=os.environ | IN_STUDY, capture_output=True, text=True)
     if mend := re.search("bring them back with (.*) \\(where", asked.stderr):
         subprocess.run(mend[1], shell=True, cwd=project, check=True, capture_output=True)

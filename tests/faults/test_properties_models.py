@@ -17,7 +17,7 @@ from tests.faults.test_properties_text import TOKENIZER
 from tests.support.builders import classifier, masked_lm
 from tests.support.properties import REFUSED, as_json, damaged_bytes, damaged_trees, outcome
 from tests.unit.distill.test_teacher_cache import kept_teacher
-from tinybert.data.sequences import Blocks, blocks_writer
+from tinybert.data.sequences import Sequences, blocks_writer
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, save_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig
@@ -209,7 +209,7 @@ def test_blocks(blocks, tmp_path, data):
         content = file.read_bytes()
         (tmp_path / file.name).unlink(missing_ok=True)
         (tmp_path / file.name).write_bytes(data.draw(damaged_bytes(content)) if file.name == name else content)
-    found = outcome(lambda: Blocks.open(tmp_path), names=str(tmp_path))
+    found = outcome(lambda: Sequences.open(tmp_path), names=str(tmp_path))
     if found is not REFUSED:
         assert [len(found[index]) for index in range(len(found))] == found.lengths.tolist()
 

@@ -24,7 +24,7 @@ from tinybert.report.results import stage_instances
 from tinybert.stage import declared_values
 
 pytestmark = [pytest.mark.properties, pytest.mark.filterwarnings("ignore::ruamel.yaml.error.ReusedAnchorWarning")]
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
 TREES = [YAML(typ="safe").load(path) for path in SHIPPED]
 STAGES = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
@@ -53,7 +53,7 @@ def as_written(params: Params) -> dict:
     """The tree that a person would have written for these params."""
     tree = params.model_dump(mode="json", exclude_unset=True)
     for student in tree["students"].values():
-        student["start"] = student["start"] or "random"
+        student["init"] = student["init"] or "random"
     return tree
 
 
@@ -68,14 +68,14 @@ def assert_meaningful(params: Params) -> None:
     assert_models_can_be_shaped(params)
     assert_training_can_be_scheduled(params)
     Rule(params.filter)
-    for place in (params.teacher.local.folder, params.glue.local.folder, *params.corpus.local.files):
+    for place in (params.teacher.local.folder, params.tasks.local.folder, *params.corpus.local.files):
         assert paths.given(place).exists() in (True, False)
 
 
 def assert_stages_find_their_params(params: Params) -> None:
-    item = {"student": params.domain.students[0], "task": params.glue.tasks[0], "corpus": "general"}
+    item = {"student": params.domain.students[0], "task": params.tasks.run[0], "corpus": "general"}
     for name, stage in STAGES.items():
-        students = params.glue.students if "task" in stage.get("matrix", {}) else params.general.students
+        students = params.tasks.students if "task" in stage.get("matrix", {}) else params.general.students
         chosen = item | ({} if name in ("domain_distill", "evaluate_domain") else {"student": students[0]})
         keys = stage.get("params", [])
         for what, value in chosen.items():
@@ -92,9 +92,9 @@ def assert_models_can_be_shaped(params: Params) -> None:
             BiLstmConfig(200, shape.embedding, shape.width, shape.layers, shape.feed_forward, shape.dropout)
             continue
         BertConfig.of(shape, vocab_size=200, max_position_embeddings=512)
-        if params.teacher.source == "embedded" and isinstance(student.start.teacher, (str, tuple)):
-            depth = params.teacher.embedded.architecture.layers
-            layers = mapped_layers(student.start.teacher, shape.layers, depth)
+        if params.teacher.source == "synthetic" and isinstance(student.init.teacher, (str, tuple)):
+            depth = params.teacher.synthetic.architecture.layers
+            layers = mapped_layers(student.init.teacher, shape.layers, depth)
             assert len(layers) == shape.layers
             assert all(1 <= layer <= depth for block in layers for layer in block)
 
@@ -104,8 +104,8 @@ def assert_training_can_be_scheduled(params: Params) -> None:
     assert all(0 < lr_factor(step, 10, warmup) <= 1 for step in range(10))
     trainings = [training_of(params, name, "general") for name in params.general.students]
     trainings += [training_of(params, name, "domain") for name in params.domain.students]
-    for task in params.glue.tasks:
-        trainings += [training_of(params, name, "prediction", task=task) for name in params.glue.students]
+    for task in params.tasks.run:
+        trainings += [training_of(params, name, "prediction", task=task) for name in params.tasks.students]
     for training in trainings:
         assert training.learning_rate > 0
         assert min(training.batch_size, training.accumulation_steps) > 0
@@ -154,12 +154,12 @@ def lists_of_names(draw) -> dict:
         tree["general"]["students"] = [*tree["students"]]
     tree["general"]["students"] = draw(mostly([*tree["students"]], few))
     tree["domain"]["students"] = draw(mostly(["attentive", "lazy"], few))
-    tree["glue"]["students"] = draw(mostly(["tinybert4", "bilstm"], few))
-    tree["glue"]["tasks"] = draw(mostly(["rte", "cola"], st.lists(st.sampled_from(["cola", "qqp", "x"]), max_size=2)))
-    tree["glue"]["further_seeds"] = draw(mostly([7, 0], st.lists(st.sampled_from([0, 42, 2**32 - 1, 2**32]))))
+    tree["tasks"]["students"] = draw(mostly(["tinybert4", "bilstm"], few))
+    tree["tasks"]["tasks"] = draw(mostly(["rte", "cola"], st.lists(st.sampled_from(["cola", "qqp", "x"]), max_size=2)))
+    tree["tasks"]["further_seeds"] = draw(mostly([7, 0], st.lists(st.sampled_from([0, 42, 2**32 - 1, 2**32]))))
     percents = draw(mostly([99, 20, 1], st.lists(st.sampled_from([20, 1, 99, 0, 50]), max_size=3)))
     tree["pruning"]["sparsities_percent"] = percents
-    tree["quantization"]["models"] = draw(mostly(["teacher", *tree["glue"]["students"]], few))
+    tree["quantization"]["models"] = draw(mostly(["teacher", *tree["tasks"]["students"]], few))
     return tree
 
 
@@ -171,10 +171,10 @@ def test_lists_fit_together_or_are_refused(tree):
 
 
 ARCHITECTURE = {"layers": 2, "width": 64, "heads": 4, "feed_forward": 256, "dropout": 0.0}
-LOSSES = ["hard", "prediction", "logits", "attention", "attention_kl", "hidden", "embedding", "cosine", "cls",
+LOSSES = ["hard", "prediction", "logit_mse", "attention", "attention_kl", "hidden", "embedding", "cosine", "pkd",
           "query_key_relation", "value_relation", "atention"]  # fmt: skip
 MAPS = ["uniform", "top", "bottom", "mean", "random", "learnable", [1, 4], [4, 1], [1], [0, 1], [1, 9], [2, 3, 4],
-        {"learnable": {"learning_rate": 1e-3, "start": "last"}}, None]  # fmt: skip
+        {"learnable": {"learning_rate": 1e-3, "init": "last"}}, None]  # fmt: skip
 
 
 @st.composite
@@ -194,7 +194,7 @@ def students(draw) -> dict:
         "layer_map": draw(mostly(None, st.sampled_from(MAPS))),
     }
     start = draw(mostly("random", st.sampled_from([{}, {"teacher": "top"}, {"teacher": [1, 4]}, {"folder": "x"}, "x"])))
-    student = {"architecture": shape, "start": start, "layer_map": draw(mostly("uniform", st.sampled_from(MAPS)))}
+    student = {"architecture": shape, "init": start, "layer_map": draw(mostly("uniform", st.sampled_from(MAPS)))}
     student |= {"projection": "shared", "general": draw(st.sampled_from([stage, None])), "domain": stage}
     return with_value("students.lazy", student | {"prediction": stage})
 

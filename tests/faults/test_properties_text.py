@@ -17,7 +17,7 @@ from tests.unit.data.test_task_sources import DEV_FILES, LAYOUTS, write_task
 from tinybert.augment.word_vectors import CorpusTexts, from_file
 from tinybert.data.corpus import documents, wikitext_articles, write_splits
 from tinybert.data.domain_filter import filter_file
-from tinybert.data.packing import write_blocks
+from tinybert.data.packing import write_sequences
 from tinybert.data.task_rows import read_rows
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
@@ -92,7 +92,7 @@ def test_glue_files(tmp_path, drawn):
     path = write_task(tmp_path, name, LAYOUTS[name][2]).with_name(f"{file}.tsv")
     path.write_bytes(content)
     settings = SimpleNamespace(local=SimpleNamespace(folder=str(tmp_path)))
-    splits = timed(lambda: read_splits(task, "local", settings=settings, seed=0), names=f"glue.local.folder: {path}")
+    splits = timed(lambda: read_splits(task, "local", settings=settings, seed=0), names=f"tasks.local.folder: {path}")
     for rows in () if splits is REFUSED else splits.values():
         assert rows
         assert [row["idx"] for row in rows] == list(range(len(rows)))
@@ -171,7 +171,7 @@ def test_quiz_files(tmp_path, content):
 
 # --- documents -------------------------------------------------------------------------------------------------------
 
-WIKITEXT = b"= Title =\n\nThe king fought a war .\n\n= = Section = =\n\nParis is the capital , he said .\n\n= Other =\n\nText .\n"  # noqa: E501
+WIKITEXT = b"= Title =\n\nThe king fought a war .\n\n= = ConfigModel = =\n\nParis is the capital , he said .\n\n= Other =\n\nText .\n"  # noqa: E501
 DOCUMENTS = [{"title": "Title", "text": "The king fought a war."}, {"text": "Paris is the capital."}, {"text": "x"}]
 
 
@@ -237,7 +237,9 @@ def test_documents_that_stages_read(tmp_path, content, packing):
     assert [*kept.parent.glob("*")] == ([] if found is REFUSED else [kept])
     for old in blocks.glob("*"):
         old.unlink()
-    cut = timed(lambda: write_blocks(source, TOKENIZER, blocks, block_tokens=8, packing=packing, **wholly), names="")
+    cut = timed(
+        lambda: write_sequences(source, TOKENIZER, blocks, sequence_tokens=8, packing=packing, **wholly), names=""
+    )
     assert len([*blocks.parent.glob("*")]) <= 1
     assert cut is REFUSED or (cut["blocks"] > 0 and is_finite(cut))
     texts = timed(lambda: [*CorpusTexts(source)], names=str(source))

@@ -37,7 +37,7 @@ def test_every_stage_leaves_its_metrics_and_only_plain_numbers(project):
         "general_distill/little_professor.json",
         "general_distill/tinybert4.json",
         "prepare_corpus.json",
-        "prepare_glue/cola.json",
+        "prepare_task/cola.json",
         "prepare_teacher.json",
         "prepare_tokenizer.json",
         "prune/cola-bilstm-20.json",
@@ -92,7 +92,7 @@ def test_the_student_folder_serves_itself(project):
 
 
 def test_the_teachers_answers_are_kept_for_both_phases(project):
-    kept = sorted(path.name.split("-")[0] for path in (project / ".teacher_answers").glob("*.safetensors"))
+    kept = sorted(path.name.split("-")[0] for path in (project / ".teacher_cache_folder").glob("*.safetensors"))
     assert kept == ["layers", "logits"]  # of both students: they imitate the same layers
 
 

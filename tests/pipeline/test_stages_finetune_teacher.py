@@ -31,7 +31,7 @@ def stage(tmp_path, monkeypatch):
         rows = [
             {"idx": idx, "sentence": "fish swim the fish", "label": label} for idx, label in enumerate((1, 1, 0, 1))
         ]
-        write_jsonl(paths.glue("cola") / f"{split}.jsonl", rows)
+        write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
     config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=8)
     model = classifier(config, labels=("acceptable", "unacceptable"))
     with torch.no_grad():
@@ -47,7 +47,7 @@ def stage(tmp_path, monkeypatch):
         metrics=metrics,
         values={},
         fingerprint=lambda: lambda: "same",
-        on_point=lambda point: None,
+        on_entry=lambda point: None,
         write_metrics=metrics.update,
         write_curve=lambda points: metrics.update(curve=points),
     )
@@ -66,17 +66,17 @@ def test_a_ready_teacher_is_taken_without_training_and_measured(stage):
 
 
 def test_rows_longer_than_a_ready_teachers_positions_are_refused(stage):
-    write_jsonl(paths.glue("cola") / "train.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
+    write_jsonl(paths.task_rows("cola") / "train.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
     with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
         main(stage)
     assert not paths.task_model("cola", "teacher").exists()
 
 
 def test_dev_rows_longer_than_the_positions_are_refused_before_training(stage):
-    stage.params.glue["cola"].finetuned_teacher = stage.params.glue["cola"].teacher = None
+    stage.params.tasks["cola"].finetuned_teacher = stage.params.tasks["cola"].teacher = None
     paths.TEACHER.parent.mkdir(exist_ok=True)
     Path("ready").rename(paths.TEACHER)
-    write_jsonl(paths.glue("cola") / "dev.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
+    write_jsonl(paths.task_rows("cola") / "dev.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
     with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
         main(stage)
 

@@ -12,7 +12,7 @@ from stages.general_distill import main
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
 from tests.support.project import tiny_params, write_params
 from tinybert.config.schema import Masking, Optimizer
-from tinybert.config.students import StageLosses, Start, Training
+from tinybert.config.students import Init, StageLosses, Training
 from tinybert.data.sequences import blocks_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import load_model, save_model
@@ -28,10 +28,10 @@ def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     write_params(tmp_path, tiny_params(heads=TEACHER.num_attention_heads))
-    for folder in (paths.TOKENIZER, paths.TEACHER, tmp_path / "released", paths.blocks("general", "train")):
+    for folder in (paths.TOKENIZER, paths.TEACHER, tmp_path / "released", paths.sequences("general", "train")):
         folder.mkdir(parents=True)
     save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
-    with blocks_writer(paths.blocks("general", "train"), np.dtype(np.uint16)) as append:
+    with blocks_writer(paths.sequences("general", "train"), np.dtype(np.uint16)) as append:
         append(np.array([2, 5, 6, 3]), np.array([4]))
     save_model(masked_lm(TEACHER), paths.TEACHER)
     save_model(classifier(STUDENT, seed=5), "released")
@@ -42,7 +42,7 @@ def project(tmp_path, monkeypatch):
 
 def test_a_released_general_student_passes_through_with_its_projection(project):
     metrics, name = {}, "tinybert4"
-    recipe = SimpleNamespace(architecture=ARCHITECTURE, start=Start(folder="released"), layer_map="uniform",
+    recipe = SimpleNamespace(architecture=ARCHITECTURE, init=Init(folder="released"), layer_map="uniform",
                              general=None)  # fmt: skip
     stage = SimpleNamespace(
         name="general_distill",
@@ -57,7 +57,7 @@ def test_a_released_general_student_passes_through_with_its_projection(project):
             general=SimpleNamespace(training=SimpleNamespace(epochs=3, max_steps=None, batch_size=1)),
         ),
         fingerprint=lambda: lambda: "same",
-        on_point=lambda point: None,
+        on_entry=lambda point: None,
         write_metrics=metrics.update,
         write_curve=lambda points: metrics.update(curve=points),
     )
@@ -73,7 +73,7 @@ def test_a_released_general_student_passes_through_with_its_projection(project):
 
 def training_stage(learning_rate: float) -> SimpleNamespace:
     """The stage for a student that learns from the masked text."""
-    recipe = SimpleNamespace(architecture=ARCHITECTURE, start=Start(), layer_map="uniform", projection="shared",
+    recipe = SimpleNamespace(architecture=ARCHITECTURE, init=Init(), layer_map="uniform", projection="shared",
                              general=StageLosses(losses={"hard": 1.0}))  # fmt: skip
     training = Training(epochs=9, max_steps=None, batch_size=1, learning_rate=1.0)
     training = training.model_copy(update={"learning_rate": learning_rate})  # beyond what params.yaml may say
@@ -81,7 +81,7 @@ def training_stage(learning_rate: float) -> SimpleNamespace:
         seed=1,
         precision="float32",
         optimizer=Optimizer(weight_decay=0.0, max_gradient_norm=1.0, warmup_fraction=0.0),
-        masking=Masking(rate=0.5, mask_share=1.0, random_share=0.0),
+        masking=Masking(rate=0.5, mask_fraction=1.0, random_fraction=0.0),
         students={"tiny": recipe},
         general=SimpleNamespace(training=training),
     )
@@ -91,7 +91,7 @@ def training_stage(learning_rate: float) -> SimpleNamespace:
         params=params,
         values={},
         fingerprint=lambda: lambda: f"rate{learning_rate}",
-        on_point=lambda point: None,
+        on_entry=lambda point: None,
         write_metrics=lambda metrics: None,
         write_curve=lambda points: None,
     )

@@ -102,12 +102,12 @@ def _answer(questions: dict, question: str, arguments: list, variables: dict[str
 def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
     from tinybert.config.load import load_params
-    from tinybert.config.students import HubModel, ModelSource, Start
+    from tinybert.config.students import HubModel, ModelSource
     from tinybert.data.corpus import documents
     from tinybert.data.task_sources import read_splits
     from tinybert.data.tasks import TASKS
     from tinybert.data.tokenizer import hub_tokenizer
-    from tinybert.models.initialization import start_student
+    from tinybert.models.initialization import initialize_student
     from tinybert.models.teacher_source import finetuned_teacher, start_teacher
 
     params = load_params(ROOT / "profiles" / "bert-base.yaml")
@@ -119,8 +119,8 @@ def _questions() -> dict:
     def corpus(revision=None):
         return list(documents(changed(params.corpus, revision=revision), seed=params.seed))
 
-    def glue(task, revision=None):
-        return read_splits(TASKS[task], "hub", settings=changed(params.glue, revision=revision), seed=params.seed)
+    def task_rows(task, revision=None):
+        return read_splits(TASKS[task], "hub", settings=changed(params.tasks, revision=revision), seed=params.seed)
 
     def tokenizer(revision=None, model=None):
         return hub_tokenizer(changed(params.teacher, model=model, revision=revision).hub).encode("Paris: a city").tokens
@@ -136,9 +136,9 @@ def _questions() -> dict:
 
     def start(model, revision):
         shape = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
-        recipe = SimpleNamespace(architecture=shape, start=Start(hub=HubModel(model=model, revision=revision)))
+        recipe = SimpleNamespace(architecture=shape, init=Init(hub=HubModel(model=model, revision=revision)))
         given = start_teacher(params.teacher, vocab_size=VOCABULARY_SIZE, seed=0)
-        student = start_student(recipe, given, sample=lambda: []).model
+        student = initialize_student(recipe, given, sample=lambda: []).model
         return {name: tensor.double().sum().item() for name, tensor in student.state_dict().items()}
 
     def transformers(revision, model):
@@ -146,7 +146,7 @@ def _questions() -> dict:
 
         return AutoTokenizer.from_pretrained(model, revision=revision).tokenize("Paris: a city")
 
-    found = (corpus, glue, tokenizer, teacher, finetuned, start, transformers)
+    found = (corpus, tasks, tokenizer, teacher, finetuned, start, transformers)
     return {function.__name__: function for function in found}
 
 

@@ -22,7 +22,7 @@ def few_students_params() -> dict:
     """Tiny params with one student in the domain track and one in the task track: each kind of stage still runs."""
     tree = tiny_params()
     tree["general"]["students"] = ["little_professor", "tinybert4"]
-    tree["glue"]["students"] = tree["quantization"]["models"] = ["tinybert4"]
+    tree["tasks"]["students"] = tree["quantization"]["models"] = ["tinybert4"]
     return tree
 
 

@@ -21,7 +21,7 @@ def tiny_params(*, heads: int = 2) -> dict:
     """The default with few students, one of them no BERT, one task, few documents and few steps."""
     tree = copy.deepcopy(YAML(typ="safe").load(ROOT / "params.yaml"))
     small = {"layers": 2, "width": 8 * heads, "heads": heads, "feed_forward": 32, "dropout": 0.0}
-    tree["teacher"]["embedded"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
+    tree["teacher"]["synthetic"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
     tree["teacher"]["pretraining"] = SHORT
     tree["corpus"]["max_documents"] = 100
     for name, student in tree["students"].items():
@@ -29,11 +29,11 @@ def tiny_params(*, heads: int = 2) -> dict:
     tree["students"]["bilstm"]["prediction"]["training"] = WHOLE_EPOCHS
     tree["general"] = {"students": ["little_professor", "tinybert4", "bilstm"], "training": SHORT}
     tree["domain"] = {"students": ["little_professor"], "training": SHORT}
-    tree["glue"] |= {
-        "tasks": ["cola"],
+    tree["tasks"] |= {
+        "run": ["cola"],
         "further_seeds": [43],
         "students": ["tinybert4", "bilstm"],
-        "embedded": {"train_examples": 40, "dev_examples": 20},
+        "synthetic": {"train_examples": 40, "dev_examples": 20},
         "cola": TASK,
     }
     tree["augmentation"]["substitution"]["word_vectors"]["dimensions"] = 4

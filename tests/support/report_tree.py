@@ -20,9 +20,9 @@ QUIZ_TOP1 = {"lazy": 0.31, "attentive": 0.27, "little_professor": 0.29}
 def small_tree() -> dict:
     """Plain params: two tasks, one with two dev splits, and one task student beside three domain students."""
     tree = YAML(typ="safe").load(ROOT / "params.yaml")
-    tree["glue"]["tasks"] = ["mrpc", "mnli"]
-    tree["glue"]["students"] = ["tinybert4"]
-    tree["glue"]["mnli"] = tree["glue"]["mrpc"]
+    tree["tasks"]["tasks"] = ["mrpc", "mnli"]
+    tree["tasks"]["students"] = ["tinybert4"]
+    tree["tasks"]["mnli"] = tree["tasks"]["mrpc"]
     tree["domain"]["students"] = list(PERPLEXITY)
     tree["quantization"]["models"] = ["teacher", "tinybert4"]
     tree["pruning"]["sparsities_percent"] = [20]
@@ -96,7 +96,7 @@ def write_task_metrics(root: Path, task: str, shift: float) -> None:
     names = ("accuracy", "f1") if task == "mrpc" else ("accuracy",)
     training = {"parameters": 345_678, "steps": 141, "loss": {"total": 0.5, "prediction": 0.5}}
     write_json(
-        metrics / f"prepare_glue/{task}.json", {"examples": {"train": 1500, "dev": 500}, "majority": {"accuracy": 0.6}}
+        metrics / f"prepare_task/{task}.json", {"examples": {"train": 1500, "dev": 500}, "majority": {"accuracy": 0.6}}
     )
     write_json(metrics / f"finetune_teacher/{task}.json", training | {"layers": 4, "dev": dict.fromkeys(names, 0.85)})
     write_json(metrics / f"augment/{task}.json", {"original": 1500, "augmented": 4321})

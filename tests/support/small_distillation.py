@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.builders import STUDENT, TEACHER, masked_lm
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.masking import Masker
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
-from tinybert.distill.text_training import BlockBatches
+from tinybert.distill.text_training import SequenceBatches
 from tinybert.pipeline.launch import is_main_process
 
 OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
@@ -29,13 +29,13 @@ MASKER = Masker(0.3, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabular
 WEIGHTS = {"hard": 1.0, "prediction": 1.0, "attention": 1.0, "hidden": 1.0, "value_relation": 1.0}
 
 
-def blocks() -> Blocks:
+def blocks() -> Sequences:
     rng = np.random.default_rng(0)
     rows = [np.concatenate([[2], rng.integers(5, 50, rng.integers(3, 20)), [3]]) for _ in range(90)]
-    return Blocks(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+    return Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
 
 
-class SlowBatches(BlockBatches):
+class SlowBatches(SequenceBatches):
     """Leaves time to be killed in."""
 
     pause = 0.0
@@ -51,7 +51,7 @@ def distil(*, steps: int, dropout: float, passes: int = 1, checkpoint: Checkpoin
     config = replace(STUDENT, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     student, teacher = masked_lm(config, seed=1), masked_lm(TEACHER, seed=2)
     torch.manual_seed(3)
-    imitation = Imitation(WEIGHTS, layer_map="random", temperature=2.0, relation_heads=3, seed=5)
+    imitation = DistillationConfig(WEIGHTS, layer_map="random", temperature=2.0, relation_heads=3, seed=5)
     batches = SlowBatches(blocks(), MASKER, batch_size=8, seed=7)
     batches.pause = pause
     training = SimpleNamespace(
@@ -59,7 +59,7 @@ def distil(*, steps: int, dropout: float, passes: int = 1, checkpoint: Checkpoin
     )
     curve = train(
         student,
-        Objective(imitation, config, TEACHER),
+        DistillationLoss(imitation, config, TEACHER),
         batches,
         Settings(training, OPTIMIZER, 7, "float32"),
         title="small",

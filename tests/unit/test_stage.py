@@ -53,7 +53,7 @@ def test_one_line_exit_code_1_and_no_output(project, path, value, line):
 def test_an_offline_hub_says_how_to_go_local(project):
     write_params(project, changed("corpus.source", "hub"))
     found = run(project, "stages.prepare_corpus", HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
-    assert "set corpus.source to local with corpus.local.files, or to embedded" in found.stderr
+    assert "set corpus.source to local with corpus.local.files, or to synthetic" in found.stderr
 
 
 def test_a_filter_that_keeps_nothing(project):
@@ -68,23 +68,23 @@ def test_a_filter_that_keeps_nothing(project):
 
 
 def test_a_missing_glue_column_and_a_label_out_of_range(project):
-    tree = changed("glue.source", "local")
-    tree["glue"]["local"]["folder"] = "given"
+    tree = changed("tasks.source", "local")
+    tree["tasks"]["local"]["folder"] = "given"
     write_params(project, tree)
     folder = project / "given/CoLA"
     folder.mkdir(parents=True)
     rows = {"dev.tsv": "x\t1\t\tA fine sentence.\n", "train.tsv": "x\t7\t\tA fine sentence.\n"}
     for name, text in rows.items():
         (folder / name).write_text(text)
-    found = run(project, "stages.prepare_glue", "--task", "cola")
+    found = run(project, "stages.prepare_task", "--task", "cola")
     assert found.returncode == 1
-    assert found.stderr.startswith("prepare_glue@cola: glue.local.folder: given/CoLA/train.tsv, line 1")
+    assert found.stderr.startswith("prepare_task@cola: tasks.local.folder: given/CoLA/train.tsv, line 1")
     assert "'7'" in found.stderr
     (folder / "train.tsv").write_text("x\t1\n")
-    found = run(project, "stages.prepare_glue", "--task", "cola")
+    found = run(project, "stages.prepare_task", "--task", "cola")
     assert found.returncode == 1
     assert len(found.stderr.strip().splitlines()) == 1
-    assert not (project / "data/glue/cola").exists()
+    assert not (project / "data/tasks/cola").exists()
 
 
 def test_ctrl_c_is_one_line_and_leaves_nothing(project):
@@ -114,9 +114,9 @@ def test_help_is_there(project):
 
 def test_an_item_that_params_do_not_list(project):
     write_params(project, tiny_params())
-    found = run(project, "stages.prepare_glue", "--task", "colla")
+    found = run(project, "stages.prepare_task", "--task", "colla")
     assert found.returncode == 1
-    assert found.stderr == "prepare_glue@colla: --task colla: not in params.yaml; choose one of cola\n"
+    assert found.stderr == "prepare_task@colla: --task colla: not in params.yaml; choose one of cola\n"
 
 
 def test_a_local_teacher_that_is_absent_never_asks_the_hub(project):
@@ -147,7 +147,7 @@ def test_commands_quote_what_comes_from_params(project):
     tree["students"]["lazy; touch pwned"] = tree["students"]["lazy"]
     tree["general"]["students"] = ["lazy; touch pwned"]
     write_params(project, tree)
-    for needed in ("data/tokenizer", "data/blocks/general", "models/teacher"):
+    for needed in ("data/tokenizer", "data/sequences/general", "models/teacher"):
         (project / needed).mkdir(parents=True, exist_ok=True)
     (project / "data/params_checked").write_text("")
     found = run(project, "dvc", "repro", "--single-item", "general_distill")

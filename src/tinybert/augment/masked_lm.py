@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tinybert.augment.words import Sentence, Word, is_plain_word
-from tinybert.distill.precision import refuse_missing_bfloat16
+from tinybert.distill.precision import check_missing_bfloat16
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, Encoder, Layer, MaskedLM, SelfAttention
 from tinybert.models.packed_linear import for_inference, linear
@@ -119,7 +119,7 @@ def _resume(checkpoint: Checkpoint | None, answers: np.ndarray) -> tuple[np.ndar
 def in_precision(encoder: Encoder, precision: str) -> Encoder:
     """A copy for inference in "float32" or "bfloat16"; UserError where the hardware lacks it."""
     if precision == "bfloat16":
-        refuse_missing_bfloat16()
+        check_missing_bfloat16()
     return for_inference(encoder, getattr(torch, precision))
 
 

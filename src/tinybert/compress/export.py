@@ -14,7 +14,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
 from tinybert.compress.serving import Feeds, OnnxClassifier
-from tinybert.models.bert import BertConfig, Exposed, Layer, LayerWanted, SelfAttention, SequenceClassifier
+from tinybert.models.bert import BertConfig, Layer, LayerOutput, LayerSpec, SelfAttention, SequenceClassifier
 from tinybert.models.checkpoints import Classifier
 from tinybert.models.outputs import Batch, RealTokens
 from tinybert.pipeline.files import atomic_file, full_disk_told
@@ -63,12 +63,12 @@ class ServedAttention(SelfAttention):
 class ServedLastLayer(Layer):
     """The last layer, which computes the [CLS] row alone: the classifier reads no other."""
 
-    def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerWanted) -> tuple[Tensor, Exposed]:
+    def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerSpec) -> tuple[Tensor, LayerOutput]:
         """(batch, length, width) -> (batch, 1, width)."""
         attend, first = self.attention.self, hidden[:, :1]
         context = attend.over(real, attend.query(first), attend.key(hidden), attend.value(hidden))
         attended = self.attention.output(context, first)
-        return self.output(F.gelu(self.intermediate.dense(attended)), attended), Exposed(None)
+        return self.output(F.gelu(self.intermediate.dense(attended)), attended), LayerOutput(None)
 
 
 class LogitsFromTensors(nn.Module):

@@ -7,14 +7,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 # Beyond these limits a number is a slip of the pen, which would exhaust memory or overflow in some stage.
 HUGE = 10**9
 FILE_NAME_BYTES = 255
-Positive = Annotated[int, Field(ge=1, le=HUGE)]
-Count = Annotated[int, Field(ge=0, le=HUGE)]
-Few = Annotated[int, Field(ge=1, le=1000)]  # of layers, threads and the like
+PositiveInt = Annotated[int, Field(ge=1, le=HUGE)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=HUGE)]
+SmallPositiveInt = Annotated[int, Field(ge=1, le=1000)]  # of layers, threads and the like
 Width = Annotated[int, Field(ge=1, le=10**6)]
 Real = Annotated[float, Field(le=HUGE, allow_inf_nan=False)]
 NonNegative = Annotated[Real, Field(ge=0)]
 AboveZero = Annotated[Real, Field(gt=0)]
-Share = Annotated[Real, Field(ge=0, le=1)]
+Fraction = Annotated[Real, Field(ge=0, le=1)]
 # A name becomes part of stage names, commands and paths.
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
@@ -28,7 +28,7 @@ def _readable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(min_length=1), AfterValidator(_readable)]
+NonEmptyStr = Annotated[str, Field(min_length=1), AfterValidator(_readable)]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -36,11 +36,11 @@ def _as_tuple(value: Any) -> Any:
 
 
 Item = TypeVar("Item")
-TupleOf = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]  # a list in the file
-Some = Annotated[TupleOf[Item], Field(min_length=1)]
+ListOf = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]  # a list in the file
+NonEmptyList = Annotated[ListOf[Item], Field(min_length=1)]
 
 
-class Section(BaseModel):
+class ConfigModel(BaseModel):
     """A part of the tree: frozen, no unknown keys, no silent conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

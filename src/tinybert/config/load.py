@@ -103,7 +103,7 @@ def _cut(line: str) -> str:
     return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}…"
 
 
-class Declared:
+class StageParams:
     """Read access to those parts of checked params that a stage declares, by the same dotted paths.
 
     What is not declared in dvc.yaml raises UserError: DVC would not rerun the stage when it changes.
@@ -119,7 +119,7 @@ class Declared:
         if any(path[: len(known)] == known for known in self._declared):
             return value
         if any(known[: len(path)] == path for known in self._declared):
-            return Declared(value, self._declared, path)
+            return StageParams(value, self._declared, path)
         raise UserError(f"dvc.yaml: the stage reads {'.'.join(path)}, which its params do not declare; add it there")
 
     def __getattr__(self, key: str) -> Any:

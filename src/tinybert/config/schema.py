@@ -9,137 +9,137 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tinybert.config.compatibility import Shape, refuse_misfits, refuse_repeats, refuse_strangers
+from tinybert.config.compatibility import Shape, check_misfits, check_repeats, check_strangers
 from tinybert.config.fields import (
     AboveZero,
-    Count,
-    Few,
+    ConfigModel,
+    Fraction,
+    ListOf,
     Name,
+    NonEmptyList,
+    NonEmptyStr,
     NonNegative,
-    Positive,
+    NonNegativeInt,
+    PositiveInt,
     Real,
-    Section,
-    Share,
-    Some,
-    Text,
-    TupleOf,
+    SmallPositiveInt,
 )
 from tinybert.config.students import Architecture, HubModel, ModelSource, Student, Training
 
 TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 
 
-class Optimizer(Section):
+class Optimizer(ConfigModel):
     """What all training runs share."""
 
     weight_decay: NonNegative
     max_gradient_norm: AboveZero
-    warmup_fraction: Share
+    warmup_fraction: Fraction
 
 
-class Masking(Section):
+class Masking(ConfigModel):
     """Masked-LM corruption."""
 
     rate: Annotated[Real, Field(gt=0, le=1)]
-    mask_share: Share
-    random_share: Share
+    mask_fraction: Fraction
+    random_fraction: Fraction
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "Masking":
-        if self.mask_share + self.random_share > 1:
-            total = self.mask_share + self.random_share
-            raise ValueError(f"mask_share + random_share is {total}; at most 1 is allowed")
+        if self.mask_fraction + self.random_fraction > 1:
+            total = self.mask_fraction + self.random_fraction
+            raise ValueError(f"mask_fraction + random_fraction is {total}; at most 1 is allowed")
         return self
 
 
-class LocalFolder(Section):
-    folder: Text
+class LocalFolder(ConfigModel):
+    folder: NonEmptyStr
 
 
-class EmbeddedTeacher(Section):
+class SyntheticTeacher(ConfigModel):
     vocabulary_size: Annotated[int, Field(ge=200, le=10**7)]
     architecture: Architecture
 
 
-class Teacher(Section):
+class Teacher(ConfigModel):
     """Where the masked-LM teacher comes from and how long it is (pre)trained."""
 
-    source: Literal["embedded", "hub", "local"]
+    source: Literal["synthetic", "hub", "local"]
     hub: HubModel
     local: LocalFolder
-    embedded: EmbeddedTeacher
+    synthetic: SyntheticTeacher
     pretraining: Training
 
     @model_validator(mode="after")
     def _embedded_is_trained(self) -> "Teacher":
-        if self.source == "embedded" and self.pretraining.epochs == 0:
-            raise ValueError("pretraining.epochs is 0; an embedded teacher starts from scratch and needs at least 1")
+        if self.source == "synthetic" and self.pretraining.epochs == 0:
+            raise ValueError("pretraining.epochs is 0; an synthetic teacher starts from scratch and needs at least 1")
         return self
 
 
-class HubCorpus(Section):
-    dataset: Text
-    config: Text
-    split: Text
-    revision: Text
+class HubCorpus(ConfigModel):
+    dataset: NonEmptyStr
+    config: NonEmptyStr
+    split: NonEmptyStr
+    revision: NonEmptyStr
 
 
-class LocalFiles(Section):
-    files: Some[Text]
+class LocalFiles(ConfigModel):
+    files: NonEmptyList[NonEmptyStr]
 
 
-class Corpus(Section):
+class Corpus(ConfigModel):
     """The general corpus."""
 
-    source: Literal["embedded", "hub", "local"]
+    source: Literal["synthetic", "hub", "local"]
     unit: Literal["article", "paragraph"]
-    max_documents: Positive | None
+    max_documents: PositiveInt | None
     heldout_every: Annotated[int, Field(ge=2)]
     hub: HubCorpus
     local: LocalFiles
 
 
-class Filter(Section):
+class Filter(ConfigModel):
     """Which documents belong to the domain."""
 
-    subjects: Annotated[dict[Name, Some[Text]], Field(min_length=1)]
+    subjects: Annotated[dict[Name, NonEmptyList[NonEmptyStr]], Field(min_length=1)]
     matching: Literal["whole_word", "substring"]
     ignore_case: bool
-    min_hits: Positive
+    min_hits: PositiveInt
     min_hits_per_1000_words: NonNegative
 
 
-class Tokenize(Section):
-    """Blocks of word pieces."""
+class Tokenize(ConfigModel):
+    """Sequences of word pieces."""
 
-    block_tokens: Annotated[int, Field(ge=8, le=512)]
+    sequence_tokens: Annotated[int, Field(ge=8, le=512)]
     packing: Literal["pack", "paragraphs", "truncate"]
 
 
-class Track(Section):
+class Track(ConfigModel):
     """The students of a track and how they are trained."""
 
-    students: Some[Name]
+    students: NonEmptyList[Name]
     training: Training
 
 
-class LocalFile(Section):
-    file: Text
+class LocalFile(ConfigModel):
+    file: NonEmptyStr
 
 
-class Quiz(Section):
-    source: Literal["embedded", "local"]
+class Quiz(ConfigModel):
+    source: Literal["synthetic", "local"]
     local: LocalFile
 
 
-class Examination(Section):
-    """The domain track's examination."""
+class DomainEvaluation(ConfigModel):
+    """The domain track's domain_evaluation."""
 
-    heldout_blocks: Positive
+    heldout_sequences: PositiveInt
     quiz: Quiz
 
 
-class GlueTask(Section):
+class TaskSettings(ConfigModel):
     """The settings of one task."""
 
     max_length_tokens: Annotated[int, Field(ge=8, le=512)]
@@ -152,7 +152,7 @@ class GlueTask(Section):
     pruning: Training
 
     @model_validator(mode="after")
-    def _have_steps(self) -> "GlueTask":
+    def _have_steps(self) -> "TaskSettings":
         if self.pruning.epochs == 0:
             raise ValueError("pruning.epochs is 0; pruning needs at least 1 epoch for its increments")
         if self.teacher.epochs == 0 and self.finetuned_teacher is None:
@@ -160,71 +160,71 @@ class GlueTask(Section):
         return self
 
 
-class HubGlue(Section):
-    dataset: Text
-    revision: Text
+class HubTasks(ConfigModel):
+    dataset: NonEmptyStr
+    revision: NonEmptyStr
 
 
-class EmbeddedGlue(Section):
-    train_examples: Positive
-    dev_examples: Positive
+class SyntheticTasks(ConfigModel):
+    train_examples: PositiveInt
+    dev_examples: PositiveInt
 
 
-class Glue(Section):
+class Tasks(ConfigModel):
     """The task track."""
 
-    tasks: Some[TaskName]
-    students: Some[Name]
-    source: Literal["embedded", "hub", "local"]
-    hub: HubGlue
+    run: NonEmptyList[TaskName]
+    students: NonEmptyList[Name]
+    source: Literal["synthetic", "hub", "local"]
+    hub: HubTasks
     local: LocalFolder
-    embedded: EmbeddedGlue
-    further_seeds: TupleOf[Annotated[int, Field(ge=0, lt=2**32)]]
-    kept_answers_gb: NonNegative
-    cola: GlueTask | None = None
-    sst2: GlueTask | None = None
-    mrpc: GlueTask | None = None
-    stsb: GlueTask | None = None
-    qqp: GlueTask | None = None
-    mnli: GlueTask | None = None
-    qnli: GlueTask | None = None
-    rte: GlueTask | None = None
-    wnli: GlueTask | None = None
+    synthetic: SyntheticTasks
+    further_seeds: ListOf[Annotated[int, Field(ge=0, lt=2**32)]]
+    teacher_cache_gb: NonNegative
+    cola: TaskSettings | None = None
+    sst2: TaskSettings | None = None
+    mrpc: TaskSettings | None = None
+    stsb: TaskSettings | None = None
+    qqp: TaskSettings | None = None
+    mnli: TaskSettings | None = None
+    qnli: TaskSettings | None = None
+    rte: TaskSettings | None = None
+    wnli: TaskSettings | None = None
 
     @model_validator(mode="after")
-    def _listed_tasks_have_sections(self) -> "Glue":
-        for task in self.tasks:
+    def _listed_tasks_have_sections(self) -> "Tasks":
+        for task in self.run:
             if getattr(self, task) is None:
-                raise ValueError(f"tasks lists {task}, which has no section; add glue.{task} or take it off the list")
+                raise ValueError(f"run lists {task}, which has no section; add tasks.{task} or take it off the list")
         return self
 
 
-class WordVectors(Section):
+class WordVectors(ConfigModel):
     source: Literal["corpus", "file"]
-    file: Text
-    dimensions: Positive
-    window_words: Few
-    max_words: Positive
+    file: NonEmptyStr
+    dimensions: PositiveInt
+    window_words: SmallPositiveInt
+    max_words: PositiveInt
 
 
-class Substitution(Section):
+class Substitution(ConfigModel):
     """Words in the place of others (Jiao, algorithm 1)."""
 
-    probability: Share
-    candidates: Positive
+    probability: Fraction
+    candidates: PositiveInt
     second_segment: bool
     keep_word: bool
     keep_partner: bool
     word_vectors: WordVectors
 
 
-class Sampling(Section):
+class Sampling(ConfigModel):
     """Masking, POS-guided replacement and n-gram sampling (Tang et al. 2019, section 4.3)."""
 
-    mask_probability: Share
-    replacement_probability: Share
-    ngram_probability: Share
-    longest_ngram: Positive
+    mask_probability: Fraction
+    replacement_probability: Fraction
+    ngram_probability: Fraction
+    longest_ngram: PositiveInt
     pos_tagger: Literal["rules", "nltk"]
 
     @model_validator(mode="after")
@@ -235,7 +235,7 @@ class Sampling(Section):
         return self
 
 
-class Augmentation(Section):
+class Augmentation(ConfigModel):
     """How training rows are varied."""
 
     strategy: Literal["substitution", "sampling"]
@@ -243,49 +243,49 @@ class Augmentation(Section):
     sampling: Sampling
 
 
-class Pruning(Section):
+class Pruning(ConfigModel):
     """Pruning of task students."""
 
-    sparsities_percent: Some[Annotated[int, Field(ge=1, le=99)]]
+    sparsities_percent: NonEmptyList[Annotated[int, Field(ge=1, le=99)]]
     criterion: Literal["magnitude", "movement"]
     schedule: Literal["cubic", "linear"]
-    ramp_share: Annotated[Real, Field(gt=0, le=1)]
+    ramp_fraction: Annotated[Real, Field(gt=0, le=1)]
 
 
-class Calibration(Section):
-    examples: Positive
-    batch_size: Positive
+class Calibration(ConfigModel):
+    examples: PositiveInt
+    batch_size: PositiveInt
     method: Literal["minmax", "entropy", "percentile"]
     percentile: Annotated[Real, Field(gt=50, le=100)]
-    smoothing: Share
+    smoothing: Fraction
 
 
-class Search(Section):
+class Search(ConfigModel):
     """What is sensitive and stays in floating point."""
 
     tolerance: NonNegative
-    examples: Positive
+    examples: PositiveInt
 
 
-class Latency(Section):
-    batch_sizes: Some[Positive]
+class Latency(ConfigModel):
+    batch_sizes: NonEmptyList[PositiveInt]
     length_tokens: Annotated[int, Field(ge=3, le=512)]
-    dev_examples: Positive
-    warmup_runs: Count
-    runs: Positive
-    threads: Few
+    dev_examples: PositiveInt
+    warmup_runs: NonNegativeInt
+    runs: PositiveInt
+    threads: SmallPositiveInt
 
 
-class Quantization(Section):
+class Quantization(ConfigModel):
     """INT8 models and their measurement."""
 
-    models: Some[Name]
+    models: NonEmptyList[Name]
     calibration: Calibration
     search: Search
     latency: Latency
 
 
-class Params(Section):
+class Params(ConfigModel):
     """The whole params.yaml."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)]
@@ -299,8 +299,8 @@ class Params(Section):
     students: Annotated[dict[Name, Student], Field(min_length=1)]
     general: Track
     domain: Track
-    examination: Examination
-    glue: Glue
+    domain_evaluation: DomainEvaluation
+    tasks: Tasks
     augmentation: Augmentation
     pruning: Pruning
     quantization: Quantization
@@ -308,40 +308,40 @@ class Params(Section):
     @model_validator(mode="after")
     def _lists_fit_recipes(self) -> "Params":
         for key, names in {"general.students": self.general.students, "domain.students": self.domain.students,
-                           "glue.students": self.glue.students, "glue.tasks": self.glue.tasks,
-                           "seed with glue.further_seeds": (self.seed, *self.glue.further_seeds),
+                           "tasks.students": self.tasks.students, "tasks.run": self.tasks.run,
+                           "seed with tasks.further_seeds": (self.seed, *self.tasks.further_seeds),
                            "quantization.models": self.quantization.models,
                            "pruning.sparsities_percent": self.pruning.sparsities_percent,
                            "quantization.latency.batch_sizes": self.quantization.latency.batch_sizes,
-                           "glue.students, with its pruned ones,": self.task_models}.items():  # fmt: skip
-            refuse_repeats(key, names)
-        refuse_strangers("general.students", self.general.students, self.students, "recipes")
-        for key, names in {"domain.students": self.domain.students, "glue.students": self.glue.students}.items():
-            refuse_strangers(key, names, self.general.students, "general.students")
+                           "tasks.students, with its pruned ones,": self.task_models}.items():  # fmt: skip
+            check_repeats(key, names)
+        check_strangers("general.students", self.general.students, self.students, "recipes")
+        for key, names in {"domain.students": self.domain.students, "tasks.students": self.tasks.students}.items():
+            check_strangers(key, names, self.general.students, "general.students")
         if "teacher" in self.students:
             raise ValueError("students.teacher: teacher is the name of the teacher's model; call the student otherwise")
-        if self.teacher.source == "embedded":
-            shape = self.teacher.embedded.architecture
+        if self.teacher.source == "synthetic":
+            shape = self.teacher.synthetic.architecture
             teacher = Shape(shape.layers, shape.width, shape.heads, shape.feed_forward)
-            refuse_misfits(self.used_students, teacher)
+            check_misfits(self.used_students, teacher)
         for name in self.domain.students:
             self._need_sections(name, "domain.students", ("domain",))
-        for name in self.glue.students:
-            self._need_sections(name, "glue.students", ("prediction",))
+        for name in self.tasks.students:
+            self._need_sections(name, "tasks.students", ("prediction",))
             if "intermediate" not in self.students[name].model_fields_set:
                 raise ValueError(
-                    f"glue.students lists {name}, which does not say what students.{name}.intermediate is; "
+                    f"tasks.students lists {name}, which does not say what students.{name}.intermediate is; "
                     "add it, null where this student skips that phase"
                 )
-        refuse_strangers("quantization.models", self.quantization.models, self.task_models, "the task models")
+        check_strangers("quantization.models", self.quantization.models, self.task_models, "the task models")
         self._need_calibration_rows()
         return self
 
     def _need_calibration_rows(self) -> None:
-        asked, made = self.quantization.calibration.examples, self.glue.embedded.train_examples
-        if self.glue.source == "embedded" and asked > made:
+        asked, made = self.quantization.calibration.examples, self.tasks.synthetic.train_examples
+        if self.tasks.source == "synthetic" and asked > made:
             raise ValueError(
-                f"quantization.calibration.examples is {asked}, glue.embedded.train_examples {made}; "
+                f"quantization.calibration.examples is {asked}, tasks.synthetic.train_examples {made}; "
                 "lower the one or raise the other"
             )
 
@@ -359,9 +359,9 @@ class Params(Section):
     def pruned_students(self) -> tuple[str, ...]:
         """The names of the pruned task students: <student>_pruned<percent>."""
         percents = self.pruning.sparsities_percent
-        return tuple(f"{student}_pruned{percent}" for student in self.glue.students for percent in percents)
+        return tuple(f"{student}_pruned{percent}" for student in self.tasks.students for percent in percents)
 
     @property
     def task_models(self) -> tuple[str, ...]:
         """All models of a task, by the last part of their path: the teacher, the students, the pruned ones."""
-        return ("teacher", *self.glue.students, *self.pruned_students)
+        return ("teacher", *self.tasks.students, *self.pruned_students)

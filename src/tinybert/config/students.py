@@ -5,12 +5,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from tinybert.config.compatibility import STAGES, UNMAPPED_LOSSES, refuse_unfit_losses
-from tinybert.config.fields import AboveZero, Count, Few, NonNegative, Positive, Real, Section, Share, Text, Width
+from tinybert.config.compatibility import STAGES, UNMAPPED_LOSSES, check_unfit_losses
+from tinybert.config.fields import (
+    AboveZero,
+    ConfigModel,
+    Fraction,
+    NonEmptyStr,
+    NonNegative,
+    NonNegativeInt,
+    PositiveInt,
+    Real,
+    SmallPositiveInt,
+    Width,
+)
 from tinybert.config.teacher_layers import NAMED_MAPS, ONE_LAYER_MAPS
 
 LossName = Literal[
-    "hard", "prediction", "logits", "attention", "attention_kl", "hidden", "embedding", "cosine", "cls",
+    "hard", "prediction", "logit_mse", "attention", "attention_kl", "hidden", "embedding", "cosine", "pkd",
     "query_key_relation", "value_relation",
 ]  # fmt: skip
 
@@ -24,20 +35,20 @@ def _map_choice(named: Iterable[str]) -> Any:
             return value
         if isinstance(value, list) and value and all(type(layer) is int and 1 <= layer <= 1000 for layer in value):
             return tuple(value)
-        hint = " ({learnable: {learning_rate: 1.0e-3, start: equal}})" if value == "learnable" else ""
+        hint = " ({learnable: {learning_rate: 1.0e-3, init: equal}})" if value == "learnable" else ""
         raise ValueError(f"must be {', '.join(named)} or a list: a teacher layer, from 1, for each student layer{hint}")
 
     return choice
 
 
-class LearnableMap(Section):
+class LearnableMap(ConfigModel):
     """How the weights v(m) = softmax(θ) of a learnable layer map start and move."""
 
     learning_rate: Annotated[Real, Field(gt=0)]
-    start: Literal["equal", "last"]
+    init: Literal["equal", "last"]
 
 
-class Learnable(Section):
+class Learnable(ConfigModel):
     learnable: LearnableMap
 
 
@@ -53,27 +64,27 @@ LayerMap = Annotated[
 ]
 
 
-class Training(Section):
+class Training(ConfigModel):
     """Length and speed of one training run."""
 
-    epochs: Count
-    max_steps: Positive | None
-    batch_size: Positive
+    epochs: NonNegativeInt
+    max_steps: PositiveInt | None
+    batch_size: PositiveInt
     learning_rate: AboveZero
-    accumulation_steps: Positive = 1
+    accumulation_steps: PositiveInt = 1
 
 
-class HubModel(Section):
+class HubModel(ConfigModel):
     """A model on the Hub; its revision is a commit, a tag or a branch."""
 
-    model: Text
-    revision: Text
+    model: NonEmptyStr
+    revision: NonEmptyStr
 
 
-class ModelSource(Section):
+class ModelSource(ConfigModel):
     """A model of others: in a folder, or on the Hub."""
 
-    folder: Text | None = None
+    folder: NonEmptyStr | None = None
     hub: HubModel | None = None
 
     @model_validator(mode="after")
@@ -83,24 +94,24 @@ class ModelSource(Section):
         return self
 
 
-class Start(Section):
+class Init(ConfigModel):
     """Where a student starts: teacher layers, a model of others, or, where none is given, random weights."""
 
     teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(_map_choice(ONE_LAYER_MAPS))] = None
-    folder: Text | None = None
+    folder: NonEmptyStr | None = None
     hub: HubModel | None = None
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> "Start":
+    def _one_of_them(self) -> "Init":
         given = [key for key in ("teacher", "folder", "hub") if getattr(self, key)]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both given; a student starts from one of them")
         return self
 
 
-def _start(value: Any) -> Any:
+def _init(value: Any) -> Any:
     if value == "random":
-        return Start()
+        return Init()
     if isinstance(value, str) or value == {}:
         raise ValueError(
             "must be random, {teacher: uniform | top | bottom | [layers]}, {folder: path} or {hub: {model, revision}}"
@@ -108,13 +119,13 @@ def _start(value: Any) -> Any:
     return value
 
 
-class Architecture(Section):
+class Architecture(ConfigModel):
     """The shape of a BERT."""
 
     kind: Literal["bert"] = "bert"
-    layers: Few
+    layers: SmallPositiveInt
     width: Width
-    heads: Few
+    heads: SmallPositiveInt
     feed_forward: Width
     dropout: Annotated[Real, Field(ge=0, lt=1)]
 
@@ -125,11 +136,11 @@ class Architecture(Section):
         return self
 
 
-class BiLstmArchitecture(Section):
+class BiLstmArchitecture(ConfigModel):
     """The shape of a BiLSTM classifier; `width` is that of an LSTM direction."""
 
     kind: Literal["bilstm"]
-    layers: Few
+    layers: SmallPositiveInt
     embedding: Width
     width: Width
     feed_forward: Width
@@ -146,7 +157,7 @@ StudentArchitecture = Annotated[
 ]
 
 
-class StageLosses(Section):
+class StageLosses(ConfigModel):
     """What one distillation stage asks of a student: λ for each loss, what the losses read, how long it trains.
 
     layer_map, training: where given, in place of the student's map and of the track's or task's training.
@@ -154,8 +165,8 @@ class StageLosses(Section):
 
     losses: Annotated[dict[LossName, NonNegative], Field(min_length=1)]
     temperature: Annotated[Real, Field(ge=0.01, le=1000)] | None = None
-    alpha: Share = 0.5
-    relation_heads: Few | None = None
+    alpha: Fraction = 0.5
+    relation_heads: SmallPositiveInt | None = None
     layer_map: LayerMap | None = None
     training: Training | None = None
 
@@ -185,11 +196,11 @@ class StageLosses(Section):
         return {name: weight * factors.get(name, 1.0) for name, weight in self.losses.items()}
 
 
-class Student(Section):
+class Student(ConfigModel):
     """A recipe: architecture, start, map, and what each stage imitates."""
 
     architecture: StudentArchitecture
-    start: Annotated[Start, BeforeValidator(_start)]
+    init: Annotated[Init, BeforeValidator(_init)]
     layer_map: LayerMap
     projection: Literal["shared", "per_layer"]
     general: StageLosses | None
@@ -200,7 +211,7 @@ class Student(Section):
     @model_validator(mode="after")
     def _lists_fit_layers(self) -> "Student":
         recipes = {stage: recipe for stage in STAGES if (recipe := getattr(self, stage))}
-        lists = {"layer_map": self.layer_map, "start.teacher": self.start.teacher}
+        lists = {"layer_map": self.layer_map, "init.teacher": self.init.teacher}
         lists |= {f"{stage}.layer_map": recipe.layer_map for stage, recipe in recipes.items()}
         for key, layers in lists.items():
             if isinstance(layers, tuple) and len(layers) != self.architecture.layers:
@@ -208,11 +219,11 @@ class Student(Section):
                     f"{key} lists {len(layers)} teacher layers; "
                     f"one for each of the {self.architecture.layers} student layers is needed"
                 )
-        if self.architecture.kind == "bilstm" and (self.start.folder or self.start.hub):
-            key = "folder" if self.start.folder else "hub"
-            raise ValueError(f"start.{key}: a BiLSTM starts at random or, {{teacher: bottom}}, from word embeddings")
+        if self.architecture.kind == "bilstm" and (self.init.folder or self.init.hub):
+            key = "folder" if self.init.folder else "hub"
+            raise ValueError(f"init.{key}: a BiLSTM starts at random or, {{teacher: bottom}}, from word embeddings")
         for stage, recipe in recipes.items():
-            refuse_unfit_losses(stage, recipe.weighted_losses, self.architecture)
+            check_unfit_losses(stage, recipe.weighted_losses, self.architecture)
         return self
 
 
@@ -224,4 +235,4 @@ def training_of(params, student: str, stage: str, *, task: str | None = None) ->
     recipe = getattr(params.students[student], stage)
     if recipe and recipe.training:
         return recipe.training
-    return getattr(getattr(params.glue, task), stage) if task else getattr(params, stage).training
+    return getattr(getattr(params.tasks, task), stage) if task else getattr(params, stage).training

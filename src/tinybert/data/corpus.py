@@ -1,4 +1,4 @@
-"""Documents of the general corpus: embedded, from the Hub, or from local files; always streamed."""
+"""Documents of the general corpus: synthetic, from the Hub, or from local files; always streamed."""
 
 import glob
 import json
@@ -14,7 +14,7 @@ from tinybert.pipeline.hub import hub_access, load_whole
 from tinybert.pipeline.progress import TextBar, text_progress_bar
 from tinybert.pipeline.text_lines import NO_TEXT, read_lines
 
-# WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = Section = =
+# WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = ConfigModel = =
 HEADING = re.compile(r"(?P<marks>=(?: =)*) (?P<title>[^=](?:.*[^=])?) (?P=marks)")
 # Text without headings would be one article however long; it is cut at the next line beyond this size.
 ARTICLE_LIMIT_CHARACTERS = 2**20
@@ -28,7 +28,7 @@ def documents(settings, *, seed: int) -> Iterator[dict]:
     """Yields {"title", "text"} from the source in `settings` (params: corpus); texts are never empty, titles may be.
 
     unit "article": an article's paragraphs, one a line; "paragraph": each paragraph, under its article's title.
-    Section headings are dropped: they are no sentences. `seed` matters to the embedded corpus alone. Memory holds
+    Section headings are dropped: they are no sentences. `seed` matters to the synthetic corpus alone. Memory holds
     one article. UserError when a file, the Hub or a record is at fault, or when there is no text at all.
     """
     with text_progress_bar(f"corpus: {settings.source}") as progress:
@@ -114,7 +114,7 @@ def _hub(settings, seed: int, progress: TextBar) -> Iterator[dict]:
 
 
 def _hub_rows(hub, progress: TextBar) -> Iterator[str]:
-    fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to embedded"
+    fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to synthetic"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
         from datasets import config, load_dataset
 
@@ -187,5 +187,5 @@ def _json_document(line: str, where: str) -> dict:
     return {"title": title.strip(), "text": text.strip()}
 
 
-SOURCES = {"embedded": _embedded, "hub": _hub, "local": _local}
+SOURCES = {"synthetic": _embedded, "hub": _hub, "local": _local}
 READERS = {".txt": _wikitext_file, ".tokens": _wikitext_file, ".jsonl": _jsonl_file}

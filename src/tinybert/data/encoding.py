@@ -82,5 +82,5 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
 
 
 def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
-    """The encoded rows of a JSON-lines file that prepare_glue or augment wrote."""
+    """The encoded rows of a JSON-lines file that prepare_task or augment wrote."""
     return encode(read_rows(path, task), task, tokenizer, max_length_tokens=max_length_tokens)

@@ -25,7 +25,7 @@ PARTS = re.compile(rf"(?s).{{1,{PART_CHARACTERS}}}(?:[ \n]|\Z)|.+?(?:[ \n]|\Z)")
 
 @dataclass(frozen=True)
 class Cut:
-    """Blocks one behind the other, [CLS] and [SEP] included: tokens (all tokens,), lengths (blocks,); and counts."""
+    """Sequences one behind the other, [CLS] and [SEP] included: tokens (all tokens,), lengths (blocks,); and counts."""
 
     tokens: np.ndarray
     lengths: np.ndarray
@@ -35,19 +35,19 @@ class Cut:
 
 
 class BlockCutter:
-    """Cuts the documents of a chunk into blocks, as write_blocks says."""
+    """Cuts the documents of a chunk into blocks, as write_sequences says."""
 
-    def __init__(self, tokenizer: Tokenizer, block_tokens: int, packing: str) -> None:
-        self.encoder, self.block_tokens, self.packing = _plain_copy(tokenizer), block_tokens, packing
+    def __init__(self, tokenizer: Tokenizer, sequence_tokens: int, packing: str) -> None:
+        self.encoder, self.sequence_tokens, self.packing = _plain_copy(tokenizer), sequence_tokens, packing
         self.token_type = _token_type(self.encoder)
         self.first, self.last, self.unknown = map(self.encoder.token_to_id, ("[CLS]", "[SEP]", "[UNK]"))
 
     def __reduce__(self):  # a pickled Tokenizer reads special tokens in texts again: the plain copy is made anew
-        return BlockCutter, (self.encoder, self.block_tokens, self.packing)
+        return BlockCutter, (self.encoder, self.sequence_tokens, self.packing)
 
     def __call__(self, chunk: Chunk) -> Cut:
         read, encode, keep = PACKINGS[self.packing]
-        body = self.block_tokens - 2
+        body = self.sequence_tokens - 2
         documents = list(encode(list(read(chunk)), self.encoder, body))
         sizes, dropped = keep(np.array([len(pieces) for pieces in documents], dtype=np.int64), body)
         kept = [pieces[:size] for pieces, size in zip(documents, sizes, strict=True)]
@@ -72,27 +72,27 @@ class BlockCutter:
         return tokens
 
 
-def write_blocks(
+def write_sequences(
     source: str | Path,
     tokenizer: Tokenizer,
     folder: str | Path,
     *,
-    block_tokens: int,
+    sequence_tokens: int,
     packing: str,
     processes: int | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> dict:
-    """Tokenizes the JSON-lines file `source` into blocks of at most `block_tokens` tokens, [CLS] and [SEP] included.
+    """Tokenizes the JSON-lines file `source` into blocks of at most `sequence_tokens` tokens, [CLS] and [SEP] included.
 
     packing "pack" cuts a whole document into blocks, the last one shorter, or dropped if it would hold fewer than 8
     pieces and is not the only one; "paragraphs" does so with each line of a document by itself; "truncate" keeps a
-    document's first block. Blocks never mix documents. Returns counts: documents (or paragraphs) with a block,
+    document's first block. Sequences never mix documents. Returns counts: documents (or paragraphs) with a block,
     blocks, tokens (with [CLS] and [SEP]), dropped_pieces (in dropped rests), unknown_share (of the pieces in
     blocks). UserError when there is no text. Neither `processes` (None: as many as the size is worth) nor
     `chunk_bytes` changes a result; memory holds a few chunks for each process.
     """
     size_bytes = Path(source).stat().st_size
-    cutter, chunks = BlockCutter(tokenizer, block_tokens, packing), read_chunks(source, chunk_bytes=chunk_bytes)
+    cutter, chunks = BlockCutter(tokenizer, sequence_tokens, packing), read_chunks(source, chunk_bytes=chunk_bytes)
     results = map_in_order(cutter, chunks, processes=processes or processes_for(size_bytes))
     counts = {"documents": 0, "blocks": 0, "tokens": 0, "dropped_pieces": 0}
     unknown_pieces = 0

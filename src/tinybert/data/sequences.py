@@ -1,4 +1,4 @@
-"""Blocks of word pieces: documents cut to what one forward pass reads, ragged, without padding.
+"""Sequences of word pieces: documents cut to what one forward pass reads, ragged, without padding.
 
 On disk a folder with tokens.npy (all blocks one behind the other) and offsets.npy (where each begins, and the end).
 """
@@ -14,15 +14,15 @@ from tinybert.pipeline.errors import UserError
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Sequences:
     """A folder of blocks, memory-mapped: tokens (all tokens,) uint16 or int32, offsets (blocks + 1,) int64."""
 
     tokens: np.ndarray
     offsets: np.ndarray
 
     @classmethod
-    def open(cls, folder: str | Path) -> "Blocks":
-        """Opens what write_blocks wrote; UserError when the files are absent or do not fit together."""
+    def open(cls, folder: str | Path) -> "Sequences":
+        """Opens what write_sequences wrote; UserError when the files are absent or do not fit together."""
         try:
             tokens = np.load(Path(folder) / "tokens.npy", mmap_mode="r")
             offsets = np.load(Path(folder) / "offsets.npy")

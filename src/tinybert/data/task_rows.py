@@ -9,7 +9,7 @@ from tinybert.pipeline.text_lines import NO_TEXT
 
 
 def read_rows(path: str | Path, task: Task) -> list[dict]:
-    """The rows of a JSON-lines file that prepare_glue or augment wrote; all of them have labels, or none has.
+    """The rows of a JSON-lines file that prepare_task or augment wrote; all of them have labels, or none has.
 
     UserError for a file without rows, and for a row whose texts, "idx" or "label" are not as the task needs them.
     """

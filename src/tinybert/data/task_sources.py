@@ -1,4 +1,4 @@
-"""Rows of a GLUE task: embedded, from the Hub, or from the official tab-separated files."""
+"""Rows of a GLUE task: synthetic, from the Hub, or from the official tab-separated files."""
 
 import math
 import tempfile
@@ -11,14 +11,14 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.hub import hub_access, load_whole
 from tinybert.pipeline.text_lines import printable, read_lines
 
-KEY = "glue.local.folder"
+KEY = "tasks.local.folder"
 UNLABELLED = -1  # the Hub's label of test rows
 
 
 def read_splits(task: Task, source: str, *, settings, seed: int) -> dict[str, list[dict]]:
     """Reads train, the dev splits and, where the source has them, the test splits of `task`.
 
-    source: embedded, hub or local; settings (params: glue) tells where; `seed` matters to embedded rows alone. A row
+    source: synthetic, hub or local; settings (params: glue) tells where; `seed` matters to synthetic rows alone. A row
     has the task's text columns, "label" (int class or float score; absent from test rows) and "idx". UserError when a
     file, a row or the Hub is at fault.
     """
@@ -26,24 +26,24 @@ def read_splits(task: Task, source: str, *, settings, seed: int) -> dict[str, li
 
 
 def _embedded(task: Task, settings, seed: int) -> dict[str, list[dict]]:
-    from tinybert.synthetic import examples as embedded
+    from tinybert.synthetic import examples as synthetic
 
-    if task.name not in embedded.TASKS:
+    if task.name not in synthetic.TASKS:
         raise UserError(
-            f"glue.source: embedded: {task.name} has no embedded examples, only {', '.join(embedded.TASKS)} have; "
-            f"take it off glue.tasks, or set glue.source to hub or local"
+            f"tasks.source: synthetic: {task.name} has no synthetic examples, only {', '.join(synthetic.TASKS)} have; "
+            f"take it off tasks.run, or set tasks.source to hub or local"
         )
-    counts = {"train": settings.embedded.train_examples, "dev": settings.embedded.dev_examples}
-    return {split: embedded.examples(task.name, split, count, seed) for split, count in counts.items()}
+    counts = {"train": settings.synthetic.train_examples, "dev": settings.synthetic.dev_examples}
+    return {split: synthetic.examples(task.name, split, count, seed) for split, count in counts.items()}
 
 
 def _hub(task: Task, settings, seed: int) -> dict[str, list[dict]]:
     hub = settings.hub
-    fix = "check glue.hub, or set glue.source to local with glue.local.folder, or to embedded"
+    fix = "check tasks.hub, or set tasks.source to local with tasks.local.folder, or to synthetic"
     # Arrow files that were made of a damaged download would stay; what is downloaded is kept, and is checked.
     with (
         tempfile.TemporaryDirectory() as arrow,
-        hub_access("glue.source: hub", f"{hub.dataset} ({task.name}, {hub.revision})", fix=fix),
+        hub_access("tasks.source: hub", f"{hub.dataset} ({task.name}, {hub.revision})", fix=fix),
     ):
         from datasets import load_dataset
 
@@ -58,14 +58,14 @@ def _hub_splits(task: Task, loaded: dict) -> dict[str, list[dict]]:
     names = {split: split.replace("dev", "validation") for split in ("train", *task.dev_splits, *task.test_splits)}
     for split in ("train", *task.dev_splits):
         if names[split] not in loaded:
-            raise UserError(f"glue.hub.dataset: {task.name} has no split {names[split]}; it has {', '.join(loaded)}")
+            raise UserError(f"tasks.hub.dataset: {task.name} has no split {names[split]}; it has {', '.join(loaded)}")
     return {split: [_hub_row(task, row) for row in loaded[name]] for split, name in names.items() if name in loaded}
 
 
 def _hub_row(task: Task, row: dict) -> dict:
     wanted = (*task.columns, "label", "idx")
     if absent := [column for column in wanted if column not in row]:
-        raise UserError(f"glue.hub.dataset: {task.name} has no column {absent[0]}; it has {', '.join(row)}")
+        raise UserError(f"tasks.hub.dataset: {task.name} has no column {absent[0]}; it has {', '.join(row)}")
     kept = wanted if row["label"] != UNLABELLED else (*task.columns, "idx")
     return {column: row[column] for column in kept}
 
@@ -79,7 +79,7 @@ def _local(task: Task, settings, seed: int) -> dict[str, list[dict]]:
     return splits
 
 
-SOURCES: dict[str, Callable[..., dict[str, list[dict]]]] = {"embedded": _embedded, "hub": _hub, "local": _local}
+SOURCES: dict[str, Callable[..., dict[str, list[dict]]]] = {"synthetic": _embedded, "hub": _hub, "local": _local}
 
 
 def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:

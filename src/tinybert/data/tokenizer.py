@@ -36,7 +36,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
     if vocabulary_size < len(SPECIAL_TOKENS) + len(alphabet):
         least = len(SPECIAL_TOKENS) + len(alphabet)
         raise UserError(
-            f"teacher.embedded.vocabulary_size: {vocabulary_size} is too small; "
+            f"teacher.synthetic.vocabulary_size: {vocabulary_size} is too small; "
             f"the characters of this corpus alone need {least}"
         )
     trainer = WordPieceTrainer(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinybert.models.outputs import Activations
+from tinybert.models.outputs import ModelOutput
 
 TOKEN_FIELDS = ("hidden", "queries", "keys", "values")  # one vector for each token
 UNKNOWN, SOUND, ABSENT = 0, 1, 2  # what is known of a row
@@ -23,7 +23,7 @@ DTYPES = {"F16": np.float16, "F32": np.float32, "U32": np.uint32}
 class Form:
     """What is kept of each row.
 
-    tokens: (field of Activations, layer) of all that has a vector of `width` for each token. scores: the layers whose
+    tokens: (field of ModelOutput, layer) of all that has a vector of `width` for each token. scores: the layers whose
     attention scores are kept, `heads` in each. classes: logits of a row, 0 where they are not kept.
     """
 
@@ -34,7 +34,7 @@ class Form:
     classes: int = 0
 
     @classmethod
-    def of_layers(cls, answer: Activations) -> "Form":
+    def of_layers(cls, answer: ModelOutput) -> "Form":
         """That of all but the logits of an answer."""
         tokens = tuple((field, layer) for field in TOKEN_FIELDS for layer in sorted(getattr(answer, field)))
         width = getattr(answer, tokens[0][0])[tokens[0][1]].shape[-1] if tokens else 0
@@ -42,9 +42,9 @@ class Form:
         return cls(tokens, width, tuple(sorted(answer.scores)), heads)
 
     @classmethod
-    def of_logits(cls, answer: Activations) -> "Form":
+    def of_logits(cls, answer: ModelOutput) -> "Form":
         """That of the logits of an answer."""
-        return cls(classes=answer.wanted_logits.shape[-1])
+        return cls(classes=answer.required_logits.shape[-1])
 
     def row_bytes(self, lengths: np.ndarray) -> np.ndarray:
         """(rows,) int64: what rows of `lengths` tokens take."""
@@ -52,7 +52,7 @@ class Form:
         return 2 * (lengths * vectors + lengths**2 * squares) + 4 * (self.classes + 1)
 
 
-class AnswerFile:
+class CacheFile:
     """The answers to the first `len(lengths)` rows of a data set.
 
     Hidden states and scores are float16, logits float32; each row has a checksum, 0 where it has no answer. A row is
@@ -117,7 +117,7 @@ class AnswerFile:
         self.descriptor = os.open(self.path, flags)
         weakref.finalize(self, os.close, self.descriptor)
 
-    def write(self, rows: np.ndarray, lengths: np.ndarray, answer: Activations) -> None:
+    def write(self, rows: np.ndarray, lengths: np.ndarray, answer: ModelOutput) -> None:
         """Keeps the answers to `rows`, a batch in their order; a row that float16 cannot hold stays absent.
 
         lengths: (rows,) tokens of each.
@@ -126,7 +126,7 @@ class AnswerFile:
         maps = [answer.scores[layer] for layer in self.form.scores]
         tokens = torch.stack(vectors, dim=1).half().cpu() if vectors else None  # (tokens, fields, width)
         scores = torch.stack(maps, dim=1).half().cpu() if maps else None  # (batch, layers, heads, query, key)
-        logits = answer.wanted_logits.float().cpu()
+        logits = answer.required_logits.float().cpu()
         ends = np.cumsum(lengths)
         for place, (row, length, end) in enumerate(zip(rows, lengths, ends, strict=True)):
             if row >= len(self.lengths):
@@ -154,7 +154,7 @@ class AnswerFile:
         return is_inside
 
     def read(self, rows: np.ndarray, places: np.ndarray, mask: Tensor) -> dict:
-        """The fields of Activations of a batch with this mask (batch, length), whose row places[i] is rows[i] here.
+        """The fields of ModelOutput of a batch with this mask (batch, length), whose row places[i] is rows[i] here.
 
         All other rows hold zeros.
         """

@@ -13,14 +13,14 @@ from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGr
 from torch import Tensor, nn
 
 from tinybert.distill.memory import keep_memory
-from tinybert.distill.metric_log import Point, Recorder
+from tinybert.distill.metric_log import MetricLogger, Point
 from tinybert.distill.micro_batches import Part, parts
-from tinybert.distill.objective import UNITS, Objective
-from tinybert.distill.precision import refuse_missing_bfloat16
+from tinybert.distill.objective import UNITS, DistillationLoss
+from tinybert.distill.precision import check_missing_bfloat16
 from tinybert.distill.resume import Checkpoint, restore_training_state, training_state
 from tinybert.distill.teacher import LiveTeacher
 from tinybert.models.checkpoints import Model
-from tinybert.models.outputs import Activations, Batch
+from tinybert.models.outputs import Batch, ModelOutput
 from tinybert.pipeline.seeds import torch_seed
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 LONGEST_WAIT = timedelta(hours=12)  # of processes for the one that asks the teacher about a whole data set
-Asks = Callable[[Batch], Activations]  # a teacher, live or kept
+Asks = Callable[[Batch], ModelOutput]  # a teacher, live or kept
 
 
 class Batches(Protocol):
@@ -60,20 +60,20 @@ class Settings:
 class Distiller(nn.Module):
     """Student and objective as one module, so that Accelerate wraps all that is trained at once."""
 
-    def __init__(self, student: Model, objective: Objective) -> None:
+    def __init__(self, student: Model, objective: DistillationLoss) -> None:
         super().__init__()
         self.student, self.objective = student, objective
 
-    def forward(self, part: Part, teacher: Activations) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, part: Part, teacher: ModelOutput) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss of a part of a batch and its unweighted terms, each times the part's share of the batch."""
-        terms = self.objective(self.student(part.batch, self.objective.student_wants), teacher, part.batch)
+        terms = self.objective(self.student(part.batch, self.objective.student_spec), teacher, part.batch)
         terms = {name: term * part.shares[UNITS[name]] for name, term in terms.items()}
         return self.objective.total(terms), terms
 
 
 def train(
     student: Model,
-    objective: Objective,
+    objective: DistillationLoss,
     batches: Batches,
     settings: Settings,
     *,
@@ -81,13 +81,13 @@ def train(
     teacher: Model | None = None,
     kept_for: Callable[[LiveTeacher], Asks] | None = None,
     pruner_for: "Callable[[int], Pruner] | None" = None,
-    on_point: Callable[[Point], None] = lambda point: None,
+    on_entry: Callable[[Point], None] = lambda point: None,
     checkpoint: Checkpoint | None = None,
 ) -> list[Point]:
     """Trains `student` and what the objective learns in place; returns the loss curve.
 
     The teacher is in evaluation mode and without gradient; `kept_for` makes of it one whose answers are kept, if the
-    run takes an epoch at least. `pruner_for` makes, from the number of steps, what prunes the student. `on_point` gets
+    run takes an epoch at least. `pruner_for` makes, from the number of steps, what prunes the student. `on_entry` gets
     each point of the curve at once. With a `checkpoint` an interrupted run goes on, to the same weights bit for bit
     while the same answers are kept. Under a launcher each process takes its part of every batch. Without any loss
     nothing is trained. UserError when a loss is not finite.
@@ -97,16 +97,16 @@ def train(
         student.eval()
         return []
     keep_memory()
-    _refuse_long_rows(batches, student, teacher)
+    _check_long_rows(batches, student, teacher)
     accelerator = start_accelerator(settings.precision)
     live = LiveTeacher(teacher, objective, accelerator) if teacher and objective.reads_teacher else None
-    ask: Asks = live or (lambda batch: Activations())
+    ask: Asks = live or (lambda batch: ModelOutput())
     if kept_for and live and steps >= len(batches):  # else fewer rows are asked for than are kept
         ask = kept_for(live)
     module = Distiller(student, objective).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     last_good = {"last_good": checkpoint.describe} if checkpoint else {}
-    recorder = Recorder(steps, title, accelerator, on_point=on_point, observe=objective.observed, **last_good)
+    recorder = MetricLogger(steps, title, accelerator, on_entry=on_entry, observe=objective.observed, **last_good)
     pruner = pruner_for(steps) if pruner_for else None
     first = _resume(checkpoint, module, optimizer, recorder, accelerator, pruner)
     for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches, first), steps - first), start=first):
@@ -123,10 +123,10 @@ def train(
     return recorder.curve
 
 
-def _refuse_long_rows(batches: Batches, *models: Model | None) -> None:
+def _check_long_rows(batches: Batches, *models: Model | None) -> None:
     for model in models:
         if model:
-            model.config.refuse_longer(batches.longest_row_tokens, batches.length_key)
+            model.config.check_longer(batches.longest_row_tokens, batches.length_key)
 
 
 def _set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
@@ -134,9 +134,11 @@ def _set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None
         group["lr"] = group["peak_lr"] * factor
 
 
-def _save(checkpoint: Checkpoint, module: nn.Module, optimizer, recorder: Recorder, pruner: "Pruner | None") -> None:
+def _save(
+    checkpoint: Checkpoint, module: nn.Module, optimizer, recorder: MetricLogger, pruner: "Pruner | None"
+) -> None:
     """What _resume restores; UserError instead where a step was not finite."""
-    recorder.refuse_faults()
+    recorder.check_faults()
     pruning = pruner.tensors() if pruner else {}
     checkpoint.save(training_state(module, optimizer) | recorder.tensors() | pruning, recorder.facts())
 
@@ -145,7 +147,7 @@ def _resume(
     checkpoint: Checkpoint | None,
     module: nn.Module,
     optimizer,
-    recorder: Recorder,
+    recorder: MetricLogger,
     accelerator: Accelerator,
     pruner: "Pruner | None",
 ) -> int:
@@ -243,5 +245,5 @@ def mixed_precision(precision: str) -> str:
     """Accelerate's name of a precision; UserError where the hardware lacks it."""
     if precision == "float32":
         return "no"
-    refuse_missing_bfloat16()
+    check_missing_bfloat16()
     return "bf16"

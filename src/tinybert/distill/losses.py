@@ -31,14 +31,14 @@ def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: f
     With one output, a regression, it is the squared difference of the outputs: a softmax of one is constant.
     """
     if student_logits.shape[-1] == 1:
-        return logits(student_logits, teacher_logits)
+        return logit_mse(student_logits, teacher_logits)
     student = F.log_softmax(_wide(student_logits) / temperature, dim=-1)
     teacher = F.log_softmax(_wide(teacher_logits) / temperature, dim=-1)
     divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
     return _mean(divergence, len(student_logits)) * temperature**2
 
 
-def logits(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def logit_mse(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """‖z_T − z_S‖², summed over classes, mean over rows. Both: (rows, classes). Source: Tang et al. 2019, sec. 3.2."""
     return _mean(_squares(student_logits, teacher_logits).sum(), len(student_logits))
 
@@ -97,7 +97,7 @@ def cosine(student_states: Tensor, teacher_states: Tensor) -> Tensor:
     return (1.0 - F.cosine_similarity(_wide(student_states), _wide(teacher_states), dim=-1)).mean()
 
 
-def cls(student_states: Tensor, teacher_states: Tensor) -> Tensor:
+def pkd(student_states: Tensor, teacher_states: Tensor) -> Tensor:
     """‖c_S/‖c_S‖ − c_T/‖c_T‖‖² of [CLS] states, mean over rows. Both: (batch, width), the student's projected.
 
     Source: PKD (Sun et al. 2019, eq. 7), one layer's part of the sum.

@@ -13,13 +13,13 @@ from tinybert.pipeline.errors import UserError
 
 @dataclass(frozen=True)
 class Masker:
-    """Hides a share `rate` of the tokens: of those `mask_share` become [MASK], `random_share` a random
+    """Hides a share `rate` of the tokens: of those `mask_fraction` become [MASK], `random_fraction` a random
     piece, the rest stays (Devlin et al. 2019, sec. 3.1). Special tokens and padding are never chosen.
     """
 
     rate: float
-    mask_share: float
-    random_share: float
+    mask_fraction: float
+    random_fraction: float
     special_ids: tuple[int, ...]
     mask_id: int
     vocabulary_size: int
@@ -30,8 +30,8 @@ class Masker:
         special = {token: id for token in SPECIAL_TOKENS if (id := tokenizer.token_to_id(token)) is not None}
         return cls(
             masking.rate,
-            masking.mask_share,
-            masking.random_share,
+            masking.mask_fraction,
+            masking.random_fraction,
             tuple(special.values()),
             special["[MASK]"],
             tokenizer.get_vocab_size(),
@@ -51,8 +51,8 @@ class Masker:
             chosen = rng.choice(ordinary, size=1)
         labels = tokens[chosen].copy()
         fate = rng.random(len(chosen))
-        masked = fate < self.mask_share
-        replaced = (fate >= self.mask_share) & (fate < self.mask_share + self.random_share)
+        masked = fate < self.mask_fraction
+        replaced = (fate >= self.mask_fraction) & (fate < self.mask_fraction + self.random_fraction)
         tokens[chosen[masked]] = self.mask_id
         tokens[chosen[replaced]] = rng.integers(self.vocabulary_size, size=replaced.sum())
         return chosen, labels

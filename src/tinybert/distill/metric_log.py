@@ -16,7 +16,7 @@ PREFIX = "recorder."
 Point = dict[str, float]
 
 
-class Recorder:
+class MetricLogger:
     """Averages the terms between curve points, shows them, and refuses what is not finite.
 
     observe: what else belongs into a point, by name. last_good: words for the checkpoint that a refusal names.
@@ -31,12 +31,12 @@ class Recorder:
         title: str,
         accelerator: Accelerator,
         *,
-        on_point: Callable[[Point], None],
+        on_entry: Callable[[Point], None],
         observe: Callable[[], dict[str, float]],
         last_good: Callable[[], str] = lambda: "no checkpoint is kept",
     ) -> None:
         self.curve: list[Point] = []
-        self.steps, self.accelerator, self.on_point, self.observe = steps, accelerator, on_point, observe
+        self.steps, self.accelerator, self.on_entry, self.observe = steps, accelerator, on_entry, observe
         self.last_good = last_good
         self.every = max(1, steps // CURVE_POINTS)
         self.names: list[str] = []  # gradient, total, and the terms
@@ -62,15 +62,15 @@ class Recorder:
             self._add_point({"step": self.step, "epoch": epoch, "learning_rate": learning_rate})
 
     def _add_point(self, point: Point) -> None:
-        self.refuse_faults()
+        self.check_faults()
         means = {name: value / self.count for name, value in zip(self.names, self.sums.tolist(), strict=True)}
         del means["gradient"]
         self.curve.append(point | means | self.observe())
-        self.on_point(self.curve[-1])
+        self.on_entry(self.curve[-1])
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)
         self.sums, self.sound_steps, self.count = self.sums.new_zeros(()), self.sound_steps.new_zeros(()), 0
 
-    def refuse_faults(self) -> None:
+    def check_faults(self) -> None:
         """UserError where a step since the last point had a loss or a gradient that is not finite."""
         sound_steps = self.sound_steps.flatten().tolist()
         earliest = min(sound_steps)
@@ -100,5 +100,5 @@ class Recorder:
         self.sums = tensors[f"{PREFIX}sums"].to(self.accelerator.device)
         self.sound_steps = torch.full_like(self.sums, self.count, dtype=torch.int64)
         for point in self.curve:
-            self.on_point(point)
+            self.on_entry(point)
         self.bar.initial = self.bar.n = self.step  # or its rate would count steps of an earlier run

@@ -16,7 +16,7 @@ from tinybert.distill import losses
 from tinybert.distill.layer_map import LayerWeights
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights
-from tinybert.models.outputs import Activations, Batch, RealTokens, Targets, Wanted
+from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
 from tinybert.pipeline.errors import UserError
 
 LEARNT = "objective.safetensors"
@@ -25,8 +25,8 @@ LEARNT = "objective.safetensors"
 UNITS = {
     "hard": "predictions",
     "prediction": "predictions",
-    "logits": "predictions",
-    "cls": "rows",
+    "logit_mse": "predictions",
+    "pkd": "rows",
     "hidden": "tokens",
     "embedding": "tokens",
     "cosine": "tokens",
@@ -39,7 +39,7 @@ MAPPED_LOSSES = UNITS.keys() - set(UNMAPPED_LOSSES)
 
 
 @dataclass(frozen=True)
-class Imitation:
+class DistillationConfig:
     """What to imitate: λ by loss name, and the settings the losses read.
 
     layer_map: a name of layer_map.NAMED_MAPS, or a teacher layer for each student layer. map_start and
@@ -58,7 +58,7 @@ class Imitation:
     seed: int = 0
 
     @classmethod
-    def of(cls, params, name: str, stage: str) -> "Imitation":
+    def of(cls, params, name: str, stage: str) -> "DistillationConfig":
         """From the recipe of student `name` for one of its stages; nothing to imitate where it skips that stage."""
         student = params.students[name]
         recipe = getattr(student, stage)
@@ -69,7 +69,7 @@ class Imitation:
         return cls(
             weights={name: weight for name, weight in recipe.weighted_losses.items() if weight > 0},
             layer_map="learnable" if learnable else layer_map,
-            map_start=learnable.start if learnable else "equal",
+            map_start=learnable.init if learnable else "equal",
             map_learning_rate=learnable.learning_rate if learnable else None,
             map_is_new=recipe.layer_map is not None,
             projection=student.projection,
@@ -79,15 +79,15 @@ class Imitation:
         )
 
 
-class Objective(nn.Module):
+class DistillationLoss(nn.Module):
     """L = Σ_k λ_k·L_k; the layer losses are sums over the student's layers (TinyBERT eq. 6 and 11).
 
     Holds what is trained beside the student: the projections W (student width -> teacher width, without bias, only
-    where the widths differ and a loss reads them), and the weights of a learnable layer map. `student_wants` and
-    `teacher_wants` say which activations its losses read at this step; nothing else needs computing.
+    where the widths differ and a loss reads them), and the weights of a learnable layer map. `student_spec` and
+    `teacher_spec` say which activations its losses read at this step; nothing else needs computing.
     """
 
-    def __init__(self, imitation: Imitation, student: Config, teacher: Config | None = None) -> None:
+    def __init__(self, imitation: DistillationConfig, student: Config, teacher: Config | None = None) -> None:
         super().__init__()
         self.imitation, self.weights = imitation, imitation.weights
         self.layers = student.num_hidden_layers
@@ -97,7 +97,7 @@ class Objective(nn.Module):
         self.unused: dict[str, Tensor] = {}  # what an earlier stage learnt, kept for a later one
         if self.reads_teacher:
             assert teacher is not None  # who has such losses has a teacher
-            _refuse_unfit(imitation, student, teacher)
+            _check_unfit(imitation, student, teacher)
             self.map = _layer_weights(imitation, self.layers, teacher.num_hidden_layers)
             if self._hidden_layers() and student.hidden_size != teacher.hidden_size:
                 self._add_projections(student.hidden_size, teacher.hidden_size)
@@ -121,7 +121,7 @@ class Objective(nn.Module):
         layers = {0} if self._on("embedding") else set()
         if self._on("hidden"):
             layers |= set(range(1, self.layers + 1))
-        if self._on("cls"):
+        if self._on("pkd"):
             layers |= set(self._cls_layers)
         if self._on("cosine"):
             layers.add(self.layers)
@@ -133,10 +133,10 @@ class Objective(nn.Module):
         return range(1, self.layers)
 
     @property
-    def student_wants(self) -> Wanted:
+    def student_spec(self) -> OutputSpec:
         """What the student must expose."""
         every = frozenset(range(1, self.layers + 1))
-        return Wanted(
+        return OutputSpec(
             hidden=frozenset(self._hidden_layers()),
             scores=every if self._on(*SCORE_LOSSES) else frozenset(),
             qkv=frozenset({self.layers}) if self._on(*RELATION_LOSSES) else frozenset(),
@@ -149,32 +149,32 @@ class Objective(nn.Module):
         return self._on(*LOGIT_LOSSES)
 
     @property
-    def teacher_wants(self) -> Wanted:
+    def teacher_spec(self) -> OutputSpec:
         """What the teacher must expose at this step; nothing where no loss reads a teacher."""
         return self._teacher_wants(self.map.read)
 
     @property
-    def teacher_may_want(self) -> Wanted:
+    def teacher_full_spec(self) -> OutputSpec:
         """What the teacher must expose for all steps: a random map may read any layer of its blocks."""
         return self._teacher_wants(self.map.block)
 
-    def _teacher_wants(self, layers_of: Callable[[int], list[int]]) -> Wanted:
+    def _teacher_wants(self, layers_of: Callable[[int], list[int]]) -> OutputSpec:
         def mapped(student_layers: frozenset[int]) -> frozenset[int]:
             """The embedding output is always mapped to itself."""
             read = {teacher for layer in student_layers if layer for teacher in layers_of(layer)}
             return frozenset(read | ({0} & student_layers))
 
-        ours = self.student_wants
-        logits = self._on("prediction", "logits")
-        return Wanted(mapped(ours.hidden), mapped(ours.scores), mapped(ours.qkv), logits)
+        ours = self.student_spec
+        logits = self._on("prediction", "logit_mse")
+        return OutputSpec(mapped(ours.hidden), mapped(ours.scores), mapped(ours.qkv), logits)
 
-    def targets(self, teacher: Activations) -> Targets:
+    def targets(self, teacher: ModelOutput) -> DistillationTargets:
         """What the student imitates: hidden states and scores of the teacher, weighed by the layer map."""
-        layers = self.student_wants
+        layers = self.student_spec
         hidden = {layer: self.map.target(layer, teacher.hidden) for layer in layers.hidden if layer}
         hidden |= {0: teacher.hidden[0]} if 0 in layers.hidden else {}
         scores = {layer: self.map.target(layer, teacher.scores) for layer in layers.scores}
-        return Targets(hidden, scores, teacher.queries, teacher.keys, teacher.values, teacher.logits)
+        return DistillationTargets(hidden, scores, teacher.queries, teacher.keys, teacher.values, teacher.logits)
 
     def begin_step(self, step: int) -> None:
         """To be called before each training step: a random map draws its layers."""
@@ -184,23 +184,25 @@ class Objective(nn.Module):
         """What is worth a line in the loss curve beside the losses: the weights of a learnable map."""
         return self.map.learnt()
 
-    def forward(self, student: Activations, teacher: Activations, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, student: ModelOutput, teacher: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         """The unweighted loss terms by name, each a scalar. teacher: its activations, or targets made of them."""
-        return self._terms(student, teacher if isinstance(teacher, Targets) else self.targets(teacher), batch)
+        return self._terms(
+            student, teacher if isinstance(teacher, DistillationTargets) else self.targets(teacher), batch
+        )
 
-    def _terms(self, student: Activations, targets: Targets, batch: Batch) -> dict[str, Tensor]:
+    def _terms(self, student: ModelOutput, targets: DistillationTargets, batch: Batch) -> dict[str, Tensor]:
         terms = {
-            "hard": lambda: losses.hard(student.wanted_logits, batch.gold),
+            "hard": lambda: losses.hard(student.required_logits, batch.gold),
             "prediction": lambda: losses.prediction(
-                student.wanted_logits, targets.wanted_logits, temperature=self.imitation.temperature
+                student.required_logits, targets.required_logits, temperature=self.imitation.temperature
             ),
-            "logits": lambda: losses.logits(student.wanted_logits, targets.wanted_logits),
+            "logit_mse": lambda: losses.logit_mse(student.required_logits, targets.required_logits),
             "attention": lambda: self._scores(losses.attention, student, targets, batch.mask),
             "attention_kl": lambda: self._scores(losses.attention_kl, student, targets, batch.mask),
             "hidden": lambda: self._states(losses.hidden, range(1, self.layers + 1), student, targets),
             "embedding": lambda: losses.hidden(self._projected(student, 0), targets.hidden[0]),
             "cosine": lambda: self._states(losses.cosine, [self.layers], student, targets),
-            "cls": lambda: self._cls(student, targets, batch.real),
+            "pkd": lambda: self._cls(student, targets, batch.real),
             "query_key_relation": lambda: self._relation("queries", "keys", student, targets, batch.real),
             "value_relation": lambda: self._relation("values", "values", student, targets, batch.real),
         }
@@ -210,19 +212,21 @@ class Objective(nn.Module):
         """Σ λ·term, the scalar to minimise."""
         return _sum(self.weights[name] * term for name, term in terms.items())
 
-    def _scores(self, loss, student: Activations, targets: Targets, mask: Tensor) -> Tensor:
+    def _scores(self, loss, student: ModelOutput, targets: DistillationTargets, mask: Tensor) -> Tensor:
         return _sum(loss(student.scores[layer], targets.scores[layer], mask) for layer in range(1, self.layers + 1))
 
-    def _states(self, loss, layers: Iterable[int], student: Activations, targets: Targets) -> Tensor:
+    def _states(self, loss, layers: Iterable[int], student: ModelOutput, targets: DistillationTargets) -> Tensor:
         return _sum(loss(self._projected(student, layer), targets.hidden[layer]) for layer in layers)
 
-    def _cls(self, student: Activations, targets: Targets, real: RealTokens) -> Tensor:
+    def _cls(self, student: ModelOutput, targets: DistillationTargets, real: RealTokens) -> Tensor:
         return _sum(
-            losses.cls(self._project(layer, real.first(student.hidden[layer])), real.first(targets.hidden[layer]))
+            losses.pkd(self._project(layer, real.first(student.hidden[layer])), real.first(targets.hidden[layer]))
             for layer in self._cls_layers
         )
 
-    def _relation(self, left: str, right: str, student: Activations, targets: Targets, real: RealTokens) -> Tensor:
+    def _relation(
+        self, left: str, right: str, student: ModelOutput, targets: DistillationTargets, real: RealTokens
+    ) -> Tensor:
         """Of the top student layer and the teacher layer it is mapped to (MiniLM)."""
         top, heads = self.layers, self.imitation.relation_heads
         ours, theirs = (
@@ -233,7 +237,7 @@ class Objective(nn.Module):
         )  # fmt: skip
         return losses.attention_kl(ours[top], self.map.target(top, theirs), real.mask)
 
-    def _projected(self, student: Activations, layer: int) -> Tensor:
+    def _projected(self, student: ModelOutput, layer: int) -> Tensor:
         return self._project(layer, student.hidden[layer])
 
     def _project(self, layer: int, states: Tensor) -> Tensor:
@@ -278,7 +282,7 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
     return reduce(operator.add, terms)
 
 
-def _layer_weights(imitation: Imitation, student_layers: int, teacher_layers: int) -> LayerWeights:
+def _layer_weights(imitation: DistillationConfig, student_layers: int, teacher_layers: int) -> LayerWeights:
     """The layer map; where no loss reads mapped layers it is empty, and the depths need not fit."""
     if not imitation.weights.keys() & MAPPED_LOSSES:
         return LayerWeights([], "mean")
@@ -287,7 +291,7 @@ def _layer_weights(imitation: Imitation, student_layers: int, teacher_layers: in
     return LayerWeights(layers, kind, start=imitation.map_start, seed=imitation.seed)
 
 
-def _refuse_unfit(imitation: Imitation, student: Config, teacher: Config) -> None:
+def _check_unfit(imitation: DistillationConfig, student: Config, teacher: Config) -> None:
     """UserError where student and teacher cannot be compared by the losses that are on."""
     if student.vocab_size != teacher.vocab_size:
         raise UserError(

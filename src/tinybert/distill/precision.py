@@ -5,7 +5,7 @@ import torch
 from tinybert.pipeline.errors import UserError
 
 
-def refuse_missing_bfloat16() -> None:
+def check_missing_bfloat16() -> None:
     """UserError where this machine computes no bfloat16 in hardware."""
     if torch.cuda.is_available():
         supported = torch.cuda.is_bf16_supported(including_emulation=False)

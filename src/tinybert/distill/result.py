@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
 from tinybert.distill.metric_log import Point
-from tinybert.distill.objective import Objective
+from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.checkpoints import Model, OneModel, save_model
-from tinybert.models.provenance import history_with, write_history
+from tinybert.models.provenance import provenance_with, write_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder
 from tinybert.pipeline.launch import is_main_process
@@ -24,7 +24,7 @@ class Trained(Generic[OneModel]):
     """A model after its training, what its objective learnt beside it, and the loss curve."""
 
     model: OneModel
-    objective: Objective
+    objective: DistillationLoss
     curve: list[Point]
 
 
@@ -42,23 +42,25 @@ def train_and_save(
     An interrupted training goes on when the stage is started again; of several processes the main one writes.
     """
     checkpoint = Checkpoint.of(stage)
-    trained = train(on_point=stage.on_point, checkpoint=checkpoint)
+    trained = train(on_entry=stage.on_entry, checkpoint=checkpoint)
     if not is_main_process():
         return
-    save_trained(trained.model, trained.objective, target, history=history_with(stage, trained.curve, source=source))
+    save_trained(trained.model, trained.objective, target, history=provenance_with(stage, trained.curve, source=source))
     stage.write_curve(trained.curve)
     stage.write_metrics(training_metrics(trained.model, trained.curve) | measure(trained.model))
     checkpoint.remove()
 
 
-def save_trained(model: Model, objective: Objective, target: str | Path, *, history: Sequence[dict] = ()) -> None:
+def save_trained(
+    model: Model, objective: DistillationLoss, target: str | Path, *, history: Sequence[dict] = ()
+) -> None:
     """Writes weights, configuration, tokenizer, what the objective learnt and the history: all that a later stage or
     a user needs.
     """
     with atomic_folder(target) as folder:
         save_model(model, folder)
         objective.save(folder)
-        write_history(history, folder)
+        write_provenance(history, folder)
         shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
 
 

@@ -10,10 +10,10 @@ from tinybert.config.students import training_of
 from tinybert.data.encoding import Encoded, read_examples
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import Trained
 from tinybert.distill.task_training import train_on_task
-from tinybert.distill.teacher_cache import AnswerStore
+from tinybert.distill.teacher_cache import TeacherCache
 from tinybert.evaluate.task_scores import predict
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert, load_classifier, load_task_model
@@ -31,13 +31,13 @@ def distil(phase: str, source: Path, *, params, task: Task, name: str, seed: int
     is_new = phase == "intermediate"
     student = load_classifier(source, task.labels, pair=task.is_pair) if is_new else load_task_model(source)
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, "teacher"))
-    imitation = replace(Imitation.of(params, name, phase), seed=seed)
-    objective = Objective(imitation, student.config, teacher.config)
+    imitation = replace(DistillationConfig.of(params, name, phase), seed=seed)
+    objective = DistillationLoss(imitation, student.config, teacher.config)
     objective.load(source)
     training = training_of(params, name, phase, task=task.name)
     if not (objective.weights and training.epochs):
         return Trained(student, objective, [])
-    limit = params.glue[task.name].max_length_tokens
+    limit = params.tasks[task.name].max_length_tokens
     rows = read_examples(paths.augmented(task.name), task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
     curve = train_on_task(
         student,
@@ -46,7 +46,7 @@ def distil(phase: str, source: Path, *, params, task: Task, name: str, seed: int
         training=training,
         params=params,
         seed=seed,
-        store=answer_store(params),
+        store=teacher_cache(params),
         teacher=teacher,
         title=f"{task.name} {name} {phase}",
         **run,
@@ -64,7 +64,7 @@ def labelled_by_teacher(examples: Encoded, teacher: SequenceClassifier, task: Ta
     return replace(examples, labels=np.where(examples.varied, predict(teacher, examples, task), examples.gold))
 
 
-def answer_store(params) -> AnswerStore | None:
+def teacher_cache(params) -> TeacherCache | None:
     """Where params let the teacher's answers be kept, if they do."""
-    limit_bytes = int(params.glue.kept_answers_gb * 1e9)
-    return AnswerStore(paths.teacher_answers(), limit_bytes) if limit_bytes else None
+    limit_bytes = int(params.tasks.teacher_cache_gb * 1e9)
+    return TeacherCache(paths.teacher_cache_folder(), limit_bytes) if limit_bytes else None

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from tinybert.data.encoding import Encoded
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Point
-from tinybert.distill.objective import Objective
+from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.sampler import shuffled_batches
-from tinybert.distill.teacher_cache import AnswerStore, KeptTeacher
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.checkpoints import Classifier
 from tinybert.models.outputs import Batch
 
@@ -33,13 +33,13 @@ class ExampleBatches:
 
 def train_on_task(
     model: Classifier,
-    objective: Objective,
+    objective: DistillationLoss,
     examples: Encoded,
     *,
     training,
     params,
     seed: int,
-    store: AnswerStore | None = None,
+    store: TeacherCache | None = None,
     **run,
 ) -> list[Point]:
     """Trains `model` in place on `examples` with the settings of a `training` section; returns the loss curve.
@@ -49,5 +49,5 @@ def train_on_task(
     """
     batches = ExampleBatches(examples, batch_size=training.batch_size, seed=seed)
     settings = Settings(training, params.optimizer, seed, params.precision)
-    kept_for = (lambda live: KeptTeacher(live, store, examples)) if store else None
+    kept_for = (lambda live: CachedTeacher(live, store, examples)) if store else None
     return train(model, objective, batches, settings, kept_for=kept_for, **run)

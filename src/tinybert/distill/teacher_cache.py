@@ -19,11 +19,11 @@ from tinybert.data.encoding import Encoded
 from tinybert.distill import cache_file as answer_file
 from tinybert.distill import layer_map as layer_weights
 from tinybert.distill import objective
-from tinybert.distill.cache_file import TOKEN_FIELDS, AnswerFile, Form
+from tinybert.distill.cache_file import TOKEN_FIELDS, CacheFile, Form
 from tinybert.distill.teacher import LiveTeacher
 from tinybert.models import bert
 from tinybert.models import outputs as activations
-from tinybert.models.outputs import Activations, Batch, RealTokens, Targets
+from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, RealTokens
 from tinybert.pipeline.progress import progress_bar
 
 CODE = (activations, bert, layer_weights, objective, answer_file)  # what answers depend on beside weights and data
@@ -33,7 +33,7 @@ HEAD_BYTES = 2048  # of a file, at most, beside its form
 
 
 @dataclass(frozen=True)
-class AnswerStore:
+class TeacherCache:
     """The folder in which answers are kept, and how much it may hold; of files in the way the oldest used go first."""
 
     folder: Path
@@ -64,7 +64,7 @@ class AnswerStore:
             path.unlink()
 
 
-class KeptTeacher:
+class CachedTeacher:
     """Answers as a live teacher does: from the files where an answer is kept, by asking where none is.
 
     Kept are the logits, and what else the objective reads: after a fixed layer map, averaged in float32, else all
@@ -73,14 +73,14 @@ class KeptTeacher:
     differs from a live one by the rounding to float16 (hidden states, scores), and by nothing in the logits.
     """
 
-    def __init__(self, live: LiveTeacher, store: AnswerStore, examples: Encoded) -> None:
+    def __init__(self, live: LiveTeacher, store: TeacherCache, examples: Encoded) -> None:
         self.live, self.store, self.examples = live, store, examples
         files = self._files()
         is_open = live.accelerator.is_local_main_process and (_opened(files) or self._made(files))
         live.accelerator.wait_for_everyone()
         self.files = files if is_open or _opened(files) else []
 
-    def __call__(self, batch: Batch) -> Activations:
+    def __call__(self, batch: Batch) -> ModelOutput:
         """Targets where the layer map is fixed, else the teacher's activations; on the device of the batch."""
         assert batch.numbers is not None  # rows of a data set have numbers
         rows = batch.numbers.cpu().numpy()
@@ -93,30 +93,30 @@ class KeptTeacher:
             answer = _filled(answer, missing, self._targets(self.live(batch.rows(missing))), batch.real)
         return answer
 
-    def _read(self, rows: np.ndarray, kept: np.ndarray, mask: Tensor) -> Activations:
+    def _read(self, rows: np.ndarray, kept: np.ndarray, mask: Tensor) -> ModelOutput:
         places = np.flatnonzero(kept)
         fields: dict = {}
         for file in self.files:
             fields |= file.read(rows[places], places, mask)
-        return (Targets if self._is_mapped else Activations)(**fields)
+        return (DistillationTargets if self._is_mapped else ModelOutput)(**fields)
 
     @property
     def _is_mapped(self) -> bool:
         return self.live.objective.map.is_fixed
 
-    def _targets(self, answer: Activations) -> Activations:
+    def _targets(self, answer: ModelOutput) -> ModelOutput:
         return self.live.objective.targets(answer) if self._is_mapped else answer
 
-    def _answer(self, batch: Batch) -> Activations:
+    def _answer(self, batch: Batch) -> ModelOutput:
         """All that is kept of a batch."""
-        wanted = replace(self.live.objective.teacher_may_want, logits=True)
+        wanted = replace(self.live.objective.teacher_full_spec, logits=True)
         return self._targets(self.live.ask(batch.to(self.live.accelerator.device), wanted))
 
-    def _files(self) -> list[AnswerFile]:
+    def _files(self) -> list[CacheFile]:
         """A file of logits, and one of all else if anything else is read: phases that differ in it share the logits."""
         answer = self._answer(self.examples.batch([0]))
         asked = {"teacher": _digest_teacher(self.live), "data": _digest_examples(self.examples), "code": _digest_code()}
-        wanted = self.live.objective.teacher_may_want
+        wanted = self.live.objective.teacher_full_spec
         # Of a map that is not fixed all layers are kept as they are, which the form names.
         averaged = {"averaged": str(self.live.objective.map.layers)} if self._is_mapped else {}
         logits = self._file("logits", Form.of_logits(answer), asked, room=self.store.limit_bytes)
@@ -126,15 +126,15 @@ class KeptTeacher:
         room = self.store.limit_bytes - logits.size_bytes
         return [logits, self._file("layers", rest, asked | averaged, room=room)]
 
-    def _file(self, name: str, form: Form, facts: dict[str, str], *, room: int) -> AnswerFile:
+    def _file(self, name: str, form: Form, facts: dict[str, str], *, room: int) -> CacheFile:
         lengths, facts = self.examples.lengths, facts | {"form": json.dumps(asdict(form))}
         room -= HEAD_BYTES + len(facts["form"])
         rows = int(np.searchsorted(np.cumsum(form.row_bytes(lengths)), room, side="right"))
         facts["rows"] = str(rows)
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
-        return AnswerFile(self.store.folder / f"{name}-{key}{ENDING}", form, lengths[:rows], facts)
+        return CacheFile(self.store.folder / f"{name}-{key}{ENDING}", form, lengths[:rows], facts)
 
-    def _made(self, files: list[AnswerFile]) -> bool:
+    def _made(self, files: list[CacheFile]) -> bool:
         """Makes what is missing of `files` and opens all, before another stage may remove them; whether it could."""
         try:
             with self.store.lock():
@@ -146,9 +146,9 @@ class KeptTeacher:
             print(f"teacher's answers: goes on without keeping them, {self.store.folder}: {error}", file=sys.stderr)
             return False
 
-    def _make(self, files: list[AnswerFile]) -> None:
+    def _make(self, files: list[CacheFile]) -> None:
         """Asks the teacher about all rows that go into `files`, rows of like length together."""
-        partial = [AnswerFile(file.path.with_suffix(".partial"), file.form, file.lengths, file.facts) for file in files]
+        partial = [CacheFile(file.path.with_suffix(".partial"), file.form, file.lengths, file.facts) for file in files]
         try:
             for file in partial:
                 file.create()
@@ -160,7 +160,7 @@ class KeptTeacher:
             for made in partial:
                 made.path.unlink(missing_ok=True)
 
-    def _ask_into(self, files: list[AnswerFile]) -> None:
+    def _ask_into(self, files: list[CacheFile]) -> None:
         rows, lengths = max((len(file.lengths) for file in files), default=0), self.examples.lengths
         with progress_bar(total=rows, desc="teacher's answers", unit="row") as progress:
             for numbers, batch in self.examples.first(rows).batches(ASKING_BATCH_SIZE):
@@ -170,7 +170,7 @@ class KeptTeacher:
                 progress.update(len(numbers))
 
 
-def _opened(files: list[AnswerFile]) -> bool:
+def _opened(files: list[CacheFile]) -> bool:
     """Opens all files, now used last; False where one is missing, broken, or just being removed by another stage."""
     try:
         if not all(file.is_valid for file in files):
@@ -183,7 +183,7 @@ def _opened(files: list[AnswerFile]) -> bool:
     return True
 
 
-def _filled(answer: Activations, places: Tensor, live: Activations, real: RealTokens) -> Activations:
+def _filled(answer: ModelOutput, places: Tensor, live: ModelOutput, real: RealTokens) -> ModelOutput:
     """The answer with the rows of a live one, whose scores are padded less, at their places.
 
     In float32: what exceeds float16 is among the rows that are not kept.

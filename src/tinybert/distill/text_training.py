@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 from tokenizers import Tokenizer
 
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.masking import Masker, text_batch
 from tinybert.distill.metric_log import Point
-from tinybert.distill.objective import Objective
+from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.sampler import shuffled_batches
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch
@@ -19,12 +19,12 @@ SAMPLE_BLOCKS = 256
 SAMPLE_BATCH_SIZE = 32
 
 
-class BlockBatches:
+class SequenceBatches:
     """Token blocks in a new order each epoch, newly masked; without `masker` the plain text, and no labels."""
 
-    length_key = "tokenize.block_tokens"
+    length_key = "tokenize.sequence_tokens"
 
-    def __init__(self, blocks: Blocks, masker: Masker | None, *, batch_size: int, seed: int) -> None:
+    def __init__(self, blocks: Sequences, masker: Masker | None, *, batch_size: int, seed: int) -> None:
         self.blocks, self.masker, self.batch_size, self.seed = blocks, masker, batch_size, seed
         self.longest_row_tokens = int(blocks.lengths.max())
 
@@ -39,7 +39,7 @@ class BlockBatches:
             yield text_batch([self.blocks[row] for row in rows], self.masker, masks)
 
 
-def sample_batches(blocks: Blocks) -> Iterator[Batch]:
+def sample_batches(blocks: Sequences) -> Iterator[Batch]:
     """Plain text of some blocks, spread evenly over all: what a start of a student measures the teacher on."""
     rows = [blocks[index] for index in np.linspace(0, len(blocks) - 1, num=min(SAMPLE_BLOCKS, len(blocks)), dtype=int)]
     for start in range(0, len(rows), SAMPLE_BATCH_SIZE):
@@ -48,8 +48,8 @@ def sample_batches(blocks: Blocks) -> Iterator[Batch]:
 
 def train_on_text(
     model: Model,
-    objective: Objective,
-    blocks: Blocks,
+    objective: DistillationLoss,
+    blocks: Sequences,
     *,
     tokenizer: Tokenizer,
     training,
@@ -62,5 +62,5 @@ def train_on_text(
     plain text (TinyBERT's general distillation). `run`: teacher, title and hooks of training.loop.train.
     """
     masker = Masker.of(params.masking, tokenizer) if objective.reads_predictions else None
-    batches = BlockBatches(blocks, masker, batch_size=training.batch_size, seed=params.seed)
+    batches = SequenceBatches(blocks, masker, batch_size=training.batch_size, seed=params.seed)
     return train(model, objective, batches, Settings(training, params.optimizer, params.seed, params.precision), **run)

@@ -36,10 +36,10 @@ def load_questions(quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
 
     UserError for a malformed file or when no question is left.
     """
-    if quiz.source == "embedded":
+    if quiz.source == "synthetic":
         from tinybert.synthetic.quiz import questions
 
-        rows, origin = questions(), "the embedded quiz"
+        rows, origin = questions(), "the synthetic quiz"
     else:
         rows, origin = _read_quiz_file(paths.given(quiz.local.file)), quiz.local.file
     kept = []
@@ -54,7 +54,9 @@ def load_questions(quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
 
 def _read_quiz_file(path: Path) -> list[dict]:
     if not path.is_file():
-        raise UserError(f"examination.quiz.local.file: {path} is absent; create it, or set quiz.source to embedded")
+        raise UserError(
+            f"domain_evaluation.quiz.local.file: {path} is absent; create it, or set quiz.source to synthetic"
+        )
     rows = list(read_jsonl(path))
     for number, row in enumerate(rows, start=1):
         for key in ("subject", "prompt", "answer"):

@@ -1,4 +1,4 @@
-"""Masked-LM examination: loss, perplexity and accuracy on held-out text, and agreement with a teacher."""
+"""Masked-LM domain_evaluation: loss, perplexity and accuracy on held-out text, and agreement with a teacher."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.distill.masking import Masker, text_batch
 from tinybert.evaluate.predictions import Predictions
 from tinybert.models.bert import MaskedLM
@@ -18,7 +18,7 @@ from tinybert.pipeline.seeds import stream
 EVALUATION_BATCH_SIZE = 32
 
 
-def heldout_batches(blocks: Blocks, masker: Masker, *, limit: int, seed: int) -> list[Batch]:
+def heldout_batches(blocks: Sequences, masker: Masker, *, limit: int, seed: int) -> list[Batch]:
     """At most `limit` blocks, spread evenly over all, masked once: the same questions for every model."""
     chosen = np.linspace(0, len(blocks) - 1, num=min(limit, len(blocks)), dtype=np.int64)
     masks = stream(seed, "examination")
@@ -35,10 +35,12 @@ def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torc
     device = best_device()
     model.to(device).eval()
     for batch in batches:
-        model.config.refuse_longer(batch.input_ids.shape[1], "examination")
+        model.config.check_longer(batch.input_ids.shape[1], "examination")
         logits = model(batch.to(device)).logits.cpu()
         if not logits.isfinite().all():
-            raise UserError("examination: a model's answers are not finite, its training diverged; lower learning_rate")
+            raise UserError(
+                "domain_evaluation: a model's answers are not finite, its training diverged; lower learning_rate"
+            )
         yield logits
 
 
@@ -65,7 +67,7 @@ def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, flo
     return {"loss": loss / count, "perplexity": math.exp(loss / count), "accuracy": right / count}
 
 
-def frequency_accuracy(blocks: Blocks, batches: Sequence[Batch], masker: Masker) -> float:
+def frequency_accuracy(blocks: Sequences, batches: Sequence[Batch], masker: Masker) -> float:
     """The share of masked tokens predicted right by always guessing the most frequent piece of `blocks`."""
     counts = np.bincount(blocks.tokens, minlength=masker.vocabulary_size)
     counts[list(masker.special_ids)] = 0

@@ -27,7 +27,7 @@ def score(task: Task, predictions: Sequence | np.ndarray, labels: Sequence | np.
     if unusable := int(np.count_nonzero(~np.isfinite(predictions))):
         raise UserError(
             f"{task.name}: {unusable} of {len(labels)} predictions are not finite, the training diverged; "
-            f"lower learning_rate in glue.{task.name}"
+            f"lower learning_rate in tasks.{task.name}"
         )
     return {metric: float(METRICS[metric](predictions, labels)) for metric in task.metrics}
 

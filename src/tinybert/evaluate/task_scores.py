@@ -20,7 +20,7 @@ EVALUATION_BATCH_SIZE = 64
 def predict(model: Classifier, examples: Encoded, task: Task) -> np.ndarray:
     """Class numbers (rows,) int64, or scores float32 for a regression, in the order of the rows."""
     device = best_device()
-    model.config.refuse_longer(int(examples.lengths.max(initial=0)), f"glue.{task.name}.max_length_tokens")
+    model.config.check_longer(int(examples.lengths.max(initial=0)), f"tasks.{task.name}.max_length_tokens")
     model.to(device).eval()
     logits = np.empty((len(examples), len(model.labels)), dtype=np.float32)
     for indices, batch in examples.batches(EVALUATION_BATCH_SIZE):
@@ -42,7 +42,7 @@ def compare_on_splits(
     student: Classifier, teacher: Classifier, task: Task, *, max_length_tokens: int
 ) -> tuple[dict, dict[str, Predictions]]:
     """`compare` on the task's dev split and on further ones (MNLI has two), and the student's answers to the first."""
-    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.glue(task.name)
+    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
     train_labels = np.array([row["label"] for row in read_rows(folder / "train.jsonl", task)])
     devs = [
         read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=max_length_tokens)

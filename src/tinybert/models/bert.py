@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tinybert.config.compatibility import Shape
 from tinybert.models.dropout import Dropout, dropout
-from tinybert.models.outputs import Activations, Batch, RealTokens, Wanted
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens
 from tinybert.pipeline.errors import UserError
 
 
@@ -69,7 +69,7 @@ class BertConfig:
         """What recipes ask of a teacher."""
         return Shape(self.num_hidden_layers, self.hidden_size, self.num_attention_heads, self.intermediate_size)
 
-    def refuse_longer(self, tokens: int, what: str) -> None:
+    def check_longer(self, tokens: int, what: str) -> None:
         """UserError where rows of `tokens` tokens are longer than the model has positions; `what` names their key."""
         if tokens > self.max_position_embeddings:
             raise UserError(
@@ -163,7 +163,7 @@ class ResidualOutput(nn.Module):
 
 
 @dataclass(frozen=True)
-class LayerWanted:
+class LayerSpec:
     """What is wanted of one layer."""
 
     output: bool
@@ -172,7 +172,7 @@ class LayerWanted:
 
 
 @dataclass(frozen=True)
-class Exposed:
+class LayerOutput:
     """What a layer hands out beside its output: scores (batch, heads, query, key); q, k, v (tokens, width)."""
 
     scores: Tensor | None
@@ -205,16 +205,16 @@ class Layer(nn.Module):
         self.intermediate = Dense(config.hidden_size, config.intermediate_size)
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerWanted) -> tuple[Tensor | None, Exposed]:
+    def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerSpec) -> tuple[Tensor | None, LayerOutput]:
         """The layer's output (tokens, width), unless nothing reads it, and what it exposes."""
         attend = self.attention.self
         query, key = attend.query(hidden), attend.key(hidden)
         padded = real.pad(query), real.pad(key)
         scores = attend.scores(*padded) if wanted.scores else None
         if not (wanted.output or wanted.qkv):
-            return None, Exposed(scores)
+            return None, LayerOutput(scores)
         value = attend.value(hidden)
-        exposed = Exposed(scores, (query, key, value) if wanted.qkv else None)
+        exposed = LayerOutput(scores, (query, key, value) if wanted.qkv else None)
         if not wanted.output:
             return None, exposed
         context = attend.over(real, *padded, real.pad(value), scores)
@@ -244,9 +244,9 @@ class Bert(nn.Module):
         self.encoder = Encoder(config)
         self.pooler = Dense(config.hidden_size, config.hidden_size)
 
-    def forward(self, batch: Batch, want: Wanted) -> tuple[Activations, Tensor]:
+    def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
         """Runs the layers that `want` needs; returns its activations (no logits) and the last hidden state run."""
-        found, real = Activations(), batch.real
+        found, real = ModelOutput(), batch.real
         hidden = self.embeddings.of(batch)
         if 0 in want.hidden:
             found.hidden[0] = hidden
@@ -254,7 +254,7 @@ class Bert(nn.Module):
         last = len(layers) if want.logits else want.top_layer
         for number, layer in enumerate(layers[:last], start=1):
             is_read = want.logits or number < last or number in want.hidden
-            hidden, exposed = layer(hidden, real, LayerWanted(is_read, number in want.scores, number in want.qkv))
+            hidden, exposed = layer(hidden, real, LayerSpec(is_read, number in want.scores, number in want.qkv))
             if number in want.scores:
                 found.scores[number] = exposed.scores
             if number in want.qkv:
@@ -326,7 +326,7 @@ class BertModel(nn.Module, ABC):
         """Number of weights, tied ones once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def forward(self, batch: Batch, want: Wanted = Wanted()) -> Activations:  # noqa: B008 (frozen)
+    def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The wanted activations of a batch; logits as `head_logits` documents them."""
         activations, hidden = self.bert(batch, want)
         return replace(activations, logits=self.head_logits(hidden, batch)) if want.logits else activations

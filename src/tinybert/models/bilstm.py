@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import refuse_wide_embedding
-from tinybert.models.outputs import Activations, Batch, Wanted
+from tinybert.config.compatibility import check_wide_embedding
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
 from tinybert.pipeline.errors import UserError
 
 
@@ -33,7 +33,7 @@ class BiLstmConfig:
     initializer_range: float = 0.1
     pad_token_id: int = 0
 
-    def refuse_longer(self, tokens: int, what: str) -> None:
+    def check_longer(self, tokens: int, what: str) -> None:
         """Nothing: an LSTM has no positions, rows may have any length."""
 
     def as_dict(self) -> dict:
@@ -128,7 +128,7 @@ class BiLstmClassifier(nn.Module):
         """Number of weights."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def forward(self, batch: Batch, want: Wanted = Wanted()) -> Activations:  # noqa: B008 (frozen)
+    def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The logits of a batch whose rows are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], b [SEP] being segment 1.
 
         ValueError when hidden states or scores are wanted: there are none that a BERT's could be compared with.
@@ -138,10 +138,10 @@ class BiLstmClassifier(nn.Module):
                 "a BiLSTM has no hidden states or attention scores of a BERT; only its logits can be wanted"
             )
         if not want.logits:
-            return Activations()
+            return ModelOutput()
         features = self._features(self.encoder(*self._sentences(batch)))
         hidden = torch.relu(self.classifier.dense(features))
-        return Activations(logits=self.classifier.output(self.dropout(hidden)))
+        return ModelOutput(logits=self.classifier.output(self.dropout(hidden)))
 
     def _sentences(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token ids (sentences, longest) and lengths (sentences,): all first sentences, then for pairs all second ones.
@@ -176,7 +176,7 @@ def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
     """
     width = teacher_embeddings.shape[1]
     try:
-        refuse_wide_embedding(size, width)
+        check_wide_embedding(size, width)
     except ValueError as error:
         raise UserError(str(error)) from None
     embeddings = teacher_embeddings.detach().double()

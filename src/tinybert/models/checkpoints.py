@@ -149,7 +149,7 @@ def with_weights(
         shapes = build().state_dict()
     if missing := sorted(name for name in shapes.keys() - stored.keys() if not name.startswith(optional)):
         raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights of that model; get it again")
-    _refuse_other_shapes(path, stored, shapes)
+    _check_other_shapes(path, stored, shapes)
     model = build()
     model.load_state_dict(model.state_dict() | {name: stored[name] for name in shapes.keys() & stored.keys()})
     return model
@@ -169,7 +169,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return stored
 
 
-def _refuse_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def _check_other_shapes(path: Path, stored: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     """UserError where a stored tensor has not the shape that config.json makes of it."""
     for name in (name for name in wanted if name in stored):  # in the model's order
         found, expected = tuple(stored[name].shape), tuple(wanted[name].shape)

@@ -21,7 +21,7 @@ RELEASED_PROJECTION, RELEASED_PROJECTIONS = "fit_dense.weight", "fit_denses.{lay
 
 
 @dataclass(frozen=True)
-class Started:
+class InitializedStudent:
     """A student before its training, and, where it is cut out of the teacher or brings one, the projection W that
     leads back: (teacher width, student width), or one for the embeddings and each layer: (1 + layers, ...).
     """
@@ -30,7 +30,7 @@ class Started:
     projection: Tensor | None = None
 
 
-def start_student(recipe, teacher: MaskedLM, *, sample: Callable[[], Iterable[Batch]]) -> Started:
+def initialize_student(recipe, teacher: MaskedLM, *, sample: Callable[[], Iterable[Batch]]) -> InitializedStudent:
     """A student with the teacher's vocabulary and positions, by the architecture and start of its recipe.
 
     Random weights come from the global generator. From a teacher: the layers that start.teacher names, as they are
@@ -39,19 +39,19 @@ def start_student(recipe, teacher: MaskedLM, *, sample: Callable[[], Iterable[Ba
     UserError where shapes do not fit.
     """
     if recipe.architecture.kind == "bilstm":
-        return Started(_bilstm(recipe, teacher))
+        return InitializedStudent(_bilstm(recipe, teacher))
     config = BertConfig.of(
         recipe.architecture,
         vocab_size=teacher.config.vocab_size,
         max_position_embeddings=teacher.config.max_position_embeddings,
     )
-    if recipe.start.folder or recipe.start.hub:
-        return _released(config, recipe.start, teacher_width=teacher.config.hidden_size)
-    if not recipe.start.teacher:
-        return Started(MaskedLM(config))
-    mapped = mapped_layers(recipe.start.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
+    if recipe.init.folder or recipe.init.hub:
+        return _released(config, recipe.init, teacher_width=teacher.config.hidden_size)
+    if not recipe.init.teacher:
+        return InitializedStudent(MaskedLM(config))
+    mapped = mapped_layers(recipe.init.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
     cut = subclone(teacher, config, [layer for (layer,) in mapped], batches=sample())
-    return Started(cut.student, cut.projection)
+    return InitializedStudent(cut.student, cut.projection)
 
 
 def _bilstm(recipe, teacher: MaskedLM) -> BiLstmClassifier:
@@ -67,25 +67,25 @@ def _bilstm(recipe, teacher: MaskedLM) -> BiLstmClassifier:
         pad_token_id=teacher.config.pad_token_id,
     )
     student = BiLstmClassifier(config, (REGRESSION_LABEL,), pair=False)
-    if recipe.start.teacher:
+    if recipe.init.teacher:
         words = teacher.bert.embeddings.word_embeddings.weight
         with torch.no_grad():
             student.encoder.word_embeddings.weight.copy_(embeddings_from(words, shape.embedding))
     return student
 
 
-def _released(config: BertConfig, start, *, teacher_width: int) -> Started:
+def _released(config: BertConfig, init, *, teacher_width: int) -> InitializedStudent:
     """A general student of others. Its projection, where it fits, comes without its bias: ours have none."""
-    folder = checkpoint_folder(start, key="start")
+    folder = checkpoint_folder(init, key="init")
     stored, _ = load_pretrained(folder)
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours, theirs = getattr(config, name), getattr(stored.config, name)
         if ours != theirs:
-            key, model = ("start.hub", start.hub.model) if start.hub else ("start.folder", start.folder)
-            raise UserError(f"{key}: {model} has {name} {theirs}, {ours} is needed; change the architecture or start")
+            key, model = ("init.hub", init.hub.model) if init.hub else ("init.folder", init.folder)
+            raise UserError(f"{key}: {model} has {name} {theirs}, {ours} is needed; change the architecture or init")
     student = MaskedLM(replace(config, max_position_embeddings=stored.config.max_position_embeddings))
     student.load_state_dict(stored.state_dict())
-    return Started(student, _released_projection(folder, config, teacher_width))
+    return InitializedStudent(student, _released_projection(folder, config, teacher_width))
 
 
 def _released_projection(folder: Path, config: BertConfig, teacher_width: int) -> Tensor | None:

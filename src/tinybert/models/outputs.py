@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputSpec:
     """Which activations a forward pass computes and returns; what is not wanted is not computed.
 
     hidden: indices of hidden states, 0 = embedding output, m = output of layer m.
@@ -32,7 +32,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Activations:
+class ModelOutput:
     """The wanted outputs of one forward pass: one type for teacher and student.
 
     Tokens are the real ones of the batch, row after row (`RealTokens`); scores alone are padded.
@@ -51,14 +51,14 @@ class Activations:
     logits: Tensor | None = None
 
     @property
-    def wanted_logits(self) -> Tensor:
+    def required_logits(self) -> Tensor:
         """The logits, of a pass of which they were wanted."""
         assert self.logits is not None
         return self.logits
 
 
 @dataclass(frozen=True)
-class Targets(Activations):
+class DistillationTargets(ModelOutput):
     """What a student imitates: the teacher's activations under the layer map.
 
     hidden, scores: by student layer. queries, keys, values: by teacher layer still, for it is their relations that a

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from tinybert.stage import Stage
 
 FILE = "training.json"
-OF_SPEED_ALONE = ("glue.kept_answers_gb",)
+OF_SPEED_ALONE = ("tasks.teacher_cache_gb",)
 
 
-def history_with(stage: "Stage", curve: Sequence[dict], *, source: Path | None) -> list[dict[str, Any]]:
+def provenance_with(stage: "Stage", curve: Sequence[dict], *, source: Path | None) -> list[dict[str, Any]]:
     """The history of the model in `source`, if any, and what the stage did: its items, declared params and steps."""
     params = {key: value for key, value in stage.values.items() if key not in OF_SPEED_ALONE}
     entry = {"stage": stage.name, **stage.items, "steps": curve[-1]["step"] if curve else 0, "params": params}
-    return [*(read_history(source) if source else ()), entry]
+    return [*(read_provenance(source) if source else ()), entry]
 
 
-def write_history(history: Sequence[dict[str, Any]], folder: str | Path) -> None:
+def write_provenance(history: Sequence[dict[str, Any]], folder: str | Path) -> None:
     """Writes the history, where there is one, into the existing `folder`."""
     if history:
         write_json(Path(folder) / FILE, list(history))
 
 
-def read_history(folder: str | Path) -> list[dict[str, Any]]:
+def read_provenance(folder: str | Path) -> list[dict[str, Any]]:
     """The entries in the order of training; none for a model that brings no history."""
     path = Path(folder) / FILE
     return read_json(path) if path.is_file() else []

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import refuse_uncuttable
+from tinybert.config.compatibility import check_uncuttable
 from tinybert.models.bert import BertConfig, Embeddings, Layer, MaskedLM, ResidualOutput, SelfAttention
-from tinybert.models.outputs import Batch, Wanted
+from tinybert.models.outputs import Batch, OutputSpec
 from tinybert.pipeline.errors import UserError
 
 # The plain cut weighs in a regression as this many average tokens do for each input: the best of 1, 2, 4 and 8 by
@@ -52,7 +52,7 @@ def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, ba
     the teacher, or its heads do not fit. Source: Samragh et al. 2023; deviations above.
     """
     try:
-        refuse_uncuttable(config.shape, teacher.config.shape)
+        check_uncuttable(config.shape, teacher.config.shape)
     except ValueError as error:
         raise UserError(str(error)) from None
     student = MaskedLM(config).to(teacher.bert.pooler.dense.weight.device)
@@ -97,11 +97,11 @@ class _Text:
 
     def states(self, indices: set[int]) -> dict[int, Tensor]:
         """Hidden states of the teacher by index: (tokens, width)."""
-        want = Wanted(hidden=frozenset(indices), logits=False)
+        want = OutputSpec(hidden=frozenset(indices), logits=False)
         found = [self.teacher(batch, want).hidden for batch in self.batches]
         return {index: torch.cat([hidden[index] for hidden in found]) for index in indices}
 
-    def embedded(self, embeddings: Embeddings) -> Tensor:
+    def synthetic(self, embeddings: Embeddings) -> Tensor:
         """What these embeddings put out: (tokens, width)."""
         return torch.cat([embeddings.of(batch) for batch in self.batches])
 
@@ -131,7 +131,7 @@ def _fit_embeddings(embeddings: Embeddings, basis: Tensor, *, text: _Text, targe
     source = text.teacher.bert.embeddings
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
         getattr(embeddings, name).weight.copy_(getattr(source, name).weight @ basis)
-    return _fit_norm(embeddings.LayerNorm, text.embedded(embeddings), target @ basis)
+    return _fit_norm(embeddings.LayerNorm, text.synthetic(embeddings), target @ basis)
 
 
 def _fit_layer(layer: Layer, source: Layer, basis: Tensor, *, text: _Text, states: tuple[Tensor, Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tinybert.config.compatibility import STAGES, refuse_misfits
+from tinybert.config.compatibility import STAGES, check_misfits
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.checkpoints import REGRESSION_LABEL
 from tinybert.models.pretrained import CHECKPOINT_FILES, checkpoint_folder, load_finetuned, load_pretrained
@@ -17,7 +17,7 @@ from tinybert.pipeline.hub import hub_folder
 if TYPE_CHECKING:
     from tinybert.data.tasks import Task
 
-POSITIONS = 512  # of an embedded teacher, as BERT has
+POSITIONS = 512  # of an synthetic teacher, as BERT has
 
 
 def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
@@ -27,8 +27,8 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     or has no masked-LM head and gets no training either.
     """
     torch.manual_seed(seed)
-    if teacher.source == "embedded":
-        architecture = teacher.embedded.architecture
+    if teacher.source == "synthetic":
+        architecture = teacher.synthetic.architecture
         return MaskedLM(BertConfig.of(architecture, vocab_size=vocab_size, max_position_embeddings=POSITIONS))
     if teacher.source == "hub":
         fix = (
@@ -50,24 +50,24 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     return model
 
 
-def refuse_unfit_recipes(students: Mapping, teacher: BertConfig, *, stages: tuple[str, ...] = STAGES) -> None:
+def check_unfit_recipes(students: Mapping, teacher: BertConfig, *, stages: tuple[str, ...] = STAGES) -> None:
     """UserError where a recipe compares a student with what this teacher has not.
 
     students: name -> recipe. Those of all `stages` are looked at: a misfit of the last would else show after hours.
     """
     try:
-        refuse_misfits(students, teacher.shape, stages=stages)
+        check_misfits(students, teacher.shape, stages=stages)
     except ValueError as error:
         raise UserError(f"params.yaml: {error}") from None
 
 
 def finetuned_teacher(source, task: "Task", *, vocab_size: int) -> SequenceClassifier:
-    """The task teacher of others that the section glue.<task>.finetuned_teacher names, in evaluation mode.
+    """The task teacher of others that the section tasks.<task>.finetuned_teacher names, in evaluation mode.
 
     Its classes are in the task's order: by the names in its config.json where those are the task's, as they are
     where the names say nothing (LABEL_0). UserError when it does not fit the tokenizer's `vocab_size` or the task.
     """
-    key = f"glue.{task.name}.finetuned_teacher"
+    key = f"tasks.{task.name}.finetuned_teacher"
     teacher = load_finetuned(checkpoint_folder(source, key=key))
     if teacher.config.vocab_size != vocab_size:
         raise UserError(

@@ -29,14 +29,14 @@ def corpus(name: str, split: str) -> Path:
     return Path(f"data/corpus/{name}/{split}.jsonl")
 
 
-def blocks(name: str, split: str) -> Path:
+def sequences(name: str, split: str) -> Path:
     """Token blocks of the same."""
-    return Path(f"data/blocks/{name}/{split}")
+    return Path(f"data/sequences/{name}/{split}")
 
 
-def glue(task: str) -> Path:
+def task_rows(task: str) -> Path:
     """The splits of a task, one JSON-lines file each."""
-    return Path(f"data/glue/{task}")
+    return Path(f"data/tasks/{task}")
 
 
 def augmented(task: str) -> Path:
@@ -97,9 +97,9 @@ def latency(task: str, model: str) -> Path:
     return Path(f"reports/latency/{task}-{model}.json")
 
 
-def teacher_answers() -> Path:
+def teacher_cache_folder() -> Path:
     """Where task teachers' answers are kept between phases, stages and experiments; no output, and not in git."""
-    return given(".teacher_answers")
+    return given(".teacher_cache_folder")
 
 
 def checkpoints(stage: str, items: dict[str, str]) -> Path:

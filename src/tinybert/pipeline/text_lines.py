@@ -92,12 +92,12 @@ def json_object(line: bytes, where: str) -> dict:
 def parse_json(text: str):
     """The value that a JSON text says; ValueError where it says none: NaN, infinity and endless nesting are none."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_check_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def _refuse_constant(name: str) -> None:
+def _check_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 

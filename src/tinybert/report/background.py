@@ -54,8 +54,8 @@ def _tally(found: dict) -> tuple[str, str, str]:
 def task_data_table(results: Results) -> Table:
     """Examples of each task by split, and its augmented training rows."""
     rows = []
-    for task in results.params.glue.tasks:
-        examples = results.value("prepare_glue", task, "examples")
+    for task in results.params.tasks.run:
+        examples = results.value("prepare_task", task, "examples")
         augmented = results.value("augment", task, "augmented")
         for split, size in examples.items():
             rows.append((task, split, count(size), count(augmented) if split == "train" else ""))

@@ -16,7 +16,7 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
     batch_sizes = results.params.quantization.latency.batch_sizes if with_latency else ()
     with_rows = with_latency and with_intervals
     best: dict[str, dict[tuple[str, str], list[str]]] = {
-        task: fronts(results, task) for task in results.params.glue.tasks
+        task: fronts(results, task) for task in results.params.tasks.run
     }
     rows = []
     for task, model, form, found in onnx_models(results):

@@ -50,8 +50,8 @@ def _stages(results: Results) -> Iterator[tuple[str, dict[str, Curve], bool]]:
         ("General distillation", "general_distill", params.general.students, True),
         ("Domain distillation", "domain_distill", params.domain.students, True),
     ]
-    for task in params.glue.tasks:
-        students = [f"{task}-{student}" for student in params.glue.students]
+    for task in params.tasks.run:
+        students = [f"{task}-{student}" for student in params.tasks.students]
         pruned = [f"{student}-{percent}" for student in students for percent in params.pruning.sparsities_percent]
         stages += [
             (f"{task}: teacher", "finetune_teacher", [task], False),

@@ -16,7 +16,7 @@ ROLES = ("teacher", "student", "untrained")
 def write_domain_card(
     folder: Path, *, name: str, model: Any, history: Sequence[dict[str, Any]], params: Any, metrics: dict[str, Any]
 ) -> None:
-    """Writes README.md into the existing `folder`. params: what the stage declares; metrics: of the examination."""
+    """Writes README.md into the existing `folder`. params: what the stage declares; metrics: of the domain_evaluation."""
     entries = {
         "language": "en" if params.corpus.source != "local" else None,  # of other corpora nobody said it
         "library_name": "transformers",
@@ -69,9 +69,9 @@ def _row(role: str, found: dict[str, Any], agreement: dict[str, Any] | None) -> 
 def _limits(params: Any) -> str:
     return bullets([
         "Its corpus is synthetic: it knows the facts and the few phrasings of the project's own articles, and is of no "
-        "use on real text." if params.corpus.source == "embedded" else "",
+        "use on real text." if params.corpus.source == "synthetic" else "",
         "One training run with one seed: another seed gives other numbers.",
-        f"Examined on {params.examination.heldout_blocks} held-out blocks of each corpus at most, masked once.",
+        f"Examined on {params.domain_evaluation.heldout_sequences} held-out blocks of each corpus at most, masked once.",
         INHERITED,
     ])  # fmt: skip
 

@@ -38,7 +38,7 @@ def _top_answers(best: list[dict], right: str) -> Markup:
 def variations_table(results: Results) -> Table:
     """For each task an original training row and what augmentation made of it, changed words marked."""
     rows = []
-    for task in results.params.glue.tasks:
+    for task in results.params.tasks.run:
         found = results.variations(task, VARIATIONS_A_TASK)
         for position, row in enumerate(found):
             parts = [marked(found[0][column], row[column]) for column in TASKS[task].columns]

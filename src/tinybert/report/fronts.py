@@ -65,7 +65,7 @@ def fronts(results: Results, task: str) -> dict[tuple[str, str], list[str]]:
 def front_charts(results: Results) -> list[Chart]:
     """For each task score over size and over latency, the front drawn as a line."""
     charts = []
-    for task in results.params.glue.tasks:
+    for task in results.params.tasks.run:
         for cost, systems in systems_by_cost(results, task).items():
             models = list(dict.fromkeys(system.model for system in systems))
             colours = {model: number % COLOURS for number, model in enumerate(models)}

@@ -54,7 +54,7 @@ def _named(sections: dict[str, list[str]]) -> str:
 
 def _students(results: Results) -> list[str]:
     params = results.params
-    return list(dict.fromkeys((*params.domain.students, *params.general.students, *params.glue.students)))
+    return list(dict.fromkeys((*params.domain.students, *params.general.students, *params.tasks.students)))
 
 
 def _stages(results: Results, name: str) -> Iterator[tuple[str, list[str], tuple[str, str], int]]:
@@ -65,7 +65,7 @@ def _stages(results: Results, name: str) -> Iterator[tuple[str, list[str], tuple
         if name in students:
             yield section, [], (f"{section}_distill", name), text_teacher
     for section in ("intermediate", "prediction"):
-        for task in params.glue.tasks if name in params.glue.students else ():
+        for task in params.tasks.run if name in params.tasks.students else ():
             instance = (f"task_distill_{section}", f"{task}-{name}")
             yield section, [task], instance, results.value("finetune_teacher", task, "layers")
 
@@ -96,13 +96,13 @@ def _edges(student: Student, recipe: StageLosses, teacher_layers: int, learnt: d
 
 
 def layers_read(losses: set[str], layers: int) -> set[int]:
-    """The student layers, of 1 to `layers`, that the mapped `losses` read; as Objective.student_wants has it."""
+    """The student layers, of 1 to `layers`, that the mapped `losses` read; as Objective.student_spec has it."""
     read: set[int] = set()
     for loss in losses:
         if loss == "cosine" or loss in RELATION_LOSSES:
             read.add(layers)
         else:
-            read |= set(range(1, layers if loss == "cls" else layers + 1))
+            read |= set(range(1, layers if loss == "pkd" else layers + 1))
     return read
 
 

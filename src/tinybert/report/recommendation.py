@@ -20,7 +20,7 @@ def best_students_table(results: Results, *, with_latency: bool) -> Table:
     with_latency: the fastest and milliseconds too, which differ in each run.
     """
     rows = []
-    for task in results.params.glue.tasks:
+    for task in results.params.tasks.run:
         chosen = best_students(results, task)
         if not with_latency:
             chosen.pop("fastest", None)
@@ -49,7 +49,7 @@ def best_students(results: Results, task: str) -> dict[str, System]:
     """
     collapsed = {student for owner, student, _, found in evaluations(results) if owner == task and found["collapsed"]}
     guess = majority_score(results, task)
-    students = set(results.params.glue.students) - collapsed
+    students = set(results.params.tasks.students) - collapsed
     sound = {
         cost: [
             system

@@ -19,7 +19,7 @@ Curve = dict[str, list[float | None]]  # column -> its numbers in the order of s
 
 def stage_instances(params: Params) -> list[tuple[str, str]]:
     """All (stage, instance) pairs that write metrics, in the order of the pipeline; "" is a stage without a matrix."""
-    students = [f"{task}-{student}" for task in params.glue.tasks for student in params.glue.students]
+    students = [f"{task}-{student}" for task in params.tasks.run for student in params.tasks.students]
     percents = params.pruning.sparsities_percent
     return [
         *((stage, "") for stage in ("prepare_corpus", "prepare_tokenizer", "filter_corpus")),
@@ -28,13 +28,17 @@ def stage_instances(params: Params) -> list[tuple[str, str]]:
         *(("general_distill", student) for student in params.general.students),
         *(("domain_distill", student) for student in params.domain.students),
         *(("evaluate_domain", student) for student in params.domain.students),
-        *((stage, task) for stage in ("prepare_glue", "finetune_teacher", "augment") for task in params.glue.tasks),
+        *((stage, task) for stage in ("prepare_task", "finetune_teacher", "augment") for task in params.tasks.run),
         *(("task_distill_intermediate", instance) for instance in students),
         *(("task_distill_prediction", instance) for instance in students),
         *(("evaluate", instance) for instance in students),
-        *(("repeat_task_distill", f"{instance}-{seed}") for instance in students for seed in params.glue.further_seeds),
+        *(
+            ("repeat_task_distill", f"{instance}-{seed}")
+            for instance in students
+            for seed in params.tasks.further_seeds
+        ),
         *(("prune", f"{instance}-{percent}") for instance in students for percent in percents),
-        *(("quantize", f"{task}-{model}") for task in params.glue.tasks for model in params.quantization.models),
+        *(("quantize", f"{task}-{model}") for task in params.tasks.run for model in params.quantization.models),
     ]
 
 
@@ -126,7 +130,7 @@ def load_results(params: Params, root: Path) -> Results:
 
 def onnx_models(results: Results) -> Iterator[tuple[str, str, str, dict]]:
     """(task, model, form, its metrics) of each quantized or FP32 ONNX file."""
-    for task in results.params.glue.tasks:
+    for task in results.params.tasks.run:
         for model in results.params.quantization.models:
             for form in FORMS:
                 for keys in (("dev", TASKS[task].headline), ("difference_95", "low"), ("size_mb", "raw")):
@@ -146,8 +150,8 @@ def latency_ms(results: Results, task: str, model: str, form: str, batch: str, o
 
 def pruned_models(results: Results) -> Iterator[tuple[str, str, int, dict]]:
     """(task, student, target percent, its metrics) of each pruned student."""
-    for task in results.params.glue.tasks:
-        for student in results.params.glue.students:
+    for task in results.params.tasks.run:
+        for student in results.params.tasks.students:
             for target in results.params.pruning.sparsities_percent:
                 instance = f"{task}-{student}-{target}"
                 results.value("prune", instance, "dev", TASKS[task].headline)
@@ -156,14 +160,14 @@ def pruned_models(results: Results) -> Iterator[tuple[str, str, int, dict]]:
 
 def student_of(params: Params, model: str) -> str | None:
     """The GLUE student that a task model is, pruned or not; None for the teacher."""
-    owners = {name: name for name in params.glue.students}
+    owners = {name: name for name in params.tasks.students}
     owners |= {f"{name}_pruned{percent}": name for name in owners for percent in params.pruning.sparsities_percent}
     return owners.get(model)
 
 
 def majority_score(results: Results, task: str) -> float:
     """What guessing the majority class scores in the task's headline metric on its first dev split."""
-    return results.value("prepare_glue", task, "majority", TASKS[task].headline)
+    return results.value("prepare_task", task, "majority", TASKS[task].headline)
 
 
 class Entries(dict):

@@ -12,12 +12,12 @@ def corpus_source(corpus) -> str:
     return "synthetic articles, which the project writes from tables of facts"
 
 
-def task_source(glue) -> str:
-    """The sources in the `glue` section of params in words."""
-    if glue.source == "hub":
-        return f"{escape(glue.hub.dataset)} ({_at(glue.hub.revision)}) of the Hub"
-    if glue.source == "local":
-        return f"local files in GLUE's layout ({escape(glue.local.folder)})"
+def task_source(tasks) -> str:
+    """The sources in the `tasks` section of params in words."""
+    if tasks.source == "hub":
+        return f"{escape(tasks.hub.dataset)} ({_at(tasks.hub.revision)}) of the Hub"
+    if tasks.source == "local":
+        return f"local files in GLUE's layout ({escape(tasks.local.folder)})"
     return "synthetic rows in the manner of GLUE, which the project makes by a grammar"
 
 

@@ -119,12 +119,12 @@ def task_metrics_table(results: Results) -> Table:
 
 def seeds_tables(results: Results) -> list[Table]:
     """Each task student over all its seeds, mean and spread; nothing where there is one seed."""
-    seeds = results.params.glue.further_seeds
+    seeds = results.params.tasks.further_seeds
     if not seeds:
         return []
     rows = []
-    for task in results.params.glue.tasks:
-        for student in results.params.glue.students:
+    for task in results.params.tasks.run:
+        for student in results.params.tasks.students:
             runs = [("evaluate", f"{task}-{student}")]
             runs += [("repeat_task_distill", f"{task}-{student}-{seed}") for seed in seeds]
             metric = TASKS[task].headline
@@ -156,8 +156,8 @@ def _published_student(task: str, student: str, split: str) -> str:
 
 def evaluations(results: Results) -> Iterator[tuple[str, str, str, dict]]:
     """(task, student, split, its comparison); MNLI has a further split."""
-    for task in results.params.glue.tasks:
-        for student in results.params.glue.students:
+    for task in results.params.tasks.run:
+        for student in results.params.tasks.students:
             instance = f"{task}-{student}"
             for key in ("teacher", "student", "majority"):
                 results.value("evaluate", instance, key, TASKS[task].headline)
@@ -170,7 +170,7 @@ def evaluations(results: Results) -> Iterator[tuple[str, str, str, dict]]:
 def published_table(results: Results) -> Table:
     """Published scores of the tasks, in the papers' metrics."""
     rows = []
-    for task in (TASKS[name] for name in results.params.glue.tasks):
+    for task in (TASKS[name] for name in results.params.tasks.run):
         for index, split in enumerate(task.dev_splits):
             if task.published:
                 figures = (score(scores[index]) for scores in task.published.values())

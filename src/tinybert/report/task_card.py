@@ -75,7 +75,7 @@ class TaskModel:
     @property
     def settings(self) -> Any:
         """The task's section of params."""
-        return self.params.glue[self.task.name]
+        return self.params.tasks[self.task.name]
 
 
 def write_task_card(folder: Path, of: TaskModel) -> None:
@@ -108,19 +108,19 @@ def _entries(of: TaskModel) -> dict[str, Any]:
     corpora = () if of.is_teacher else (of.params.corpus,)
     ready = of.settings.finetuned_teacher
     return {
-        "language": "en" if of.params.glue.source != "local" else None,  # of other rows nobody said it
+        "language": "en" if of.params.tasks.source != "local" else None,  # of other rows nobody said it
         "library_name": "transformers" if of.is_bert else "onnx",
         "pipeline_tag": "text-classification",
         "tags": ["onnx", "text-classification", *([] if of.is_teacher else ["distillation"])],
-        "datasets": hub_names(of.params.glue, *corpora),
+        "datasets": hub_names(of.params.tasks, *corpora),
         "base_model": hub_names(of.params.teacher, *([ready] if ready else [])),
-        "model-index": _index(of) if of.params.glue.source == "hub" else None,
+        "model-index": _index(of) if of.params.tasks.source == "hub" else None,
     }
 
 
 def _index(of: TaskModel) -> list[dict[str, Any]]:
     """The FP32 scores as the Hub lists them, of its own data only."""
-    dev, hub = of.scores["fp32"]["dev"], of.params.glue.hub
+    dev, hub = of.scores["fp32"]["dev"], of.params.tasks.hub
     split = of.task.dev_splits[0].replace("dev", "validation")
     dataset = {"type": hub.dataset, "name": f"GLUE {of.task.name}", "config": of.task.name, "split": split}
     metrics = [{"type": HUB_METRICS.get(name, name), "value": round(value, 4)} for name, value in dev.items()]
@@ -133,10 +133,10 @@ def _data(of: TaskModel) -> str:
     labels = ", ".join(f"`{label}`" for label in of.task.labels)
     span = of.task.score_range
     kind = "a score from {:g} to {:g}".format(*span) if span else f"classes {labels}"
-    lines = [f"Task: {of.task.name} ({kind}), {task_source(of.params.glue)}", f"Rows: {rows}"]
+    lines = [f"Task: {of.task.name} ({kind}), {task_source(of.params.tasks)}", f"Rows: {rows}"]
     if not of.is_teacher:
-        share = params_of(of.history, f"glue.{of.task.name}.train_fraction")
-        copies = params_of(of.history, f"glue.{of.task.name}.augmented_copies")
+        share = params_of(of.history, f"tasks.{of.task.name}.train_fraction")
+        copies = params_of(of.history, f"tasks.{of.task.name}.augmented_copies")
         strategy = params_of(of.history, "augmentation.strategy")
         varied = f"each with {copies} variations drawn ({strategy})" if copies else "without augmentation"
         lines += [f"Of the training rows: {percent(share)}, {varied}"] if share else []
@@ -181,7 +181,7 @@ def _form_row(of: TaskModel, form: str) -> tuple[str, ...]:
 def _limits(of: TaskModel) -> str:
     """What a reader must know before using it."""
     collapsed = [form for form in FORMS if of.scores[form]["collapsed"]]
-    is_synthetic = of.params.glue.source == "embedded"
+    is_synthetic = of.params.tasks.source == "synthetic"
     warning = f"**Collapsed: {', '.join(collapsed)} gives one answer whatever the input. Do not use it.**"
     lines = [
         warning if collapsed else "",

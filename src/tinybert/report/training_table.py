@@ -12,10 +12,10 @@ from tinybert.report.table import Table, count
 STAGES = {
     "general_distill": ("general distillation", "general", "general.training"),
     "domain_distill": ("domain distillation", "domain", "domain.training"),
-    "finetune_teacher": ("fine-tuning", None, "glue.{task}.teacher"),
-    "task_distill_intermediate": ("task, phase 1", "intermediate", "glue.{task}.intermediate"),
-    "task_distill_prediction": ("task, phase 2", "prediction", "glue.{task}.prediction"),
-    "prune": ("pruning", "prediction", "glue.{task}.pruning"),
+    "finetune_teacher": ("fine-tuning", None, "tasks.{task}.teacher"),
+    "task_distill_intermediate": ("task, phase 1", "intermediate", "tasks.{task}.intermediate"),
+    "task_distill_prediction": ("task, phase 2", "prediction", "tasks.{task}.prediction"),
+    "prune": ("pruning", "prediction", "tasks.{task}.pruning"),
 }
 
 
@@ -29,7 +29,7 @@ def start(history: Sequence[dict[str, Any]]) -> str:
     """Where the student's weights came from before any training, in words; empty for a model that is no student."""
     for entry in history:
         if entry["stage"] == "general_distill":
-            found = entry["params"][f"students.{entry['student']}.start"]
+            found = entry["params"][f"students.{entry['student']}.init"]
             return "It started from " + _start(found) + "."
     return ""
 
@@ -86,5 +86,5 @@ def _losses(recipe: dict[str, Any]) -> str:
 def _layer_map(found: str | list[int] | dict[str, Any]) -> str:
     if isinstance(found, dict):
         learnable = found["learnable"]
-        return f"learnable (from {learnable['start']}, learning rate {learnable['learning_rate']:g})"
+        return f"learnable (from {learnable['init']}, learning rate {learnable['learning_rate']:g})"
     return found if isinstance(found, str) else ", ".join(map(str, found))

@@ -13,7 +13,7 @@ from tinybert.studies import experiments
 from tinybert.studies.result import write_result
 from tinybert.studies.study import load_study
 from tinybert.studies.verdict import findings
-from tinybert.studies.workspace import only_study, refuse_disturbed_workspace
+from tinybert.studies.workspace import check_disturbed_workspace, only_study
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def at_least_one(text: str) -> int:
 @only_study()
 def conduct(name: str, *, tasks: list[str] | None, seeds: int | None) -> str:
     """Runs what lacks, compares, writes; returns the tables as text."""
-    refuse_disturbed_workspace()
+    check_disturbed_workspace()
     study, params = load_study(name), load_params()
     tasks = study.choose_tasks(tasks, params)
     planned = experiments.plan(name, study, params, tasks=tasks, seeds=seeds or study.seeds)

@@ -136,18 +136,18 @@ def _overrides(
     student = study.variants[variant].student or study.student
     glue_tasks = [task for task in tasks if task in TASKS]
     if glue_tasks:
-        yield f"glue.tasks=[{','.join(glue_tasks)}]"
-        yield f"glue.students=[{student}]"
+        yield f"tasks.run=[{','.join(glue_tasks)}]"
+        yield f"tasks.students=[{student}]"
         yield f"quantization.models=[teacher,{student}]"
     elif student not in params.domain.students:
         raise UserError(f"params.yaml: domain.students lacks {student}, which the study compares; add it")
     if student not in params.general.students:
         yield f"general.students=[{','.join((*params.general.students, student))}]"
     if study.repeat == "student":
-        yield f"glue.further_seeds=[{','.join(map(str, seeds[1:]))}]"
+        yield f"tasks.further_seeds=[{','.join(map(str, seeds[1:]))}]"
     else:
         yield f"seed={seeds[0]}"
-        yield "glue.further_seeds=[]"
+        yield "tasks.further_seeds=[]"
     for text in (*study.set, *study.variants[variant].set):
         text = text.replace("{student}", student)
         yield from [text.replace("{task}", task) for task in glue_tasks] if "{task}" in text else [text]

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from tinybert.config.fields import AboveZero, Name, Positive, Section, Some, Text, TupleOf
+from tinybert.config.fields import AboveZero, ConfigModel, ListOf, Name, NonEmptyList, NonEmptyStr, PositiveInt
 from tinybert.config.schema import Params
 from tinybert.data.tasks import TASKS
 from tinybert.pipeline.errors import UserError
@@ -19,15 +19,15 @@ REPEATS = {"evaluate": "repeat_task_distill"}  # the stage that measures a furth
 Measured = Annotated[str, Field(pattern=r"^[a-z_]+/[^/:]+:[a-z0-9_{}]+$")]
 
 
-class Variant(Section):
+class Variant(ConfigModel):
     """Overrides of params.yaml for `dvc exp run -S`, and where else than by the study's rule its answers lie."""
 
-    set: TupleOf[Text] = ()
+    set: ListOf[NonEmptyStr] = ()
     student: Name | None = None
     measured: Measured | None = None
 
 
-class Claim(Section):
+class Claim(ConfigModel):
     """What was published: one variant beats another, equals it, or is not below it; equal is what differs by less
     than the study's margin.
     """
@@ -36,8 +36,8 @@ class Claim(Section):
     beats: Name | None = None
     equals: Name | None = None
     not_below: Name | None = None
-    tasks: Some[Name] | None = None
-    published: Text
+    tasks: NonEmptyList[Name] | None = None
+    published: NonEmptyStr
 
     @model_validator(mode="after")
     def _one_relation(self) -> "Claim":
@@ -55,7 +55,7 @@ class Claim(Section):
         return getattr(self, self.relation)
 
 
-class Study(Section):
+class Study(ConfigModel):
     """A file of studies/.
 
     tasks: GLUE tasks, or what `evaluate_domain` measures. measured: <stage>/<instance>:<system> of the answers, where
@@ -65,18 +65,18 @@ class Study(Section):
     all the chance there is. The first variant is what the others are shown against.
     """
 
-    question: Text
-    source: Text
-    tasks: Some[Name]
+    question: NonEmptyStr
+    source: NonEmptyStr
+    tasks: NonEmptyList[Name]
     student: Name
     measured: Measured = "evaluate/{task}-{student}:student"
     repeat: Literal["student", "pipeline"] = "student"
-    seeds: Positive = 3
+    seeds: PositiveInt = 3
     margin: AboveZero = 0.01
     one_training: bool = False
-    set: TupleOf[Text] = ()
+    set: ListOf[NonEmptyStr] = ()
     variants: dict[Name, Variant] = Field(min_length=2)
-    claims: Some[Claim]
+    claims: NonEmptyList[Claim]
 
     @model_validator(mode="after")
     def _claims_fit(self) -> "Study":
@@ -103,7 +103,7 @@ class Study(Section):
 
     def choose_tasks(self, asked: Sequence[str] | None, params: Params) -> list[str]:
         """The tasks asked for, or all of those that params have settings for; UserError where there is none."""
-        usable = [task for task in self.tasks if task not in TASKS or getattr(params.glue, task)]
+        usable = [task for task in self.tasks if task not in TASKS or getattr(params.tasks, task)]
         for task in asked or ():
             if task not in usable:
                 raise UserError(
@@ -111,7 +111,7 @@ class Study(Section):
                 )
         if not usable:
             raise UserError(
-                f"params.yaml has settings for none of the study's tasks: glue.{', glue.'.join(self.tasks)}"
+                f"params.yaml has settings for none of the study's tasks: tasks.{', glue.'.join(self.tasks)}"
             )
         return list(asked or usable)
 

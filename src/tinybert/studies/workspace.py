@@ -31,13 +31,13 @@ def only_study() -> Iterator[None]:
 
 @contextmanager
 def noted_workspace() -> Iterator[None]:
-    """Notes branch and stash for `refuse_disturbed_workspace` of a later run, should this one be killed."""
+    """Notes branch and stash for `check_disturbed_workspace` of a later run, should this one be killed."""
     write_json(NOTE, _state())
     yield
     NOTE.unlink()
 
 
-def refuse_disturbed_workspace() -> None:
+def check_disturbed_workspace() -> None:
     """UserError with the commands that mend it, where a kill left the workspace as DVC had it for some seconds."""
     if not NOTE.is_file():
         return

@@ -1,4 +1,4 @@
-"""The embedded corpus: articles on geography and history that state the facts, and as many on everyday things."""
+"""The synthetic corpus: articles on geography and history that state the facts, and as many on everyday things."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -31,9 +31,9 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
     where the grammar does not yield so many different rows.
     """
     if task not in TASKS:
-        raise UserError(f"embedded task {task!r} is unknown; it must be one of {', '.join(TASKS)}")
+        raise UserError(f"synthetic task {task!r} is unknown; it must be one of {', '.join(TASKS)}")
     if split not in SPLITS:
-        raise UserError(f"split {split!r} of embedded task {task} is unknown; it must be one of {', '.join(SPLITS)}")
+        raise UserError(f"split {split!r} of synthetic task {task} is unknown; it must be one of {', '.join(SPLITS)}")
     rng = Random(f"{task} {split} {seed}")
     draw = _scored(rng) if task == "stsb" else _labelled(task, count, rng)
     return _distinct(draw, split, count, task)
@@ -69,7 +69,7 @@ def _distinct(draws: Iterator[Callable[[], dict]], split: str, count: int, task:
                 break
         else:
             raise UserError(
-                f"{count} {split} examples of embedded task {task} are too many; ask for {len(rows)} or fewer"
+                f"{count} {split} examples of synthetic task {task} are too many; ask for {len(rows)} or fewer"
             )
         seen.add(text)
         rows.append({**row, "idx": len(rows)})

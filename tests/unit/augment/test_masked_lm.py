@@ -21,7 +21,7 @@ from tinybert.augment.words import read_sentences
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, MaskedLM
-from tinybert.models.outputs import Wanted
+from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
 
 CORPUS = "black birds saw rivers while seven brown horses quietly crossed old wooden bridges near green fields 7 , ."
@@ -72,7 +72,7 @@ def test_packed_states_are_those_of_a_padded_batch():
         for row, length, place in zip(example.input_ids, lengths, masked, strict=True)
     ]
     with torch.no_grad():
-        _, expected = model.bert(example, Wanted())
+        _, expected = model.bert(example, OutputSpec())
         found = masked_states(model.bert.embeddings, in_precision(model.bert.encoder, "float32"), pack(questions, CPU))
     assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), torch.tensor(masked)], atol=1e-6)
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from stages.augment import STRATEGIES
 from tests.support.project import ROOT
 from tinybert.augment.word_vectors import WordVectors
-from tinybert.config.load import Declared, load_params
+from tinybert.config.load import StageParams, load_params
 from tinybert.config.schema import Augmentation, Sampling
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
@@ -19,7 +19,7 @@ ROWS = [
     {"sentence": "Seven brown horses crossed old wooden bridges.", "label": 1, "idx": 0},
     {"sentence": "Black birds saw the rivers near green fields.", "label": 0, "idx": 1},
 ]
-DECLARED = ["seed", "precision", "augmentation", "glue.cola.max_length_tokens", "glue.cola.augmented_copies"]
+DECLARED = ["seed", "precision", "augmentation", "tasks.cola.max_length_tokens", "tasks.cola.augmented_copies"]
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def parts(monkeypatch):
 @pytest.mark.parametrize("strategy", ["substitution", "sampling"])
 def test_each_strategy_varies_as_many_copies_as_params_say(strategy, params, parts, tmp_path):
     checkpoint = Checkpoint(tmp_path, lambda: "run")
-    rows = STRATEGIES[strategy](ROWS, TASKS["cola"], Declared(params, DECLARED), checkpoint)
+    rows = STRATEGIES[strategy](ROWS, TASKS["cola"], StageParams(params, DECLARED), checkpoint)
     assert [row for row in rows if "augmented" not in row] == ROWS
-    copies = params.glue.cola.augmented_copies
+    copies = params.tasks.cola.augmented_copies
     assert len(ROWS) < len(rows) <= len(ROWS) * (1 + copies)
 
 

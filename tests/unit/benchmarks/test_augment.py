@@ -87,7 +87,7 @@ def test_augment_prints_both_and_ends_with_the_ratio():
     output = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
     lines = output.splitlines()
     assert lines[0].startswith(f"2 x 12 of random weights, vocabulary 3000; {SIZES['small'].turn_sentences} sentences")
-    assert re.match(r"embedded CoLA: 1500 sentences, \d+\.\d pieces", lines[1])
+    assert re.match(r"synthetic CoLA: 1500 sentences, \d+\.\d pieces", lines[1])
     assert "1 threads" in lines[2]
     found = {line.split()[0] for line in lines[3:5] if re.search(r"\d\.\d+ s a sentence .* peak memory \d+ MiB", line)}
     assert found == {"reference", "ours"}

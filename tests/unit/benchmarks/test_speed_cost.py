@@ -14,10 +14,13 @@ def test_the_ways_differ_in_precision_and_kept_answers_alone(monkeypatch):
     found = {name: params.model_dump() for name, params in ways(TASKS["cola"], [3, 2]).items()}
     assert found["plain"] != found["fast"]
     assert (found["fast"]["precision"], found["plain"]["precision"]) == ("bfloat16", "float32")
-    assert found["plain"]["glue"]["kept_answers_gb"] == 0 < found["fast"]["glue"]["kept_answers_gb"]
+    assert found["plain"]["tasks"]["teacher_cache_gb"] == 0 < found["fast"]["tasks"]["teacher_cache_gb"]
     for tree in found.values():
-        assert (tree["glue"]["cola"]["intermediate"]["epochs"], tree["glue"]["cola"]["prediction"]["epochs"]) == (3, 2)
-        del tree["precision"], tree["glue"]["kept_answers_gb"]
+        assert (tree["tasks"]["cola"]["intermediate"]["epochs"], tree["tasks"]["cola"]["prediction"]["epochs"]) == (
+            3,
+            2,
+        )
+        del tree["precision"], tree["tasks"]["teacher_cache_gb"]
     assert found["plain"] == found["fast"]
 
 

@@ -20,7 +20,7 @@ from tests.unit.benchmarks.test_timing import renamed, shape_of
 from tinybert.data.encoding import Encoded
 from tinybert.distill.loop import Distiller
 from tinybert.distill.micro_batches import parts
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.outputs import Batch
 from tinybert.pipeline.errors import UserError
 
@@ -47,7 +47,7 @@ def both_systems(phase) -> tuple:
     teacher, student = classifier(TEACHER, seed=1), classifier(STUDENT, seed=2)
     for model in (teacher, student):  # logits of some size, so that the soft labels are no halves
         torch.nn.init.normal_(model.classifier.weight)
-    ours = Distiller(student, Objective(Imitation(dict.fromkeys(phase.losses, 1.0)), STUDENT, TEACHER))
+    ours = Distiller(student, DistillationLoss(DistillationConfig(dict.fromkeys(phase.losses, 1.0)), STUDENT, TEACHER))
     plain = reference.TaskDistillation(copy_of(teacher), copy_of(student), layers=phase == INTERMEDIATE)
     for name, projection in ours.objective.projections.items():
         getattr(plain, f"{name}_projection").load_state_dict(projection.state_dict())
@@ -58,7 +58,7 @@ def both_systems(phase) -> tuple:
 
 @torch.no_grad()
 def our_losses(teacher, ours, example) -> dict[str, torch.Tensor]:
-    answer = teacher(example, ours.objective.teacher_wants)
+    answer = teacher(example, ours.objective.teacher_spec)
     _, found = ours(parts(example, processes=1, process=0, passes=1)[0], answer)
     return found
 
@@ -187,7 +187,7 @@ def test_embedded_pairs_where_no_data_is_given():
     work = chosen_work(options(task="mrpc"))
     assert (len(work.examples), work.epoch_steps, work.padded_length_tokens) == (40, 10, 128)
     assert all(set(ids) == {0, 1} for ids in work.examples.token_type_ids)
-    assert "embedded" in work.described
+    assert "synthetic" in work.described
 
 
 def test_a_vocabulary_that_is_not_there_is_told(tmp_path):

@@ -15,7 +15,7 @@ from tests.support.builders import STUDENT, TEACHER, batch, masked_lm
 from tests.support.project import ROOT
 from tinybert.distill.loop import Distiller
 from tinybert.distill.micro_batches import parts
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 
 LOSSES = ("embedding", "hidden", "attention", "hard", "prediction")
 RENAMED = {
@@ -69,7 +69,7 @@ def copy_of(model) -> reference.MaskedLM:
 def test_reference_computes_the_same_losses_from_the_same_weights():
     teacher, student = masked_lm(TEACHER, seed=1), masked_lm(STUDENT, seed=2)
     weights = dict.fromkeys(LOSSES, 1.0)
-    ours = Distiller(student, Objective(Imitation(weights, temperature=TEMPERATURE), STUDENT, TEACHER))
+    ours = Distiller(student, DistillationLoss(DistillationConfig(weights, temperature=TEMPERATURE), STUDENT, TEACHER))
     plain = reference.GeneralDistillation(
         copy_of(teacher), copy_of(student), vocabulary_losses=True, temperature=TEMPERATURE
     )
@@ -81,7 +81,7 @@ def test_reference_computes_the_same_losses_from_the_same_weights():
         module.double()
     with torch.no_grad():
         _, found = ours(
-            parts(example, processes=1, process=0, passes=1)[0], teacher(example, ours.objective.teacher_wants)
+            parts(example, processes=1, process=0, passes=1)[0], teacher(example, ours.objective.teacher_spec)
         )
     expected = plain.losses(example.input_ids, example.mask, position_labels(example))
     assert set(found) == set(expected) == set(LOSSES)

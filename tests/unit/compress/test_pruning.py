@@ -12,7 +12,7 @@ from tinybert.compress.pruning import PRUNERS, MagnitudePruner, MovementPruner, 
 from tinybert.data.encoding import Encoded
 from tinybert.distill.loop import Settings
 from tinybert.distill.loop import train as distil
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.task_training import ExampleBatches
 from tinybert.models.bert import BertConfig, SequenceClassifier
@@ -337,7 +337,7 @@ def prune(criterion: str, student, *, target: float = 0.7, dies_at: int | None =
     optimizer = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
     return distil(
         student,
-        Objective(Imitation({"prediction": 1.0, "hard": 1.0}), student.config, TEACHER),
+        DistillationLoss(DistillationConfig({"prediction": 1.0, "hard": 1.0}), student.config, TEACHER),
         batches,
         Settings(training, optimizer, 7, "float32"),
         title="small",

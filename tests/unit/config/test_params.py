@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tinybert.config.load import Declared, check_params, load_params
+from tinybert.config.load import StageParams, check_params, load_params
 from tinybert.config.students import training_of
 from tinybert.pipeline.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
 DEFAULT = YAML(typ="safe").load(ROOT / "params.yaml")
 HUB = {"model": "someone/bert", "revision": "abc123"}
@@ -47,7 +47,7 @@ def changed(path: str, value):
 @pytest.mark.parametrize(
     "name", ["../../x", "/x", "a/b", ".", "x y", "x;y", "$(x)", "`x`", "x\n", "-x", "X", "é", "", "x" * 65]
 )
-@pytest.mark.parametrize("key", ["general.students", "domain.students", "glue.students", "glue.tasks", "students"])
+@pytest.mark.parametrize("key", ["general.students", "domain.students", "tasks.students", "tasks.run", "students"])
 def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key, name):
     section, _, last = key.partition(".")
     tree = copy.deepcopy(DEFAULT)
@@ -78,11 +78,11 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
             "'atention' should be 'hard', 'prediction', 'logits', 'attention'",
         ),
         ("students.lazy.domain.temperature", None, "students.lazy.domain: temperature is missing"),
-        ("glue.cola.teacher.epochs", 0, "glue.cola: teacher.epochs is 0; give it at least 1, or name a finetuned_"),
+        ("tasks.cola.teacher.epochs", 0, "tasks.cola: teacher.epochs is 0; give it at least 1, or name a finetuned_"),
         (
             "quantization.calibration.examples",
             1501,
-            "quantization.calibration.examples is 1501, glue.embedded.train_examples 1500; lower the one or raise",
+            "quantization.calibration.examples is 1501, tasks.synthetic.train_examples 1500; lower the one or raise",
         ),
         (
             "students.lazy.layer_map",
@@ -101,12 +101,12 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
         ),
         ("students.lazy.architecture.heads", 5, "width 64 is no multiple of 5 heads"),
         ("students.Lazy", {}, "students.Lazy: 'Lazy' must be lower-case letters"),
-        ("glue.tasks", ["cola", "qqp"], "glue: tasks lists qqp, which has no section; add glue.qqp"),
-        ("glue.tasks", ["cola", "cola"], "glue.tasks lists cola twice"),
-        ("glue.tasks", "cola", "glue.tasks: 'cola' must be a list"),
-        ("glue.tasks", [], "glue.tasks: [] Value should have at least 1 item"),
-        ("glue.students", ["nobody"], "glue.students lists nobody, which is not among general.students: lazy, "),
-        ("glue.students", ["lazy"], "glue.students lists lazy, which has no section students.lazy.prediction"),
+        ("tasks.run", ["cola", "qqp"], "glue: tasks lists qqp, which has no section; add tasks.qqp"),
+        ("tasks.run", ["cola", "cola"], "tasks.run lists cola twice"),
+        ("tasks.run", "cola", "tasks.run: 'cola' must be a list"),
+        ("tasks.run", [], "tasks.run: [] Value should have at least 1 item"),
+        ("tasks.students", ["nobody"], "tasks.students lists nobody, which is not among general.students: lazy, "),
+        ("tasks.students", ["lazy"], "tasks.students lists lazy, which has no section students.lazy.prediction"),
         (
             "students.tinybert4",
             WITHOUT_PHASE_1,
@@ -115,24 +115,24 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
         (
             "students.lazy.layer_map",
             "learnable",
-            "each student layer ({learnable: {learning_rate: 1.0e-3, start: equal}})",
+            "each student layer ({learnable: {learning_rate: 1.0e-3, init: equal}})",
         ),
         (
             "students.lazy.layer_map",
-            {"learnable": {"learning_rate": 0.1, "start": "x"}},
-            "lazy.layer_map.learnable.start: 'x'",
+            {"learnable": {"learning_rate": 0.1, "init": "x"}},
+            "lazy.layer_map.learnable.init: 'x'",
         ),
-        ("students.lazy.start", "local/x", "'local/x' must be random, {teacher: uniform | top | bottom | [layers]}, "),
-        ("students.lazy.start", {"teacher": [1, 9]}, "students.lazy.start.teacher: 9 is beyond the teacher's layers"),
-        ("students.lazy.start", {"teacher": [1]}, "start.teacher lists 1 teacher layers; one for each of the 2"),
-        ("students.lazy.start", {"teacher": [1, 2], "folder": "x"}, "teacher and folder are both given"),
+        ("students.lazy.init", "local/x", "'local/x' must be random, {teacher: uniform | top | bottom | [layers]}, "),
+        ("students.lazy.init", {"teacher": [1, 9]}, "students.lazy.init.teacher: 9 is beyond the teacher's layers"),
+        ("students.lazy.init", {"teacher": [1]}, "init.teacher lists 1 teacher layers; one for each of the 2"),
+        ("students.lazy.init", {"teacher": [1, 2], "folder": "x"}, "teacher and folder are both given"),
         (
-            "students.lazy.start",
+            "students.lazy.init",
             {"folder": "x", "hub": HUB},
-            "students.lazy.start: folder and hub are both given; a student starts from one of them",
+            "students.lazy.init: folder and hub are both given; a student starts from one of them",
         ),
-        ("students.lazy.start", {"hub": {"model": "x/y"}}, "students.lazy.start.hub.revision: missing; add it"),
-        ("students.bilstm.start", {"hub": HUB}, "start.hub: a BiLSTM starts at random or"),
+        ("students.lazy.init", {"hub": {"model": "x/y"}}, "students.lazy.init.hub.revision: missing; add it"),
+        ("students.bilstm.init", {"hub": HUB}, "init.hub: a BiLSTM starts at random or"),
         ("students.attentive.domain.layer_map", [1, 2, 3], "domain.layer_map lists 3 teacher layers; one for each of"),
         (
             "students.attentive.domain.layer_map",
@@ -152,16 +152,16 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
         ("students.lazy.general.training", {"epochs": 1}, "students.lazy.general.training.max_steps: missing; add it"),
         ("students.lazy.general.training", 3, "students.lazy.general.training: 3 must be a mapping of keys to values"),
         ("students.lazy.general.training", TRAINING | {"epoch": 1}, "general.training.epoch: unknown key"),
-        ("glue.cola.train_fraction", 0, "glue.cola.train_fraction: 0 should be greater than 0"),
-        ("glue.cola.train_fraction", 1.5, "glue.cola.train_fraction: 1.5 should be less than or equal to 1"),
+        ("tasks.cola.train_fraction", 0, "tasks.cola.train_fraction: 0 should be greater than 0"),
+        ("tasks.cola.train_fraction", 1.5, "tasks.cola.train_fraction: 1.5 should be less than or equal to 1"),
         (
-            "glue.cola.finetuned_teacher",
+            "tasks.cola.finetuned_teacher",
             {"folder": "x", "hub": HUB},
-            "glue.cola.finetuned_teacher: must be {folder: path} or {hub: {model: name, revision: commit}}",
+            "tasks.cola.finetuned_teacher: must be {folder: path} or {hub: {model: name, revision: commit}}",
         ),
-        ("glue.cola.finetuned_teacher", {}, "glue.cola.finetuned_teacher: must be {folder: path} or {hub"),
-        ("glue.cola.finetuned_teacher", "x", "glue.cola.finetuned_teacher: 'x' must be a mapping of keys to values"),
-        ("glue.cola.finetuned_teacher", {"hub": {}}, "glue.cola.finetuned_teacher.hub.model: missing; add it"),
+        ("tasks.cola.finetuned_teacher", {}, "tasks.cola.finetuned_teacher: must be {folder: path} or {hub"),
+        ("tasks.cola.finetuned_teacher", "x", "tasks.cola.finetuned_teacher: 'x' must be a mapping of keys to values"),
+        ("tasks.cola.finetuned_teacher", {"hub": {}}, "tasks.cola.finetuned_teacher.hub.model: missing; add it"),
         (
             "students.bilstm.prediction",
             {"losses": {"hidden": 1.0}},
@@ -172,7 +172,7 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
             {"losses": {"hard": 1.0}},
             "general: a BiLSTM has no masked-LM head",
         ),
-        ("students.bilstm.start", {"folder": "x"}, "start.folder: a BiLSTM starts at random or"),
+        ("students.bilstm.init", {"folder": "x"}, "init.folder: a BiLSTM starts at random or"),
         ("students.lazy.domain", {"losses": {"value_relation": 1.0}}, "relation_heads is missing"),
         (
             "students.lazy.domain",
@@ -182,8 +182,8 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
         ("students.lazy.domain", {"losses": {"attention": 1.0}, "alpha": 1.0}, "alpha 1.0 leaves no loss on"),
         ("students.lazy.domain", {"losses": {"attention": 1.0}, "alpha": 1.5}, "students.lazy.domain.alpha: 1.5"),
         ("quantization.models", ["tinybert4_pruned30"], "lists tinybert4_pruned30, which is not among the task models"),
-        ("teacher.pretraining.epochs", 0, "teacher: pretraining.epochs is 0; an embedded teacher"),
-        ("masking.random_share", 0.5, "masking: mask_share + random_share is 1.3; at most 1 is allowed"),
+        ("teacher.pretraining.epochs", 0, "teacher: pretraining.epochs is 0; an synthetic teacher"),
+        ("masking.random_fraction", 0.5, "masking: mask_fraction + random_fraction is 1.3; at most 1 is allowed"),
         ("filter.subjects", {}, "filter.subjects: {} Dictionary should have at least 1 item"),
         ("general", 3, "general: 3 must be a mapping of keys to values"),
         ("students.attentive.layer_map", [1, 9], "students.attentive.layer_map: 9 is beyond the teacher's layers"),
@@ -194,7 +194,7 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
             DEFAULT["students"]["lazy"],
             "students.teacher: teacher is the name of the teacher's model",
         ),
-        ("glue.cola.pruning.epochs", 0, "glue.cola: pruning.epochs is 0; pruning needs at least 1"),
+        ("tasks.cola.pruning.epochs", 0, "tasks.cola: pruning.epochs is 0; pruning needs at least 1"),
     ],
 )
 def test_each_mistake_has_one_line_with_its_key(path, value, line):
@@ -209,14 +209,14 @@ def test_each_mistake_has_one_line_with_its_key(path, value, line):
     [
         ("students.attentive.domain.layer_map", "top"),
         ("students.attentive.domain.layer_map", [2, 4]),
-        ("students.attentive.domain.layer_map", {"learnable": {"learning_rate": 0.1, "start": "last"}}),
+        ("students.attentive.domain.layer_map", {"learnable": {"learning_rate": 0.1, "init": "last"}}),
         ("students.attentive.domain.layer_map", None),
         ("students.attentive.domain.training", TRAINING | {"accumulation_steps": 2}),
-        ("students.lazy.start", {"hub": HUB}),
-        ("glue.cola.train_fraction", 0.5),
-        ("glue.cola.train_fraction", 1),
-        ("glue.cola.finetuned_teacher", {"folder": "local/cola"}),
-        ("glue.cola.finetuned_teacher", {"hub": HUB}),
+        ("students.lazy.init", {"hub": HUB}),
+        ("tasks.cola.train_fraction", 0.5),
+        ("tasks.cola.train_fraction", 1),
+        ("tasks.cola.finetuned_teacher", {"folder": "local/cola"}),
+        ("tasks.cola.finetuned_teacher", {"hub": HUB}),
     ],
 )
 def test_optional_forms_are_accepted(path, value):
@@ -233,24 +233,24 @@ def test_optional_forms_are_accepted(path, value):
 )
 def test_a_start_that_the_teacher_is_too_small_for_is_refused(student, key, value, line):
     tree = changed(f"students.{student}.architecture.{key}", value)
-    tree["students"][student]["start"] = {"teacher": "uniform"}
+    tree["students"][student]["init"] = {"teacher": "uniform"}
     tree["general"]["students"] = [*tree["general"]["students"], "bilstm"]
     with pytest.raises(UserError) as error:
         check_params(tree)
     assert str(error.value).startswith(f"params.yaml: students.{student}.")
     assert line in str(error.value)
-    tree["students"][student]["start"] = "random"
+    tree["students"][student]["init"] = "random"
     check_params(tree)
 
 
 def test_keys_that_dvc_reads_must_be_there():
     tree = copy.deepcopy(DEFAULT)
-    del tree["glue"]["cola"]["train_fraction"], tree["glue"]["further_seeds"]
+    del tree["tasks"]["cola"]["train_fraction"], tree["tasks"]["further_seeds"]
     with pytest.raises(UserError) as refused:
         check_params(tree)
     assert [line.split(": ")[1:3] for line in str(refused.value).splitlines()] == [
-        ["glue.further_seeds", "missing; add it (params.yaml of the default shows its place)"],
-        ["glue.cola.train_fraction", "missing; add it (params.yaml of the default shows its place)"],
+        ["tasks.further_seeds", "missing; add it (params.yaml of the default shows its place)"],
+        ["tasks.cola.train_fraction", "missing; add it (params.yaml of the default shows its place)"],
     ]
 
 
@@ -269,15 +269,15 @@ def test_training_is_the_recipes_own_else_the_tracks_or_the_tasks():
     assert training_of(params, "lazy", "domain") == params.domain.training
     assert training_of(params, "pkd_skip", "general") == params.general.training  # a stage that it skips
     assert training_of(params, "tinybert4", "prediction", task="mrpc").batch_size == 4
-    assert training_of(params, "tinybert4", "intermediate", task="mrpc") == params.glue.mrpc.intermediate
+    assert training_of(params, "tinybert4", "intermediate", task="mrpc") == params.tasks.mrpc.intermediate
 
 
 def test_training_is_found_in_what_a_stage_declares():
     params = load_params(ROOT / "params.yaml")
-    keys = ["students.lazy.domain", "domain.training", "students.tinybert4.intermediate", "glue.cola.intermediate"]
-    view = Declared(params, keys)
+    keys = ["students.lazy.domain", "domain.training", "students.tinybert4.intermediate", "tasks.cola.intermediate"]
+    view = StageParams(params, keys)
     assert training_of(view, "lazy", "domain") == params.domain.training
-    assert training_of(view, "tinybert4", "intermediate", task="cola") == params.glue.cola.intermediate
+    assert training_of(view, "tinybert4", "intermediate", task="cola") == params.tasks.cola.intermediate
     with pytest.raises(UserError, match=r"the stage reads glue\.mrpc, which its params do not declare"):
         training_of(view, "tinybert4", "intermediate", task="mrpc")
 
@@ -317,10 +317,10 @@ def test_exponents_are_numbers_as_in_dvc(tmp_path):
 
 def test_a_stage_sees_only_what_it_declares():
     params = load_params(ROOT / "params.yaml")
-    view = Declared(params, ["seed", "students.lazy.domain", "glue.cola.teacher"])
+    view = StageParams(params, ["seed", "students.lazy.domain", "tasks.cola.teacher"])
     assert view.seed == params.seed
     assert view.students["lazy"].domain == params.students["lazy"].domain
-    assert view.glue["cola"].teacher.epochs == params.glue.cola.teacher.epochs
-    for read in (lambda: view.precision, lambda: view.students["lazy"].start, lambda: view.glue.tasks):
+    assert view.glue["cola"].teacher.epochs == params.tasks.cola.teacher.epochs
+    for read in (lambda: view.precision, lambda: view.students["lazy"].init, lambda: view.tasks.run):
         with pytest.raises(UserError, match="which its params do not declare"):
             read()

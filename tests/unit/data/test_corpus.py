@@ -19,7 +19,7 @@ from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.progress import text_progress_bar
 
-REAL = Path(__file__).parents[2] / "shared" / "real"
+REAL = Path(__file__).parents[4] / "shared" / "real"
 
 WIKITEXT = """
  = Copper Lane =
@@ -256,7 +256,7 @@ def test_a_hub_error_is_one_line_with_the_key_and_the_fix(fake_hub):
         list(documents(hub_settings(), seed=0))
     assert str(caught.value) == (
         "corpus.source: hub: someone/wiki (raw, train, abc123) cannot be loaded from the Hub (Bad split: train); "
-        "check corpus.hub, or set corpus.source to local with corpus.local.files, or to embedded"
+        "check corpus.hub, or set corpus.source to local with corpus.local.files, or to synthetic"
     )
 
 

@@ -10,7 +10,7 @@ from tinybert.data.domain_filter import FilterStatistics, filter_file
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_jsonl, write_jsonl
 
-REAL = Path(__file__).parents[2] / "shared" / "real"
+REAL = Path(__file__).parents[4] / "shared" / "real"
 
 SUBJECTS = {"history": ("war", "king"), "geography": ("river", "capital")}
 

@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from tinybert.data.packing import write_blocks
-from tinybert.data.sequences import Blocks
+from tinybert.data.packing import write_sequences
+from tinybert.data.sequences import Sequences
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_jsonl
 
@@ -31,11 +31,11 @@ def make_tokenizer(pieces: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def write(tmp_path: Path, tokenizer, *texts: str, block_tokens=12, packing="pack", **more) -> tuple[list, dict]:
+def write(tmp_path: Path, tokenizer, *texts: str, sequence_tokens=12, packing="pack", **more) -> tuple[list, dict]:
     source, folder = tmp_path / "documents.jsonl", tmp_path / "blocks"
     write_jsonl(source, ({"title": "x y z", "text": text} for text in texts))
-    counts = write_blocks(source, tokenizer, folder, block_tokens=block_tokens, packing=packing, **more)
-    return [block.tolist() for block in Blocks.open(folder)], counts
+    counts = write_sequences(source, tokenizer, folder, sequence_tokens=sequence_tokens, packing=packing, **more)
+    return [block.tolist() for block in Sequences.open(folder)], counts
 
 
 def ids(letters: str) -> list[int]:
@@ -71,7 +71,7 @@ def test_a_rest_of_seven_pieces_is_dropped_and_counted(tmp_path, tokenizer):
 
 def test_full_blocks_are_kept_where_blocks_are_shorter_than_a_small_rest(tmp_path, tokenizer):
     for letters, dropped in {"abcdefgh": 0, "abcdefghi": 1}.items():
-        blocks, counts = write(tmp_path, tokenizer, spaced(letters), block_tokens=6)
+        blocks, counts = write(tmp_path, tokenizer, spaced(letters), sequence_tokens=6)
         assert blocks == [[CLS, *ids("abcd"), SEP], [CLS, *ids("efgh"), SEP]]
         assert counts["dropped_pieces"] == dropped
 
@@ -128,7 +128,7 @@ def test_long_texts_have_the_same_pieces_in_parts(tmp_path, tokenizer):
     texts += ["ab " * 10_000, "a" * 20_000 + " b " + "c" * 40_000, "x" * (2**14 - 1) + " y", "x" * 2**14 + " y"]
     tokenizer.encode_special_tokens = True
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    found, counts = write(tmp_path, tokenizer, *texts, block_tokens=10**6)
+    found, counts = write(tmp_path, tokenizer, *texts, sequence_tokens=10**6)
     assert [block[1:-1] for block in found] == expected and counts["dropped_pieces"] == 0
 
 

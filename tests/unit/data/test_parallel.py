@@ -19,7 +19,7 @@ def square_slowly(number: int) -> tuple[int, int]:
     return number * number, os.getpid()
 
 
-def refuse_five(number: int) -> int:
+def check_five(number: int) -> int:
     if number == 5:
         raise UserError("line 5: no")
     return number
@@ -57,7 +57,7 @@ def test_a_stream_is_read_no_further_than_a_few_items_ahead(processes, most_ahea
 def test_an_error_in_a_worker_arrives_behind_the_results_before_it(processes):
     found = []
     with pytest.raises(UserError, match=r"^line 5: no$"):
-        for _, result in map_in_order(refuse_five, range(50), processes=processes):
+        for _, result in map_in_order(check_five, range(50), processes=processes):
             found.append(result)
     assert found == [0, 1, 2, 3, 4]
 
@@ -82,7 +82,7 @@ if __name__ == "__main__":
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     script = tmp_path / "killed.py"
     script.write_text(KILLED_SCRIPT)
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[3]
     environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"}
     # Workers hold the standard output open: this returns when all have ended, or fails by its time limit.
     process = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=20)

@@ -1,11 +1,11 @@
-"""Blocks on disk: written in parts, read as a sequence, and what is told when they are damaged."""
+"""Sequences on disk: written in parts, read as a sequence, and what is told when they are damaged."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tinybert.data.sequences import Blocks, blocks_writer
+from tinybert.data.sequences import Sequences, blocks_writer
 from tinybert.pipeline.errors import UserError
 
 
@@ -26,7 +26,7 @@ def test_blocks_written_in_parts_are_plain_arrays(tmp_path):
 
 def test_blocks_are_a_sequence_of_int64_copies(tmp_path):
     write(tmp_path)
-    blocks = Blocks.open(tmp_path)
+    blocks = Sequences.open(tmp_path)
     assert len(blocks) == 2 and blocks.lengths.tolist() == [4, 3] and isinstance(blocks.tokens, np.memmap)
     block = blocks[1]
     block[0] = 99
@@ -37,11 +37,11 @@ def test_blocks_are_a_sequence_of_int64_copies(tmp_path):
 
 def test_absent_and_damaged_folders_are_named(tmp_path):
     with pytest.raises(UserError, match=r"no blocks in it .*run the stage tokenize"):
-        Blocks.open(tmp_path / "absent")
+        Sequences.open(tmp_path / "absent")
     write(tmp_path)
     np.save(tmp_path / "offsets.npy", np.array([0, 4, 8]))
     with pytest.raises(UserError, match="do not fit together"):
-        Blocks.open(tmp_path)
+        Sequences.open(tmp_path)
 
 
 def test_numpys_long_complaints_become_one_line(tmp_path):
@@ -51,7 +51,7 @@ def test_numpys_long_complaints_become_one_line(tmp_path):
     with pytest.raises(ValueError, match="\n"):
         np.load(tmp_path / "offsets.npy")
     with pytest.raises(UserError, match=r"its .npy files are damaged; run the stage tokenize again$") as caught:
-        Blocks.open(tmp_path)
+        Sequences.open(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -60,4 +60,4 @@ def test_arrays_of_another_shape_are_no_offsets(tmp_path, offsets):
     write(tmp_path)
     np.save(tmp_path / "offsets.npy", offsets)
     with pytest.raises(UserError, match="do not fit together"):
-        Blocks.open(tmp_path)
+        Sequences.open(tmp_path)

@@ -1,4 +1,4 @@
-"""GLUE rows: the nine official layouts, what each mistake in a file is told as, the Hub, the embedded tasks."""
+"""GLUE rows: the nine official layouts, what each mistake in a file is told as, the Hub, the synthetic tasks."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from tinybert.evaluate.scoring import majority_score
 from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
 
-REAL = Path(__file__).parents[2] / "shared" / "real"
+REAL = Path(__file__).parents[4] / "shared" / "real"
 
 # Task -> folder, header of train and dev (None: there is none), one row of it, the row that is read, header of test.
 LAYOUTS = {
@@ -141,7 +141,7 @@ def test_mistakes_in_a_row_name_file_line_and_column(tmp_path, name, row, expect
     train = write_task(tmp_path, name, LAYOUTS[name][2], row)
     with pytest.raises(UserError) as caught:
         read(tmp_path, name)
-    assert str(caught.value).startswith(f"glue.local.folder: {train}, {expected}") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"tasks.local.folder: {train}, {expected}") and "\n" not in str(caught.value)
 
 
 def test_mistakes_in_a_file_name_it(tmp_path):
@@ -210,13 +210,13 @@ def test_hub_data_without_a_column_or_split_is_named(fake_hub):
         read_splits(TASKS["cola"], "hub", settings=HUB, seed=0)
 
 
-EMBEDDED = SimpleNamespace(embedded=SimpleNamespace(train_examples=12, dev_examples=5))
+EMBEDDED = SimpleNamespace(synthetic=SimpleNamespace(train_examples=12, dev_examples=5))
 
 
 @pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "stsb", "rte"])
 def test_embedded_tasks_have_the_asked_sizes_and_the_tasks_columns(name):
     task = TASKS[name]
-    splits = read_splits(task, "embedded", settings=EMBEDDED, seed=3)
+    splits = read_splits(task, "synthetic", settings=EMBEDDED, seed=3)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 12, "dev": 5}
     for row in splits["train"] + splits["dev"]:
         assert set(row) == {*task.columns, "label", "idx"}
@@ -225,9 +225,9 @@ def test_embedded_tasks_have_the_asked_sizes_and_the_tasks_columns(name):
 
 def test_tasks_without_embedded_examples_say_which_have_some():
     with pytest.raises(
-        UserError, match=r"glue\.source: embedded: qqp has no embedded examples, only cola, .*glue\.tasks"
+        UserError, match=r"glue\.source: synthetic: qqp has no synthetic examples, only cola, .*glue\.tasks"
     ):
-        read_splits(TASKS["qqp"], "embedded", settings=EMBEDDED, seed=0)
+        read_splits(TASKS["qqp"], "synthetic", settings=EMBEDDED, seed=0)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")

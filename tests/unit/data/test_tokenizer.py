@@ -17,7 +17,7 @@ from tinybert.data.tokenizer import (
 )
 from tinybert.pipeline.errors import UserError
 
-REAL = Path(__file__).parents[2] / "shared" / "real"
+REAL = Path(__file__).parents[4] / "shared" / "real"
 
 TEXTS = [
     "The river flows north, past the old mill and the older bridge.",
@@ -101,7 +101,7 @@ def test_transformers_loads_the_folder_to_the_same_ids(tmp_path, kind):
 
 def test_vocabulary_too_small_for_the_alphabet_is_refused():
     # a, b, c, ##b, ##c and the 5 special tokens
-    with pytest.raises(UserError, match=r"teacher\.embedded\.vocabulary_size: 9 is too small; .* need 10"):
+    with pytest.raises(UserError, match=r"teacher\.synthetic\.vocabulary_size: 9 is too small; .* need 10"):
         train_tokenizer(["a b c ab ac"], vocabulary_size=9)
 
 

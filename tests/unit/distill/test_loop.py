@@ -9,15 +9,15 @@ import torch
 
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
 from tinybert.data.encoding import Encoded
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.distill.loop import Distiller, Settings, adamw, lr_factor, mixed_precision, total_steps, train
 from tinybert.distill.masking import Masker
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import training_metrics
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.sampler import shuffled_batches
 from tinybert.distill.task_training import ExampleBatches
-from tinybert.distill.text_training import BlockBatches
+from tinybert.distill.text_training import SequenceBatches
 from tinybert.pipeline.errors import UserError
 
 OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.25)
@@ -42,7 +42,7 @@ def settings(epochs=3, learning_rate=1e-3, max_steps=None, precision="float32"):
 def distill(losses, run_settings, **hooks):
     student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
     torch.manual_seed(3)
-    objective = Objective(Imitation(losses), STUDENT, TEACHER)
+    objective = DistillationLoss(DistillationConfig(losses), STUDENT, TEACHER)
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
     curve = train(student, objective, batches, run_settings, title="test", teacher=teacher, **hooks)
     return student, teacher, curve
@@ -63,7 +63,7 @@ def test_steps_are_all_epochs_or_max_steps():
 def test_training_lowers_every_term_and_logs_a_curve():
     points = []
     _, _, curve = distill(
-        {"prediction": 1.0, "hidden": 1.0}, settings(epochs=20, learning_rate=3e-3), on_point=points.append
+        {"prediction": 1.0, "hidden": 1.0}, settings(epochs=20, learning_rate=3e-3), on_entry=points.append
     )
     assert points == curve
     assert [curve[0]["step"], curve[-1]["step"], curve[-1]["epoch"]] == [1, 60, 19]
@@ -92,13 +92,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_term():
     with pytest.raises(UserError, match=r"step 1 of 9: the hidden loss is (nan|inf)"):
         student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
         torch.nn.init.constant_(teacher.bert.encoder.layer[3].output.LayerNorm.weight, float("inf"))
-        objective = Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
+        objective = DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER)
         batches = ExampleBatches(examples(), batch_size=8, seed=7)
         train(student, objective, batches, settings(), title="test", teacher=teacher)
 
 
 def test_only_matrices_are_decayed():
-    student, objective = masked_lm(), Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
+    student, objective = masked_lm(), DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER)
     decayed, plain = adamw(Distiller(student, objective), settings()).param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
     names = {id(parameter): name for name, parameter in Distiller(student, objective).named_parameters()}
@@ -110,8 +110,10 @@ def test_only_matrices_are_decayed():
 
 
 def test_a_learnable_map_has_its_own_learning_rate():
-    imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.5)
-    *others, of_map = adamw(Distiller(masked_lm(), Objective(imitation, STUDENT, TEACHER)), settings()).param_groups
+    imitation = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.5)
+    *others, of_map = adamw(
+        Distiller(masked_lm(), DistillationLoss(imitation, STUDENT, TEACHER)), settings()
+    ).param_groups
     assert [group["peak_lr"] for group in (*others, of_map)] == [1e-3, 1e-3, 0.5]
     assert [tuple(parameter.shape) for parameter in of_map["params"]] == [(2,), (2,)]
     assert of_map["weight_decay"] == 0.0
@@ -119,9 +121,9 @@ def test_a_learnable_map_has_its_own_learning_rate():
 
 def test_the_weights_of_a_learnable_map_move_and_are_logged():
     student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
-    imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.1)
+    imitation = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.1)
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
-    objective = Objective(imitation, STUDENT, TEACHER)
+    objective = DistillationLoss(imitation, STUDENT, TEACHER)
     curve = train(student, objective, batches, settings(), title="test", teacher=teacher)
     names = ["map_1_1", "map_1_2", "map_2_3", "map_2_4"]
     assert [name for name in curve[0] if name.startswith("map_")] == names
@@ -133,7 +135,7 @@ def test_the_weights_of_a_learnable_map_move_and_are_logged():
 def test_without_losses_nothing_is_trained():
     student = classifier(seed=1)
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
-    assert train(student, Objective(Imitation({}), STUDENT), batches, settings(), title="test") == []
+    assert train(student, DistillationLoss(DistillationConfig({}), STUDENT), batches, settings(), title="test") == []
     assert all(torch.equal(a, b) for a, b in zip(student.parameters(), classifier(seed=1).parameters(), strict=True))
 
 
@@ -180,13 +182,13 @@ def test_at_least_one_token_is_always_predicted():
 def test_blocks_are_masked_anew_each_epoch_and_the_same_for_the_same_seed():
     rows = [row for row in examples(20).input_ids]
     offsets = np.array([0, *itertools.accumulate(map(len, rows))])
-    blocks = Blocks(np.concatenate(rows), offsets)
-    masked = BlockBatches(blocks, MASKER, batch_size=20, seed=0)
+    blocks = Sequences(np.concatenate(rows), offsets)
+    masked = SequenceBatches(blocks, MASKER, batch_size=20, seed=0)
     first, again, second = (next(iter(masked.epoch(epoch))) for epoch in (0, 0, 1))
     assert torch.equal(first.input_ids, again.input_ids)
     assert torch.equal(first.positions, again.positions)
     assert not torch.equal(first.input_ids, second.input_ids)
-    plain = next(iter(BlockBatches(blocks, None, batch_size=20, seed=0).epoch(0)))
+    plain = next(iter(SequenceBatches(blocks, None, batch_size=20, seed=0).epoch(0)))
     assert plain.labels is None
     assert plain.input_ids.sum() == sum(map(sum, rows))
 
@@ -207,7 +209,7 @@ def test_batches_hold_all_rows_once_in_an_order_of_seed_and_epoch_alone():
 def test_rows_longer_than_the_models_positions_are_refused_before_training():
     rows = [np.arange(5, 45)]  # 40 tokens, 32 positions
     long = Encoded(rows, [np.zeros_like(row) for row in rows], np.array([0]))
-    objective = Objective(Imitation({"hard": 1.0}), STUDENT)
+    objective = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
     with pytest.raises(UserError, match="max_length_tokens: a row has 40 tokens, but the model only 32 positions"):
         train(classifier(), objective, ExampleBatches(long, batch_size=8, seed=0), settings(), title="test")
 
@@ -226,7 +228,7 @@ def faulty(*, step: int, value=float("nan"), checkpoint=None, epochs=70):
     """210 steps, a point every fourth, one of them spoilt."""
     student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
     spoil(student, step=step, value=value)
-    objective = Objective(Imitation({"prediction": 1.0, "hidden": 1.0}), STUDENT, TEACHER)
+    objective = DistillationLoss(DistillationConfig({"prediction": 1.0, "hidden": 1.0}), STUDENT, TEACHER)
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
     train(student, objective, batches, settings(epochs), title="test", teacher=teacher, checkpoint=checkpoint)
 
@@ -247,7 +249,9 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_losses_are():
     student.classifier.weight.register_hook(lambda gradient: gradient * (float("inf") if next(steps) == 6 else 1.0))
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
     with pytest.raises(UserError, match=r"step 6 of 210: the gradient is (nan|inf); lower learning_rate, or set"):
-        train(student, Objective(Imitation({"hard": 1.0}), STUDENT), batches, settings(70), title="test")
+        train(
+            student, DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT), batches, settings(70), title="test"
+        )
 
 
 def test_a_fault_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ def padded(tensor, dims):
 
 def test_logits_are_summed_over_classes_and_averaged_over_rows():
     student, teacher = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[3.0, 1.0], [0.5, 0.0]])
-    assert losses.logits(student, teacher).item() == pytest.approx((4 + 1 + 0.25) / 2)
+    assert losses.logit_mse(student, teacher).item() == pytest.approx((4 + 1 + 0.25) / 2)
 
 
 def test_attention_kl_by_hand_ignores_padding():
@@ -94,7 +94,7 @@ def test_cosine_by_hand_reads_directions_alone():
 
 def test_cls_by_hand_reads_directions_alone():
     student, teacher = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[10.0, 0.0], [0.0, 5.0]])
-    assert losses.cls(student, teacher).item() == pytest.approx(((0.6 - 1) ** 2 + 0.8**2 + 0) / 2)
+    assert losses.pkd(student, teacher).item() == pytest.approx(((0.6 - 1) ** 2 + 0.8**2 + 0) / 2)
 
 
 def test_relations_in_numpy_between_models_of_other_widths():
@@ -144,8 +144,8 @@ def test_distances_to_oneself_are_zero():
     assert losses.attention(scores, scores, mask) == 0
     assert losses.attention_kl(scores, scores, mask) == 0
     assert losses.hidden(logits, logits) == 0
-    assert losses.cls(logits, logits) == 0
-    assert losses.logits(logits, logits) == 0
+    assert losses.pkd(logits, logits) == 0
+    assert losses.logit_mse(logits, logits) == 0
     assert relation(states, states, mask) == 0
     assert losses.cosine(logits, logits).abs() < 1e-6
     assert losses.prediction(logits, logits, temperature=2.0).abs() < 1e-6

@@ -13,7 +13,7 @@ from tests.support.builders import batch
 from tests.support.small_distillation import distil
 from tinybert.distill.micro_batches import parts
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def masked_batch():

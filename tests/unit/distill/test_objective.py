@@ -11,13 +11,13 @@ from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_l
 from tests.support.dependencies import ROOT
 from tinybert.config.compatibility import RELATION_LOSSES
 from tinybert.config.load import check_params
-from tinybert.distill.objective import UNITS, Imitation, Objective
-from tinybert.models.outputs import Wanted
+from tinybert.distill.objective import UNITS, DistillationConfig, DistillationLoss
+from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
 
 ALL = {"hard": 1.0, "prediction": 2.0, "attention": 0.5, "hidden": 3.0, "embedding": 0.25}
-OTHERS = {"logits": 0.1, "attention_kl": 1.0, "cosine": 1.0, "cls": 2.0} | dict.fromkeys(RELATION_LOSSES, 1.0)
-EVERYTHING = Imitation(ALL | OTHERS, temperature=2.0, relation_heads=3)
+OTHERS = {"logit_mse": 0.1, "attention_kl": 1.0, "cosine": 1.0, "pkd": 2.0} | dict.fromkeys(RELATION_LOSSES, 1.0)
+EVERYTHING = DistillationConfig(ALL | OTHERS, temperature=2.0, relation_heads=3)
 
 
 def default_tree():
@@ -30,28 +30,30 @@ def masked_batch():
 
 def run(objective, student, teacher, example):
     with torch.no_grad():
-        answers = teacher(example, objective.teacher_wants)
-    return objective(student(example, objective.student_wants), answers, example)
+        answers = teacher(example, objective.teacher_spec)
+    return objective(student(example, objective.student_spec), answers, example)
 
 
 def test_asks_only_for_what_its_losses_read():
-    hard = Objective(Imitation({"hard": 1.0}), STUDENT)
-    assert hard.student_wants == Wanted()
-    assert hard.teacher_wants == Wanted(logits=False)
-    top = Objective(Imitation({"value_relation": 1.0, "cosine": 1.0}, relation_heads=3), STUDENT, TEACHER)
-    assert top.student_wants == Wanted(frozenset({2}), qkv=frozenset({2}), logits=False)
-    assert top.teacher_wants == Wanted(frozenset({4}), qkv=frozenset({4}), logits=False)
-    patient = Objective(Imitation({"cls": 1.0}), STUDENT, TEACHER)
-    assert patient.teacher_wants == Wanted(frozenset({2}), logits=False)  # all student layers but the last
-    layers = Objective(Imitation({"attention": 1.0, "hidden": 1.0}, layer_map=(1, 3)), STUDENT, TEACHER)
-    assert layers.student_wants == Wanted(frozenset({1, 2}), frozenset({1, 2}), logits=False)
-    assert layers.teacher_wants == Wanted(frozenset({1, 3}), frozenset({1, 3}), logits=False)
-    answers = Objective(Imitation({"prediction": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
-    assert answers.teacher_wants == Wanted(frozenset({0}), frozenset(), logits=True)
+    hard = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
+    assert hard.student_spec == OutputSpec()
+    assert hard.teacher_spec == OutputSpec(logits=False)
+    top = DistillationLoss(
+        DistillationConfig({"value_relation": 1.0, "cosine": 1.0}, relation_heads=3), STUDENT, TEACHER
+    )
+    assert top.student_spec == OutputSpec(frozenset({2}), qkv=frozenset({2}), logits=False)
+    assert top.teacher_spec == OutputSpec(frozenset({4}), qkv=frozenset({4}), logits=False)
+    patient = DistillationLoss(DistillationConfig({"pkd": 1.0}), STUDENT, TEACHER)
+    assert patient.teacher_spec == OutputSpec(frozenset({2}), logits=False)  # all student layers but the last
+    layers = DistillationLoss(DistillationConfig({"attention": 1.0, "hidden": 1.0}, layer_map=(1, 3)), STUDENT, TEACHER)
+    assert layers.student_spec == OutputSpec(frozenset({1, 2}), frozenset({1, 2}), logits=False)
+    assert layers.teacher_spec == OutputSpec(frozenset({1, 3}), frozenset({1, 3}), logits=False)
+    answers = DistillationLoss(DistillationConfig({"prediction": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    assert answers.teacher_spec == OutputSpec(frozenset({0}), frozenset(), logits=True)
 
 
 def test_total_is_the_weighted_sum_of_terms():
-    objective = Objective(Imitation(ALL, temperature=2.0), STUDENT, TEACHER)
+    objective = DistillationLoss(DistillationConfig(ALL, temperature=2.0), STUDENT, TEACHER)
     terms = run(objective, masked_lm(), masked_lm(TEACHER, seed=1), masked_batch())
     assert list(terms) == list(ALL)
     expected = sum(ALL[name] * value.item() for name, value in terms.items())
@@ -59,11 +61,13 @@ def test_total_is_the_weighted_sum_of_terms():
 
 
 def test_layer_terms_are_sums_over_student_layers_in_numpy():
-    objective = Objective(Imitation({"attention": 1.0, "hidden": 1.0}, layer_map=(2, 4)), STUDENT, TEACHER).double()
+    objective = DistillationLoss(
+        DistillationConfig({"attention": 1.0, "hidden": 1.0}, layer_map=(2, 4)), STUDENT, TEACHER
+    ).double()
     student, teacher = masked_lm().double(), masked_lm(TEACHER, seed=1).double()
     example = batch()
     terms = run(objective, student, teacher, example)
-    s, t = student(example, objective.student_wants), teacher(example, objective.teacher_wants)
+    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec)
     project = objective.projections["hidden"].weight.detach().numpy().T
     real = [np.flatnonzero(row) for row in example.mask.numpy()]
     hidden = attention = 0.0
@@ -80,7 +84,7 @@ def test_layer_terms_are_sums_over_student_layers_in_numpy():
 @pytest.mark.parametrize("projection", ["shared", "per_layer"])
 def test_gradients_reach_student_projections_and_map_and_never_the_teacher(projection):
     imitation = replace(EVERYTHING, projection=projection, layer_map="learnable", map_learning_rate=0.1)
-    objective = Objective(imitation, STUDENT, TEACHER)
+    objective = DistillationLoss(imitation, STUDENT, TEACHER)
     student, teacher = masked_lm(), masked_lm(TEACHER, seed=1)
     objective.total(run(objective, student, teacher, masked_batch())).backward()
     assert set(objective.projections) == {"embedding"} | (
@@ -93,7 +97,7 @@ def test_gradients_reach_student_projections_and_map_and_never_the_teacher(proje
 
 def test_the_whole_sum_is_invariant_to_padding():
     assert set(EVERYTHING.weights) == set(UNITS)
-    objective = Objective(EVERYTHING, STUDENT, TEACHER).double()
+    objective = DistillationLoss(EVERYTHING, STUDENT, TEACHER).double()
     student, teacher = masked_lm().double(), masked_lm(TEACHER, seed=1).double()
     narrow = masked_batch()
     wide = replace(batch(width=14), positions=torch.tensor([1, 15, 29]), labels=narrow.labels)
@@ -103,22 +107,22 @@ def test_the_whole_sum_is_invariant_to_padding():
 
 def test_a_student_that_is_the_teacher_has_no_distance():
     weights = {name: 1.0 for name in EVERYTHING.weights if name != "hard"}
-    objective = Objective(Imitation(weights, relation_heads=3), TEACHER, TEACHER)
+    objective = DistillationLoss(DistillationConfig(weights, relation_heads=3), TEACHER, TEACHER)
     terms = run(objective, masked_lm(TEACHER), masked_lm(TEACHER), masked_batch())
     assert not objective.projections
     assert all(abs(value) < 1e-6 for value in terms.values())
 
 
 def test_classifiers_are_compared_the_same_way():
-    objective = Objective(Imitation({"hidden": 1.0, "prediction": 1.0}), STUDENT, TEACHER)
+    objective = DistillationLoss(DistillationConfig({"hidden": 1.0, "prediction": 1.0}), STUDENT, TEACHER)
     terms = run(objective, classifier(), classifier(TEACHER, seed=1), batch())
     assert all(value > 0 for value in terms.values())
 
 
 def test_projections_are_kept_between_stages(tmp_path):
-    first = Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER)
+    first = DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER)
     first.save(tmp_path)
-    second = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    second = DistillationLoss(DistillationConfig({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
     new = second.projections["embedding"].weight.clone()
     second.load(tmp_path)
     assert torch.equal(second.projections["hidden"].weight, first.projections["hidden"].weight)
@@ -127,34 +131,37 @@ def test_projections_are_kept_between_stages(tmp_path):
 
 def test_recipe_of_a_stage_drops_what_is_off():
     tree = check_params(default_tree())
-    assert Imitation.of(tree, "lazy", "general") == Imitation({"hard": 1.0}, seed=42)
-    assert Imitation.of(tree, "pkd_skip", "general") == Imitation({})
+    assert DistillationConfig.of(tree, "lazy", "general") == DistillationConfig({"hard": 1.0}, seed=42)
+    assert DistillationConfig.of(tree, "pkd_skip", "general") == DistillationConfig({})
 
 
 def test_alpha_trades_hidden_for_attention():
     """2α·hidden + 2(1 − α)·attention, by hand for α = .25; a loss that it switches off is not computed."""
     changed = default_tree()
     changed["students"]["tinybert4"]["general"] = {"losses": {"attention": 1.0, "hidden": 3.0}, "alpha": 0.25}
-    assert Imitation.of(check_params(changed), "tinybert4", "general").weights == {"attention": 1.5, "hidden": 1.5}
+    assert DistillationConfig.of(check_params(changed), "tinybert4", "general").weights == {
+        "attention": 1.5,
+        "hidden": 1.5,
+    }
     changed["students"]["tinybert4"]["general"]["alpha"] = 1.0
-    assert Imitation.of(check_params(changed), "tinybert4", "general").weights == {"hidden": 6.0}
+    assert DistillationConfig.of(check_params(changed), "tinybert4", "general").weights == {"hidden": 6.0}
 
 
 def test_a_learnable_map_takes_its_settings_from_the_recipe():
     changed = default_tree()
-    changed["students"]["tinybert4"]["layer_map"] = {"learnable": {"learning_rate": 0.01, "start": "last"}}
-    found = Imitation.of(check_params(changed), "tinybert4", "general")
+    changed["students"]["tinybert4"]["layer_map"] = {"learnable": {"learning_rate": 0.01, "init": "last"}}
+    found = DistillationConfig.of(check_params(changed), "tinybert4", "general")
     assert (found.layer_map, found.map_start, found.map_learning_rate) == ("learnable", "last", 0.01)
 
 
 def test_a_stage_may_have_a_layer_map_of_its_own():
     changed = default_tree()
     student = changed["students"]["tinybert4"]
-    student["layer_map"] = {"learnable": {"learning_rate": 0.01, "start": "last"}}
+    student["layer_map"] = {"learnable": {"learning_rate": 0.01, "init": "last"}}
     student["general"]["layer_map"] = [2, 3]
-    student["intermediate"]["layer_map"] = {"learnable": {"learning_rate": 0.2, "start": "equal"}}
+    student["intermediate"]["layer_map"] = {"learnable": {"learning_rate": 0.2, "init": "equal"}}
     params = check_params(changed)
-    general, intermediate = (Imitation.of(params, "tinybert4", stage) for stage in ("general", "intermediate"))
+    general, intermediate = (DistillationConfig.of(params, "tinybert4", stage) for stage in ("general", "intermediate"))
     assert (general.layer_map, general.map_learning_rate) == ((2, 3), None)
     assert (intermediate.layer_map, intermediate.map_start) == ("learnable", "equal")
     assert intermediate.map_learning_rate == 0.2
@@ -171,15 +178,17 @@ def test_a_stage_may_have_a_layer_map_of_its_own():
 )
 def test_unfit_pairs_are_refused_before_training(student, losses, layer_map, named):
     with pytest.raises(UserError, match=named):
-        Objective(Imitation(losses, layer_map=layer_map), student, TEACHER)
+        DistillationLoss(DistillationConfig(losses, layer_map=layer_map), student, TEACHER)
 
 
 def test_a_random_map_asks_for_the_layers_it_drew_and_for_no_others():
-    objective = Objective(Imitation({"attention": 1.0, "hidden": 1.0}, layer_map="random"), STUDENT, TEACHER)
+    objective = DistillationLoss(
+        DistillationConfig({"attention": 1.0, "hidden": 1.0}, layer_map="random"), STUDENT, TEACHER
+    )
     seen = set()
     for step in range(20):
         objective.begin_step(step)
-        wanted = objective.teacher_wants
+        wanted = objective.teacher_spec
         assert wanted.hidden == wanted.scores
         seen.add(tuple(sorted(wanted.hidden)))
         run(objective, masked_lm(), masked_lm(TEACHER), batch())
@@ -187,9 +196,9 @@ def test_a_random_map_asks_for_the_layers_it_drew_and_for_no_others():
 
 
 def test_mean_map_imitates_the_mean_of_each_block():
-    objective = Objective(Imitation({"attention": 1.0}, layer_map="mean"), STUDENT, TEACHER)
+    objective = DistillationLoss(DistillationConfig({"attention": 1.0}, layer_map="mean"), STUDENT, TEACHER)
     student, teacher, example = masked_lm(), masked_lm(TEACHER, seed=1), batch()
-    s, t = student(example, objective.student_wants), teacher(example, objective.teacher_wants)
+    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec)
     pairs = (example.mask[:, :, None] & example.mask[:, None, :])[:, None].expand(-1, 3, -1, -1).numpy()
     expected = 0.0
     for ours, (first, second) in ((1, (1, 2)), (2, (3, 4))):
@@ -200,30 +209,30 @@ def test_mean_map_imitates_the_mean_of_each_block():
 
 def test_cls_reads_the_first_token_of_all_layers_but_the_last_in_numpy():
     student_config = replace(TEACHER, num_hidden_layers=3)
-    objective = Objective(Imitation({"cls": 1.0}, layer_map=(1, 3, 4)), student_config, TEACHER)
+    objective = DistillationLoss(DistillationConfig({"pkd": 1.0}, layer_map=(1, 3, 4)), student_config, TEACHER)
     student, teacher, example = masked_lm(student_config, seed=2), masked_lm(TEACHER, seed=1), batch()
-    s, t = student(example, objective.student_wants), teacher(example, objective.teacher_wants)
+    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec)
     expected = 0.0
     for ours, theirs in ((1, 1), (2, 3)):
         # rows of 7, 4 and 5 tokens
         a, b = (part[[0, 7, 11]].detach().double().numpy() for part in (s.hidden[ours], t.hidden[theirs]))
         a, b = a / np.linalg.norm(a, axis=1, keepdims=True), b / np.linalg.norm(b, axis=1, keepdims=True)
         expected += ((a - b) ** 2).sum(1).mean()
-    assert objective(s, t, example)["cls"].item() == pytest.approx(expected, rel=1e-5)
+    assert objective(s, t, example)["pkd"].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_relations_compare_models_of_unequal_heads():
     student_config = replace(STUDENT, num_attention_heads=2)
-    imitation = Imitation({"query_key_relation": 1.0, "value_relation": 1.0}, relation_heads=6)
-    objective = Objective(imitation, student_config, TEACHER)
+    imitation = DistillationConfig({"query_key_relation": 1.0, "value_relation": 1.0}, relation_heads=6)
+    objective = DistillationLoss(imitation, student_config, TEACHER)
     terms = run(objective, masked_lm(student_config), masked_lm(TEACHER, seed=1), batch())
     assert all(value > 1e-6 for value in terms.values())
     with pytest.raises(UserError, match="width 12 is no multiple of relation_heads 5"):
-        Objective(replace(imitation, relation_heads=5), student_config, TEACHER)
+        DistillationLoss(replace(imitation, relation_heads=5), student_config, TEACHER)
 
 
 def test_projections_start_from_a_given_matrix():
-    objective = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    objective = DistillationLoss(DistillationConfig({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
     matrix = torch.randn(24, 12)
     objective.start_projections(matrix)
     assert all(torch.equal(part.weight, matrix) for part in objective.projections.values())
@@ -234,7 +243,9 @@ def test_projections_start_from_a_given_matrix():
                                ("shared", {"embedding": 0, "hidden": 2})]
 )  # fmt: skip
 def test_projections_start_from_a_matrix_a_layer(projection, places):
-    objective = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}, projection=projection), STUDENT, TEACHER)
+    objective = DistillationLoss(
+        DistillationConfig({"hidden": 1.0, "embedding": 1.0}, projection=projection), STUDENT, TEACHER
+    )
     matrices = torch.randn(3, 24, 12)
     objective.start_projections(matrices)
     assert objective.projections.keys() == places.keys()
@@ -243,44 +254,44 @@ def test_projections_start_from_a_matrix_a_layer(projection, places):
 
 def test_what_a_stage_does_not_use_is_kept_for_the_next(tmp_path):
     matrix = torch.randn(24, 12)
-    started = Objective(Imitation({}), STUDENT)
+    started = DistillationLoss(DistillationConfig({}), STUDENT)
     started.start_projections(matrix)
     started.save(tmp_path)
-    between = Objective(Imitation({"prediction": 1.0}), STUDENT, TEACHER)
+    between = DistillationLoss(DistillationConfig({"prediction": 1.0}), STUDENT, TEACHER)
     between.load(tmp_path)
     between.save(tmp_path)
-    last = Objective(Imitation({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
+    last = DistillationLoss(DistillationConfig({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
     last.load(tmp_path)
     assert all(torch.equal(part.weight, matrix) for part in last.projections.values())
 
 
 def test_damaged_projections_are_named(tmp_path):
-    Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER).save(tmp_path)
+    DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER).save(tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=f"{path.name}: no whole safetensors file"):
-        Objective(Imitation({"hidden": 1.0}), STUDENT, TEACHER).load(tmp_path)
+        DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER).load(tmp_path)
 
 
 def test_relations_do_not_change_when_a_teacher_layer_is_turned():
     """Under a map over blocks too: relations of each layer are mixed, not queries of layers with other axes."""
     turn = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
-    imitation = Imitation({"query_key_relation": 1.0}, layer_map="mean", relation_heads=3)
+    imitation = DistillationConfig({"query_key_relation": 1.0}, layer_map="mean", relation_heads=3)
     student, teacher, example = masked_lm().double(), masked_lm(TEACHER, seed=1).double(), batch()
-    before = run(Objective(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
+    before = run(DistillationLoss(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
     attention = teacher.bert.encoder.layer[2].attention.self
     with torch.no_grad():
         for part in (attention.query, attention.key):
             part.weight.copy_((turn @ part.weight.view(3, 8, 24)).reshape(24, 24))
             part.bias.copy_((part.bias.view(3, 8) @ turn.T).flatten())
-    after = run(Objective(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
+    after = run(DistillationLoss(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
     assert after.item() == pytest.approx(before.item(), rel=1e-9)
 
 
 def test_a_stages_own_learnable_map_starts_anew_and_a_students_goes_on(tmp_path):
     def objective(**settings):
-        imitation = Imitation({"hidden": 1.0}, layer_map="learnable", map_learning_rate=1e-3, **settings)
-        return Objective(imitation, STUDENT, TEACHER)
+        imitation = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=1e-3, **settings)
+        return DistillationLoss(imitation, STUDENT, TEACHER)
 
     before = objective()
     with torch.no_grad():

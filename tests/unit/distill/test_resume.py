@@ -16,7 +16,7 @@ from tests.support.small_distillation import distil
 from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 STEPS = 60
 
 

@@ -12,7 +12,7 @@ from tests.support.builders import TEACHER, classifier
 from tests.unit.distill.test_loop import examples
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
-from tinybert.distill.task_distill import answer_store, labelled_by_teacher
+from tinybert.distill.task_distill import labelled_by_teacher, teacher_cache
 from tinybert.evaluate.task_scores import predict
 
 
@@ -42,7 +42,7 @@ def test_encoding_knows_the_varied_rows():
 
 def test_the_store_has_the_limit_of_params_and_none_means_live():
     def store(gigabytes):
-        return answer_store(SimpleNamespace(glue=SimpleNamespace(kept_answers_gb=gigabytes)))
+        return teacher_cache(SimpleNamespace(glue=SimpleNamespace(teacher_cache_gb=gigabytes)))
 
     assert store(1.5).limit_bytes == 1_500_000_000
     assert store(0.0) is None

@@ -10,12 +10,12 @@ from safetensors import safe_open
 
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.unit.distill.test_loop import OPTIMIZER, examples
-from tinybert.distill.cache_file import AnswerFile, Form
+from tinybert.distill.cache_file import CacheFile, Form
 from tinybert.distill.loop import start_accelerator
-from tinybert.distill.objective import Imitation, Objective
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_training import train_on_task
 from tinybert.distill.teacher import LiveTeacher
-from tinybert.distill.teacher_cache import AnswerStore, KeptTeacher
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 
 LAYERS = {"embedding": 1.0, "hidden": 1.0, "attention": 1.0}
 HALF = 2e-3  # float16 has 11 bits: relative 5e-4 a number, twice that in a square
@@ -32,30 +32,30 @@ class CountingTeacher(LiveTeacher):
         return super().ask(batch, wanted)
 
 
-def objective(losses, layer_map="uniform", **settings) -> Objective:
+def objective(losses, layer_map="uniform", **settings) -> DistillationLoss:
     torch.manual_seed(3)
     learning_rate = 1e-3 if layer_map == "learnable" else None
-    imitation = Imitation(losses, layer_map=layer_map, map_learning_rate=learning_rate, **settings)
-    return Objective(imitation, STUDENT, TEACHER)
+    imitation = DistillationConfig(losses, layer_map=layer_map, map_learning_rate=learning_rate, **settings)
+    return DistillationLoss(imitation, STUDENT, TEACHER)
 
 
-def live_teacher(goal: Objective, *, seed=2) -> CountingTeacher:
+def live_teacher(goal: DistillationLoss, *, seed=2) -> CountingTeacher:
     return CountingTeacher(classifier(TEACHER, seed=seed), goal, start_accelerator("float32"))
 
 
-def kept_teacher(folder, goal=None, *, limit_bytes=10**8, data=None, seed=2) -> KeptTeacher:
+def kept_teacher(folder, goal=None, *, limit_bytes=10**8, data=None, seed=2) -> CachedTeacher:
     goal = goal or objective(LAYERS)
-    return KeptTeacher(live_teacher(goal, seed=seed), AnswerStore(folder, limit_bytes), data or examples())
+    return CachedTeacher(live_teacher(goal, seed=seed), TeacherCache(folder, limit_bytes), data or examples())
 
 
 def names(folder) -> set[str]:
     return {path.name for path in folder.glob("*.safetensors")}
 
 
-def assert_same_losses(kept: KeptTeacher, *, rel=HALF) -> dict:
+def assert_same_losses(kept: CachedTeacher, *, rel=HALF) -> dict:
     """The terms of a student on a padded batch, whose rows stand in another order than in the data."""
     goal, batch = kept.live.objective, kept.examples.batch(ROWS)
-    student = classifier(seed=1)(batch, goal.student_wants)
+    student = classifier(seed=1)(batch, goal.student_spec)
     from_file = {name: term.item() for name, term in goal(student, kept(batch), batch).items()}
     from_live = {name: term.item() for name, term in goal(student, kept.live(batch), batch).items()}
     assert from_file == pytest.approx(from_live, rel=rel)
@@ -71,9 +71,9 @@ def assert_same_losses(kept: KeptTeacher, *, rel=HALF) -> dict:
         (LAYERS, "random"),
         (LAYERS, "learnable"),
         ({"attention_kl": 1.0, "cosine": 1.0}, "top"),
-        ({"cls": 1.0, "hard": 0.5, "prediction": 0.5}, "uniform"),
+        ({"pkd": 1.0, "hard": 0.5, "prediction": 0.5}, "uniform"),
         ({"query_key_relation": 1.0, "value_relation": 1.0}, "mean"),
-        ({"logits": 1.0}, "uniform"),
+        ({"logit_mse": 1.0}, "uniform"),
     ],
 )
 def test_kept_and_live_give_the_same_losses(tmp_path, losses, layer_map):
@@ -96,7 +96,7 @@ def test_gradients_reach_a_learnable_map(tmp_path):
     goal = objective({"hidden": 1.0}, "learnable")
     kept = kept_teacher(tmp_path, goal)
     batch = kept.examples.batch(ROWS)
-    goal(classifier(seed=1)(batch, goal.student_wants), kept(batch), batch)["hidden"].backward()
+    goal(classifier(seed=1)(batch, goal.student_spec), kept(batch), batch)["hidden"].backward()
     assert all(theta.grad.abs().sum() > 0 for theta in goal.map.theta)
 
 
@@ -116,16 +116,16 @@ def train(store, losses=LAYERS, *, layer_map="uniform", epochs=4):
 @pytest.mark.parametrize("layer_map", ["uniform", "random", "learnable"])
 def test_a_training_run_asks_once_and_learns_the_same(tmp_path, layer_map):
     live, asked_live = train(None, layer_map=layer_map)
-    kept, asked_kept = train(AnswerStore(tmp_path, 10**8), layer_map=layer_map)
+    kept, asked_kept = train(TeacherCache(tmp_path, 10**8), layer_map=layer_map)
     assert (asked_live, asked_kept) == (4 * 24, 24 + 1)  # 1: to see what the answers look like
     assert [point["total"] for point in kept] == pytest.approx([point["total"] for point in live], rel=HALF)
-    again, asked_again = train(AnswerStore(tmp_path, 10**8), layer_map=layer_map)
+    again, asked_again = train(TeacherCache(tmp_path, 10**8), layer_map=layer_map)
     assert asked_again == 1
     assert again == kept
 
 
 def test_less_than_an_epoch_keeps_nothing(tmp_path):
-    train(AnswerStore(tmp_path, 10**8), epochs=0)
+    train(TeacherCache(tmp_path, 10**8), epochs=0)
     assert names(tmp_path) == set()
 
 
@@ -190,8 +190,8 @@ def test_answers_beyond_float16_are_never_kept(tmp_path):
     with torch.no_grad():
         teacher.bert.encoder.layer[1].output.LayerNorm.weight.mul_(1e6)
     goal = objective({"hidden": 1.0})
-    kept = KeptTeacher(
-        LiveTeacher(teacher, goal, start_accelerator("float32")), AnswerStore(tmp_path, 10**8), examples()
+    kept = CachedTeacher(
+        LiveTeacher(teacher, goal, start_accelerator("float32")), TeacherCache(tmp_path, 10**8), examples()
     )
     assert not kept.files[1].has(torch.arange(24).numpy()).any()
     assert_same_losses(kept, rel=1e-5)
@@ -203,7 +203,7 @@ def test_a_row_beyond_float16_keeps_its_range_beside_kept_ones(tmp_path):
         teacher.bert.embeddings.LayerNorm.weight *= 65504 / 2.55
     goal = objective({"embedding": 1.0})
     live = LiveTeacher(teacher, goal, start_accelerator("float32"))
-    kept = KeptTeacher(live, AnswerStore(tmp_path, 10**8), examples())
+    kept = CachedTeacher(live, TeacherCache(tmp_path, 10**8), examples())
     found = kept.files[1].has(torch.arange(24).numpy())
     assert 0 < found.sum() < 24
     rows = [int(found.argmin()), int(found.argmax())]
@@ -286,8 +286,8 @@ def test_row_sizes_by_hand():
 
 def test_a_file_of_other_facts_is_not_valid(tmp_path):
     lengths = torch.tensor([3, 4]).numpy()
-    file = AnswerFile(tmp_path / "a.safetensors", Form(classes=2), lengths, {"teacher": "one"})
+    file = CacheFile(tmp_path / "a.safetensors", Form(classes=2), lengths, {"teacher": "one"})
     file.create()
     assert file.is_valid
-    assert not AnswerFile(file.path, Form(classes=2), lengths, {"teacher": "two"}).is_valid
-    assert not AnswerFile(file.path, Form(classes=3), lengths, {"teacher": "one"}).is_valid
+    assert not CacheFile(file.path, Form(classes=2), lengths, {"teacher": "two"}).is_valid
+    assert not CacheFile(file.path, Form(classes=3), lengths, {"teacher": "one"}).is_valid

@@ -11,14 +11,14 @@ from torch import nn
 
 from tests.support.builders import STUDENT, batch, masked_lm
 from tinybert.data.encoding import encode
-from tinybert.data.sequences import Blocks
+from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.masking import Masker
 from tinybert.evaluate.cloze import best_answers, load_questions, quiz_batches, quiz_scores
 from tinybert.evaluate.perplexity import agreement, block_losses, frequency_accuracy, heldout_batches, masked_lm_scores
 from tinybert.evaluate.task_scores import compare, predict
-from tinybert.models.outputs import Activations, Batch
+from tinybert.models.outputs import Batch, ModelOutput
 from tinybert.pipeline.errors import UserError
 
 MASKER = Masker(0.3, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
@@ -34,11 +34,11 @@ class Fixed(nn.Module):
 
     def forward(self, example):
         self.calls += 1
-        return Activations(logits=self.answers[(self.calls - 1) % len(self.answers)])
+        return ModelOutput(logits=self.answers[(self.calls - 1) % len(self.answers)])
 
 
-def blocks_of(rows) -> Blocks:
-    return Blocks(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+def blocks_of(rows) -> Sequences:
+    return Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
 
 
 def test_masked_lm_scores_by_hand():

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tinybert.models.bert import Bert, BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.checkpoints import load_bert, load_classifier, load_model, load_task_model, save_model
-from tinybert.models.outputs import RealTokens, Wanted
+from tinybert.models.outputs import OutputSpec, RealTokens
 from tinybert.pipeline.errors import UserError
 
-EVERYTHING = Wanted(frozenset(range(3)), frozenset({1, 2}))
+EVERYTHING = OutputSpec(frozenset(range(3)), frozenset({1, 2}))
 
 HUGGING_FACE = """
 import sys, numpy as np, torch
@@ -78,7 +78,7 @@ def test_classifier_equals_hugging_face(hugging_face):
 
 def test_scores_are_q_times_k_over_root_d_from_the_weights():
     model, example = masked_lm(), batch(positions=torch.arange(1))
-    found = model(example, Wanted(frozenset({0}), frozenset({1})))
+    found = model(example, OutputSpec(frozenset({0}), frozenset({1})))
     layer = model.bert.encoder.layer[0].attention.self
     lengths = example.mask.sum(1).tolist()
     states = found.hidden[0].detach().double().numpy()
@@ -95,7 +95,7 @@ def test_scores_are_q_times_k_over_root_d_from_the_weights():
 
 def test_queries_keys_and_values_are_those_of_the_weights():
     model, example = masked_lm(), batch(positions=torch.arange(1))
-    found = model(example, Wanted(frozenset({0}), qkv=frozenset({1})))
+    found = model(example, OutputSpec(frozenset({0}), qkv=frozenset({1})))
     layer = model.bert.encoder.layer[0].attention.self
     for name, part in (("query", found.queries), ("key", found.keys), ("value", found.values)):
         expected = found.hidden[0] @ getattr(layer, name).weight.T + getattr(layer, name).bias
@@ -155,20 +155,20 @@ def test_nothing_above_the_highest_wanted_layer_is_computed():
     for number, layer in enumerate(model.bert.encoder.layer, start=1):
         for part in (layer.attention.self.value, layer.output):
             part.register_forward_hook(lambda *_, number=number: calls.append(number))
-    model(batch(), Wanted(frozenset({2}), frozenset({1}), logits=False))
+    model(batch(), OutputSpec(frozenset({2}), frozenset({1}), logits=False))
     assert calls == [1, 1, 2, 2]
     calls.clear()
-    model(batch(), Wanted(frozenset({1}), frozenset({3}), logits=False))
+    model(batch(), OutputSpec(frozenset({1}), frozenset({3}), logits=False))
     assert calls == [1, 1, 2, 2]  # of layer 3 the scores alone, from its queries and keys
     calls.clear()
-    found = model(batch(), Wanted(qkv=frozenset({2}), logits=False))
+    found = model(batch(), OutputSpec(qkv=frozenset({2}), logits=False))
     assert calls == [1, 1, 2]  # of layer 2 the values, but no output
     assert [set(part) for part in (found.queries, found.keys, found.values, found.hidden)] == [{2}, {2}, {2}, set()]
 
 
 def test_scores_alone_equal_those_of_a_whole_layer():
     model, example = masked_lm(), batch(positions=torch.arange(1))
-    alone = model(example, Wanted(scores=frozenset({2}), logits=False)).scores[2]
+    alone = model(example, OutputSpec(scores=frozenset({2}), logits=False)).scores[2]
     assert torch.allclose(alone, model(example, EVERYTHING).scores[2], atol=1e-6)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
-from tinybert.models.outputs import Batch, Wanted, pad
+from tinybert.models.outputs import Batch, OutputSpec, pad
 from tinybert.pipeline.errors import UserError
 
 CLS, SEP = 2, 3
@@ -214,14 +214,14 @@ def test_random_words_have_the_configured_standard_deviation():
 
 def test_only_logits_can_be_wanted():
     model, example = classifier(pair=False), batch()
-    assert model(example, Wanted(logits=False)).logits is None
-    for want in (Wanted(hidden=frozenset({0})), Wanted(scores=frozenset({1}))):
+    assert model(example, OutputSpec(logits=False)).logits is None
+    for want in (OutputSpec(hidden=frozenset({0})), OutputSpec(scores=frozenset({1}))):
         with pytest.raises(ValueError, match="only its logits"):
             model(example, want)
 
 
 def test_rows_may_have_any_length():
-    CONFIG.refuse_longer(10_000, "corpus.max_length_tokens")
+    CONFIG.check_longer(10_000, "corpus.max_length_tokens")
     assert classifier(pair=True)(batch([[7] * 700], [[8] * 900])).logits.isfinite().all()
 
 

@@ -14,13 +14,13 @@ from safetensors.torch import load_file, save_file
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
-from tinybert.config.students import HubModel, ModelSource, Start, Student
+from tinybert.config.students import HubModel, Init, ModelSource, Student
 from tinybert.data.tasks import TASKS
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import save_model
-from tinybert.models.initialization import start_student
+from tinybert.models.initialization import initialize_student
 from tinybert.models.pretrained import load_pretrained
-from tinybert.models.teacher_source import finetuned_teacher, refuse_unfit_recipes, start_teacher
+from tinybert.models.teacher_source import check_unfit_recipes, finetuned_teacher, start_teacher
 from tinybert.pipeline.errors import UserError
 
 SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
@@ -30,9 +30,9 @@ BILSTM = SimpleNamespace(kind="bilstm", layers=1, embedding=8, width=6, feed_for
 
 def start(architecture, **origin):
     """From the same teacher each time; `origin`: the keys of the start section."""
-    recipe = SimpleNamespace(architecture=architecture, start=Start(**origin))
+    recipe = SimpleNamespace(architecture=architecture, init=Init(**origin))
     sample = [batch((9, 8, 7), 9, seed=seed) for seed in range(8)]
-    return start_student(recipe, masked_lm(TEACHER), sample=lambda: sample)
+    return initialize_student(recipe, masked_lm(TEACHER), sample=lambda: sample)
 
 
 def test_random_start_has_the_recipes_shape_and_the_teachers_vocabulary():
@@ -154,9 +154,9 @@ def test_hub_starts_that_do_not_fit_are_refused(served, tmp_path):
     with pytest.raises(UserError) as caught:
         start(NARROW, hub=ABSENT)
     assert str(caught.value) == (
-        f"start.hub.model: a/b ({SHA}) cannot be loaded from the Hub (there is no such repository, or it is private "
+        f"init.hub.model: a/b ({SHA}) cannot be loaded from the Hub (there is no such repository, or it is private "
         "and HF_TOKEN holds no token for it); check start.hub.model and start.hub.revision, or name a folder by "
-        "start.folder"
+        "init.folder"
     )
     save_model(masked_lm(replace(STUDENT, intermediate_size=36)), tmp_path)
     publish(served, tmp_path)
@@ -198,8 +198,8 @@ def test_checkpoints_that_are_no_encoder_are_refused(tmp_path):
 
 def teacher_settings(**changes):
     values = {
-        "source": "embedded",
-        "embedded": SimpleNamespace(architecture=SAME_WIDTH),
+        "source": "synthetic",
+        "synthetic": SimpleNamespace(architecture=SAME_WIDTH),
         "pretraining": SimpleNamespace(epochs=0),
     }
     return SimpleNamespace(**values | changes)
@@ -279,17 +279,17 @@ def test_a_teacher_that_a_recipe_cannot_use_is_refused_for_all_stages_at_once(te
             general={"losses": {"attention": 1.0}}, domain={"losses": {"value_relation": 1.0}, "relation_heads": 6}
         )
     }
-    refuse_unfit_recipes(students, TEACHER)
+    check_unfit_recipes(students, TEACHER)
     with pytest.raises(UserError, match=rf"^params\.yaml: students\.tiny\.{line}"):
-        refuse_unfit_recipes(students, teacher)
+        check_unfit_recipes(students, teacher)
 
 
 def test_a_task_teacher_need_fit_the_task_stages_alone():
     students = {"tiny": recipe(general={"losses": {"attention": 1.0}}, prediction={"losses": {"hard": 1.0}})}
     other = replace(TEACHER, num_attention_heads=2)
-    refuse_unfit_recipes(students, other, stages=("intermediate", "prediction"))
+    check_unfit_recipes(students, other, stages=("intermediate", "prediction"))
     with pytest.raises(UserError, match="attention"):
-        refuse_unfit_recipes(students, other)
+        check_unfit_recipes(students, other)
 
 
 def test_a_teacher_comes_from_the_hub(served, tmp_path):
@@ -368,8 +368,18 @@ def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
 @pytest.mark.parametrize(
     ("task", "labels", "changes", "line"),
     [
-        ("mnli", ("no", "yes"), {}, "glue.mnli.finetuned_teacher: it has 2 outputs, mnli needs 3; choose a model that"),
-        ("stsb", ("no", "yes"), {}, "glue.stsb.finetuned_teacher: it has 2 outputs, stsb needs 1; choose a model that"),
+        (
+            "mnli",
+            ("no", "yes"),
+            {},
+            "tasks.mnli.finetuned_teacher: it has 2 outputs, mnli needs 3; choose a model that",
+        ),
+        (
+            "stsb",
+            ("no", "yes"),
+            {},
+            "tasks.stsb.finetuned_teacher: it has 2 outputs, stsb needs 1; choose a model that",
+        ),
         ("cola", ("acceptable", "other"), {}, "its classes are acceptable, other, the task's unacceptable, acceptable"),
         ("cola", ("no", "yes"), {"architectures": ["BertModel"]}, "architecture 'BertModel' is no fine-tuned BERT"),
         ("cola", ("no", "yes"), {"model_type": "roberta"}, "model_type is 'roberta'; only 'bert' can be used here"),

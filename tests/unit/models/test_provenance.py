@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from tinybert.models.provenance import history_with, read_history, write_history
+from tinybert.models.provenance import provenance_with, read_provenance, write_provenance
 
 
 def stage(name, values, **items):
@@ -8,25 +8,25 @@ def stage(name, values, **items):
 
 
 def test_a_history_grows_by_an_entry_a_stage(tmp_path):
-    first = history_with(
+    first = provenance_with(
         stage("general_distill", {"seed": 1}, student="small"), [{"step": 5}, {"step": 7}], source=None
     )
-    write_history(first, tmp_path)
-    second = history_with(stage("prune", {"seed": 2}, student="small", sparsity="20"), [], source=tmp_path)
+    write_provenance(first, tmp_path)
+    second = provenance_with(stage("prune", {"seed": 2}, student="small", sparsity="20"), [], source=tmp_path)
     assert second == [
         {"stage": "general_distill", "student": "small", "steps": 7, "params": {"seed": 1}},
         {"stage": "prune", "student": "small", "sparsity": "20", "steps": 0, "params": {"seed": 2}},
     ]
-    assert read_history(tmp_path) == first
+    assert read_provenance(tmp_path) == first
 
 
 def test_what_is_about_speed_alone_is_left_out(tmp_path):
     """Else a larger store of kept answers would change the folder of every student, and all that depends on it."""
-    (entry,) = history_with(stage("prune", {"glue.kept_answers_gb": 2.0, "seed": 1}), [], source=None)
+    (entry,) = provenance_with(stage("prune", {"tasks.teacher_cache_gb": 2.0, "seed": 1}), [], source=None)
     assert entry["params"] == {"seed": 1}
 
 
 def test_a_folder_without_history_has_none_and_gets_no_file(tmp_path):
-    write_history([], tmp_path)
+    write_provenance([], tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert read_history(tmp_path) == []
+    assert read_provenance(tmp_path) == []

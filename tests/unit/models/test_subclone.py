@@ -9,7 +9,7 @@ import torch
 from tests.support.builders import TEACHER, batch, masked_lm
 from tinybert.distill import losses
 from tinybert.models.bert import MaskedLM
-from tinybert.models.outputs import Wanted
+from tinybert.models.outputs import OutputSpec
 from tinybert.models.subclone import subclone
 from tinybert.pipeline.errors import UserError
 
@@ -54,7 +54,7 @@ def planted_teacher(kept=KEPT) -> MaskedLM:
 def scores_by_hand(teacher: MaskedLM, sample, dimensions) -> np.ndarray:
     """(heads, tokens, tokens) float64: q·k/√(teacher's head width) in layer 1, over `dimensions` of each head."""
     attention = teacher.bert.encoder.layer[0].attention.self
-    states = teacher(sample, Wanted(hidden=frozenset({0}), logits=False)).hidden[0]
+    states = teacher(sample, OutputSpec(hidden=frozenset({0}), logits=False)).hidden[0]
     query, key = (
         (states.double() @ part.weight.double().T + part.bias.double()).detach().numpy().reshape(-1, 3, 8)
         for part in (attention.query, attention.key)
@@ -64,7 +64,7 @@ def scores_by_hand(teacher: MaskedLM, sample, dimensions) -> np.ndarray:
 
 def scores_of(student: MaskedLM, sample) -> np.ndarray:
     """(heads, tokens, tokens) in layer 1 of a batch of one row."""
-    return student.eval()(sample, Wanted(scores=frozenset({1}), logits=False)).scores[1][0].detach().numpy()
+    return student.eval()(sample, OutputSpec(scores=frozenset({1}), logits=False)).scores[1][0].detach().numpy()
 
 
 def test_of_equal_shape_it_is_the_teachers_layers_bit_for_bit():
@@ -85,9 +85,9 @@ def test_the_energetic_dimensions_are_kept():
     selection[KEPT, range(12)] = 1.0
     dropped = np.flatnonzero(selection.sum(axis=1) == 0)
     np.testing.assert_allclose(cut.projection.numpy()[dropped], 0.0, atol=1e-5)
-    embedded = cut.student.bert.embeddings.word_embeddings.weight.detach().numpy()
+    synthetic = cut.student.bert.embeddings.word_embeddings.weight.detach().numpy()
     expected = planted_teacher().bert.embeddings.word_embeddings.weight.detach().numpy() @ selection
-    np.testing.assert_allclose(embedded, expected, atol=1e-5)
+    np.testing.assert_allclose(synthetic, expected, atol=1e-5)
 
 
 def test_scores_of_kept_head_dimensions_keep_their_size():
@@ -128,8 +128,8 @@ def test_of_fewer_heads_the_ones_that_add_most_are_kept():
 
 
 def hidden_loss(student: MaskedLM, projection, teacher: MaskedLM, sample) -> float:
-    ours = student.eval()(sample, Wanted(hidden=frozenset({0, 1, 2}), logits=False)).hidden
-    theirs = teacher(sample, Wanted(hidden=frozenset({0, 2, 4}), logits=False)).hidden
+    ours = student.eval()(sample, OutputSpec(hidden=frozenset({0, 1, 2}), logits=False)).hidden
+    theirs = teacher(sample, OutputSpec(hidden=frozenset({0, 2, 4}), logits=False)).hidden
     pairs = ((0, 0), (1, 2), (2, 4))
     return sum(losses.hidden(ours[a] @ projection.T, theirs[b]).item() for a, b in pairs)
 
@@ -139,8 +139,8 @@ def random_start(teacher: MaskedLM) -> tuple[MaskedLM, torch.Tensor]:
     student = masked_lm(NARROW, seed=3)
     ours, theirs = [], []
     for sample in text():
-        found = student(sample, Wanted(hidden=frozenset({0, 1, 2}), logits=False)).hidden
-        target = teacher(sample, Wanted(hidden=frozenset({0, 2, 4}), logits=False)).hidden
+        found = student(sample, OutputSpec(hidden=frozenset({0, 1, 2}), logits=False)).hidden
+        target = teacher(sample, OutputSpec(hidden=frozenset({0, 2, 4}), logits=False)).hidden
         ours += [found[index].detach() for index in (0, 1, 2)]
         theirs += [target[index].detach() for index in (0, 2, 4)]
     return student, torch.linalg.lstsq(torch.cat(ours), torch.cat(theirs)).solution.T

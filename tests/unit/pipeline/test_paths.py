@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.builders import masked_lm
 from tinybert.augment.word_vectors import word_vectors
-from tinybert.config.students import ModelSource, Start
+from tinybert.config.students import Init, ModelSource
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
@@ -59,7 +59,7 @@ def test_a_copy_reads_models_and_tokenizer_of_the_project(copy):
     (copy / "model").mkdir()
     save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), copy / "model")
     save_model(masked_lm(), copy / "model")
-    for source in (Start(folder="local/model"), ModelSource(folder="local/model")):
+    for source in (Init(folder="local/model"), ModelSource(folder="local/model")):
         assert checkpoint_folder(source, key="start") == copy / "model"
     local = SimpleNamespace(folder="local/model")
     teacher = SimpleNamespace(source="local", local=local, pretraining=SimpleNamespace(epochs=1))
@@ -80,7 +80,7 @@ def test_a_copy_reads_quiz_and_word_vectors_of_the_project(copy):
 
 def test_what_is_absent_is_told_as_the_user_wrote_it(copy):
     with pytest.raises(UserError, match=r"^students\.a\.start\.folder: 'local/model' is no folder"):
-        checkpoint_folder(Start(folder="local/model"), key="students.a.start")
+        checkpoint_folder(Init(folder="local/model"), key="students.a.init")
     quiz = SimpleNamespace(source="local", local=SimpleNamespace(file="local/quiz.jsonl"))
     with pytest.raises(UserError, match=r"^examination\.quiz\.local\.file: \S*local/quiz\.jsonl is absent"):
         load_questions(quiz, None)

@@ -18,7 +18,7 @@ from tinybert.pipeline.tracking import stage_run
 # MLflow itself calls what SQLAlchemy has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+SOURCE = Path(__file__).resolve().parents[3] / "src"
 FIRST_STAGE = """
 from tinybert.pipeline.tracking import stage_run
 with stage_run("general_distill", "lazy", params={}, tags={}) as run:
@@ -135,7 +135,7 @@ def test_git_revision_is_a_tag(root):
 
 
 def test_params_metrics_and_curve(root, capfd):
-    params = {"training": {"epochs": 3, "rate": 5e-5}, "terms": ["a"] * 5000, "glue.cola": {"length": 32}}
+    params = {"training": {"epochs": 3, "rate": 5e-5}, "terms": ["a"] * 5000, "tasks.cola": {"length": 32}}
     with stage_run("general_distill", "professor", params=params, tags={}) as run:
         for step in (10, 20):
             run.log_curve_point(step, {"total": 1.0 / step, "hidden": 2.0})
@@ -143,7 +143,7 @@ def test_params_metrics_and_curve(root, capfd):
     [child] = children(root, "general_distill/professor")
     assert child.data.params["training.epochs"] == "3"
     assert child.data.params["training.rate"] == "5e-05"
-    assert child.data.params["glue.cola.length"] == "32"
+    assert child.data.params["tasks.cola.length"] == "32"
     assert len(child.data.params["terms"]) == 6000
     assert child.data.metrics == {"curve/total": 0.05, "curve/hidden": 2.0, "steps": 20.0, "loss/hard_λ": 0.5}
     assert curve_steps(root, child) == [(10, 0.1), (20, 0.05)]

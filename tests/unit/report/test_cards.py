@@ -15,14 +15,14 @@ from tests.support.builders import STUDENT, classifier, masked_lm
 from tests.support.dependencies import ROOT
 from tinybert.compress.export import export_onnx
 from tinybert.compress.variants import FORMS
-from tinybert.config.load import Declared, check_params, load_params
+from tinybert.config.load import StageParams, check_params, load_params
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.cloze import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
-from tinybert.models.provenance import history_with
+from tinybert.models.provenance import provenance_with
 from tinybert.pipeline import paths
 from tinybert.report.domain_card import write_domain_card
 from tinybert.report.task_card import TaskModel, usage, write_task_card
@@ -150,7 +150,7 @@ def history(params, *stages: tuple[str, dict], steps=7):
     for name, items in stages:
         stage = type("Stage", (), {"name": name, "items": items})
         stage.values = declared_values(params, declared_params(name, items))
-        entries += history_with(stage, [{"step": steps}], source=None)
+        entries += provenance_with(stage, [{"step": steps}], source=None)
     return entries
 
 
@@ -171,7 +171,7 @@ def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None
         task=TASKS[task],
         model=model or classifier(labels=TASKS[task].labels or (REGRESSION_LABEL,)),
         history=history(params, *stages),
-        params=Declared(params, declared_params("quantize", {"task": task, "model": name})),
+        params=StageParams(params, declared_params("quantize", {"task": task, "model": name})),
         scores={name: form for name in FORMS},
         teacher=dict.fromkeys(dev, 0.75),
         majority=dict.fromkeys(dev, 0.25),
@@ -282,7 +282,7 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     monkeypatch.chdir(ROOT)
     params = load_params()
     past = history(params, ("general_distill", {"student": "lazy"}), ("domain_distill", {"student": "lazy"}))
-    declared = Declared(params, declared_params("evaluate_domain", {"student": "lazy"}))
+    declared = StageParams(params, declared_params("evaluate_domain", {"student": "lazy"}))
     monkeypatch.chdir(project)
     found = {"perplexity": 8.0}
     role = {"general": found, "domain": found, "quiz": {"all": {"questions": 9, "top1": 0.1, "top5": 0.2}}}

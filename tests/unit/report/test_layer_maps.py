@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.report_tree import small_tree, write_tree
 from tinybert.config.load import check_params
-from tinybert.distill.objective import MAPPED_LOSSES, Imitation, Objective
+from tinybert.distill.objective import MAPPED_LOSSES, DistillationConfig, DistillationLoss
 from tinybert.models.bert import BertConfig
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report.layer_maps import LayerMap, layer_map_charts, layer_map_table, layer_maps, layers_read
@@ -53,7 +53,7 @@ def test_blocks_are_weighed_equally_or_as_learnt(root):
     path = root / "reports/metrics/general_distill/attentive.json"
     learnt = {"map_1_1": 0.25, "map_1_2": 0.75, "map_2_3": 0.9, "map_2_4": 0.1}
     write_json(path, read_json(path) | {"layer_map": learnt})
-    general, domain = maps_of(root, "attentive", layer_map={"learnable": {"learning_rate": 1e-3, "start": "equal"}})
+    general, domain = maps_of(root, "attentive", layer_map={"learnable": {"learning_rate": 1e-3, "init": "equal"}})
     assert (general.stages, general.kind) == ("general", "learnable")
     assert general.edges == ((1, 1, 0.25), (1, 2, 0.75), (2, 3, 0.9), (2, 4, 0.1))
     assert domain.stages == "domain" and domain.edges == mean.edges
@@ -63,7 +63,7 @@ def test_blocks_are_weighed_equally_or_as_learnt(root):
 def test_the_layers_drawn_are_those_that_the_objective_reads(loss):
     shape = dict(vocab_size=9, hidden_size=8, num_attention_heads=2, intermediate_size=8, max_position_embeddings=8)
     student, teacher = BertConfig(num_hidden_layers=3, **shape), BertConfig(num_hidden_layers=6, **shape)
-    wants = Objective(Imitation({loss: 1.0}, relation_heads=2), student, teacher).student_wants
+    wants = DistillationLoss(DistillationConfig({loss: 1.0}, relation_heads=2), student, teacher).student_spec
     assert layers_read({loss}, 3) == wants.hidden | wants.scores | wants.qkv
 
 

@@ -174,7 +174,7 @@ def with_hostile_names(params):
             "students": students,
             "filter": params.filter.model_copy(update={"subjects": subjects}),
             "general": params.general.model_copy(update={"students": (*PERPLEXITY, HOSTILE_NAME)}),
-            "glue": params.glue.model_copy(update={"students": (HOSTILE_NAME,)}),
+            "glue": params.tasks.model_copy(update={"students": (HOSTILE_NAME,)}),
             "quantization": params.quantization.model_copy(update={"models": ("teacher", HOSTILE_NAME)}),
         }
     )

@@ -20,7 +20,7 @@ from tinybert.studies.__main__ import conduct
 from tinybert.studies.picture import dot_chart
 from tinybert.studies.study import Study, load_study
 from tinybert.studies.verdict import FAILS, HOLDS, OPEN, Difference, difference, verdict
-from tinybert.studies.workspace import noted_workspace, only_study, refuse_disturbed_workspace
+from tinybert.studies.workspace import check_disturbed_workspace, noted_workspace, only_study
 
 NAMES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
 PARAMS = {path.stem: path for path in (ROOT / "params.yaml", *(ROOT / "profiles").glob("*.yaml"))}
@@ -70,10 +70,10 @@ def test_shipped_studies_fit_every_scale(name, scale, project):
 def test_experiments_ask_for_what_a_variant_changes(project):
     uniform, top = plan_of()
     assert uniform.overrides == (
-        "glue.tasks=[cola]",
-        "glue.students=[tinybert4]",
+        "tasks.run=[cola]",
+        "tasks.students=[tinybert4]",
         "quantization.models=[teacher,tinybert4]",
-        "glue.further_seeds=[43]",
+        "tasks.further_seeds=[43]",
     )
     assert top.overrides == (*uniform.overrides, "students.tinybert4.layer_map=top")
     assert (top.seeds, top.stages) == ((42, 43), ("evaluate", "repeat_task_distill"))
@@ -104,7 +104,7 @@ def test_a_pipeline_is_repeated_with_its_seed(project):
         (("students.{student}.layer_map", "studnets.x"), "study small, variant top: Could not override 'studnets"),
         (("beats: top", "beats: tip"), "claims name the variant tip; there are uniform, top"),
         (("beats: top, ", ""), "exactly one of beats, equals, not_below is needed"),
-        (("tasks: [cola]", "tasks: [wnli]"), "params.yaml has settings for none of the study's tasks: glue.wnli"),
+        (("tasks: [cola]", "tasks: [wnli]"), "params.yaml has settings for none of the study's tasks: tasks.wnli"),
         (("seeds: 2", "seed: 2"), "studies/small.yaml: seed: Extra inputs"),
     ],
 )
@@ -223,11 +223,11 @@ def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_it_is_mended(re
         raise Killed
     for _ in "12":
         with pytest.raises(UserError, match="killed while DVC had put the workspace's changes aside") as told:
-            refuse_disturbed_workspace()
+            check_disturbed_workspace()
     mend = str(told.value).split("bring them back with ")[1].split(" (where")[0]
     assert mend == "git checkout --force main" + ("" if is_clean else " && git stash pop")
     subprocess.run(mend, shell=True, check=True, capture_output=True)
-    refuse_disturbed_workspace()
+    check_disturbed_workspace()
     assert Path("params.yaml").read_text() == text
 
 
@@ -246,7 +246,7 @@ def test_a_kill_at_another_moment_and_work_since_are_no_disturbance(repository):
         raise Killed
     git("checkout", "-b", "other")
     git("stash", "drop")
-    refuse_disturbed_workspace()
+    check_disturbed_workspace()
     with noted_workspace():
         assert Path(".dvc/tmp/study.json").is_file()
     assert not Path(".dvc/tmp/study.json").exists()

@@ -1,4 +1,4 @@
-"""The embedded corpus: the same for the same seed, of the planned size, evenly spread, worth filtering."""
+"""The synthetic corpus: the same for the same seed, of the planned size, evenly spread, worth filtering."""
 
 import hashlib
 import json

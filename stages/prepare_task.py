@@ -10,9 +10,9 @@ from tinybert.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     """Reads the task from its source and writes one file a split."""
-    task, glue = TASKS[stage.items["task"]], stage.params.glue
-    splits = read_splits(task, glue.source, settings=glue, seed=stage.params.seed)
-    with atomic_folder(paths.glue(task.name)) as folder:
+    task, settings = TASKS[stage.items["task"]], stage.params.tasks
+    splits = read_splits(task, settings.source, settings=settings, seed=stage.params.seed)
+    with atomic_folder(paths.task_rows(task.name)) as folder:
         for split, rows in splits.items():
             write_jsonl(folder / f"{split}.jsonl", rows)
     labels = {split: [row["label"] for row in splits[split]] for split in ("train", task.dev_splits[0])}
