@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tinybert.data.domain_filter import filter_file
-from tinybert.data.packing import write_sequences
+from tinybert.data.sequences import write_sequences
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.pipeline.files import write_jsonl
 from tinybert.synthetic.articles import articles

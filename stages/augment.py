@@ -1,8 +1,7 @@
 """A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
 
 from tinybert.config.load import StageParams
-from tinybert.data.fraction import fraction_of
-from tinybert.data.task_rows import read_rows
+from tinybert.data.task_sources import fraction_of, read_rows
 from tinybert.data.tasks import TASKS, Task
 from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline import paths

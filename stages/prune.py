@@ -4,8 +4,7 @@ import torch
 
 from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
 from tinybert.data.encoding import encode
-from tinybert.data.fraction import fraction_of
-from tinybert.data.task_rows import read_rows
+from tinybert.data.task_sources import fraction_of, read_rows
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.objective import DistillationConfig, DistillationLoss

@@ -1,6 +1,6 @@
 """Token blocks of a corpus, general or domain."""
 
-from tinybert.data.packing import write_sequences
+from tinybert.data.sequences import write_sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage

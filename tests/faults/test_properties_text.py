@@ -17,9 +17,8 @@ from tests.unit.data.test_task_sources import DEV_FILES, LAYOUTS, write_task
 from tinybert.augment.word_vectors import CorpusTexts, from_file
 from tinybert.data.corpus import documents, wikitext_articles, write_splits
 from tinybert.data.domain_filter import filter_file
-from tinybert.data.packing import write_sequences
-from tinybert.data.task_rows import read_rows
-from tinybert.data.task_sources import read_splits
+from tinybert.data.sequences import write_sequences
+from tinybert.data.task_sources import read_rows, read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.evaluate.cloze import load_questions, quiz_batches

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tinybert.data.task_rows import read_rows
+from tinybert.data.task_sources import read_rows
 from tinybert.data.tasks import Task
 from tinybert.models.outputs import Batch, pad
 

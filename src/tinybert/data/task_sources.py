@@ -2,14 +2,16 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tinybert.data.tasks import Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_jsonl
 from tinybert.pipeline.hub import hub_access, load_whole
-from tinybert.pipeline.text_lines import printable, read_lines
+from tinybert.pipeline.seeds import stream
+from tinybert.pipeline.text_lines import NO_TEXT, printable, read_lines
 
 KEY = "tasks.local.folder"
 UNLABELLED = -1  # the Hub's label of test rows
@@ -148,3 +150,44 @@ def _score(score_range: tuple[float, float], where: str, text: str) -> float:
     if not least <= score <= greatest:  # also refuses NaN
         raise UserError(f"{where}: {text!r:.40}; a number from {least:g} to {greatest:g} is expected")
     return score
+
+
+def read_rows(path: str | Path, task: Task) -> list[dict]:
+    """The rows of a JSON-lines file that prepare_task or augment wrote; all of them have labels, or none has.
+
+    UserError for a file without rows, and for a row whose texts, "idx" or "label" are not as the task needs them.
+    """
+    rows = list(read_jsonl(path))
+    if not rows:
+        raise UserError(f"{path}: holds no rows; run the stage that writes it again")
+    is_labelled = "label" in rows[0]
+    for number, row in enumerate(rows, start=1):
+        wrong = [column for column in task.columns if not _is_text(row.get(column))]
+        wrong += ["idx"] if type(row.get("idx")) is not int else []
+        wrong += ["label"] if ("label" in row) != is_labelled or (is_labelled and not _fits(task, row["label"])) else []
+        if wrong:
+            found = f"{wrong[0]} is {row[wrong[0]]!r:.40}" if wrong[0] in row else f"has no {wrong[0]}"
+            raise UserError(f"{path}, line {number}: {found}, unfit for {task.name}; run the stage that wrote it")
+    return rows
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not NO_TEXT.search(value)
+
+
+def _fits(task: Task, label: object) -> bool:
+    if task.score_range:
+        least, greatest = task.score_range
+        return isinstance(label, (int, float)) and type(label) is not bool and least <= label <= greatest
+    return type(label) is int and 0 <= label < len(task.labels)
+
+
+def fraction_of(rows: Sequence[dict], fraction: float, *, seed: int) -> list[dict]:
+    """A share of `rows` in their order, at least one, drawn at random by the seed.
+
+    fraction: in (0, 1]. The rows of a smaller fraction are among those of a larger one, so that a series of fractions
+    compares amounts of data and nothing else.
+    """
+    wanted = max(1, round(fraction * len(rows)))
+    ranks = stream(seed, "train_fraction").permutation(len(rows))
+    return [row for row, rank in zip(rows, ranks, strict=True) if rank < wanted]

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from tinybert.data.encoding import Encoded, read_examples
-from tinybert.data.task_rows import read_rows
+from tinybert.data.task_sources import read_rows
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.evaluate.predictions import Predictions

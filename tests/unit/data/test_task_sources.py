@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tinybert.data.task_sources import read_splits
+from tinybert.data.task_sources import fraction_of, read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.evaluate.scoring import majority_score
 from tinybert.pipeline import hub
@@ -145,7 +145,7 @@ def test_mistakes_in_a_row_name_file_line_and_column(tmp_path, name, row, expect
 
 
 def test_mistakes_in_a_file_name_it(tmp_path):
-    with pytest.raises(UserError, match=r"glue\.local\.folder: .*RTE/train\.tsv does not exist"):
+    with pytest.raises(UserError, match=r"tasks\.local\.folder: .*RTE/train\.tsv does not exist"):
         read(tmp_path, "rte")
     train = write_task(tmp_path, "rte", LAYOUTS["rte"][2])
     train.write_text("index\tsentence1\tlabel\n0\ta\tentailment\n", encoding="utf-8")
@@ -203,7 +203,7 @@ def test_hub_splits_are_renamed_and_test_labels_dropped(fake_hub):
 
 def test_hub_data_without_a_column_or_split_is_named(fake_hub):
     fake_hub.splits = {"train": [{"text": "a", "label": 0, "idx": 0}], "validation": []}
-    with pytest.raises(UserError, match=r"glue\.hub\.dataset: cola has no column sentence; it has text, label, idx"):
+    with pytest.raises(UserError, match=r"tasks\.hub\.dataset: cola has no column sentence; it has text, label, idx"):
         read_splits(TASKS["cola"], "hub", settings=HUB, seed=0)
     fake_hub.splits = {"train": []}
     with pytest.raises(UserError, match="cola has no split validation; it has train"):
@@ -225,7 +225,7 @@ def test_embedded_tasks_have_the_asked_sizes_and_the_tasks_columns(name):
 
 def test_tasks_without_embedded_examples_say_which_have_some():
     with pytest.raises(
-        UserError, match=r"glue\.source: synthetic: qqp has no synthetic examples, only cola, .*glue\.tasks"
+        UserError, match=r"tasks\.source: synthetic: qqp has no synthetic examples, only cola, .*tasks\.run"
     ):
         read_splits(TASKS["qqp"], "synthetic", settings=EMBEDDED, seed=0)
 
@@ -243,3 +243,32 @@ def test_the_majority_of_real_mrpc_has_the_published_scores():
     labels = {split: [row["label"] for row in rows] for split, rows in splits.items()}
     scores = majority_score(TASKS["mrpc"], labels["train"], labels["dev"])
     assert scores == pytest.approx({"accuracy": 0.684, "f1": 0.812}, abs=5e-4)
+
+
+ROWS = [{"sentence": str(number)} for number in range(100)]
+
+
+def test_the_whole_is_all_rows_in_their_order():
+    assert fraction_of(ROWS, 1.0, seed=3) == ROWS
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.5, 50), (0.7, 70), (0.009, 1), (1e-9, 1), (0.996, 100)])
+def test_the_number_of_rows(fraction, count):
+    assert len(fraction_of(ROWS, fraction, seed=3)) == count
+
+
+def test_rows_keep_their_order_and_are_spread_over_all():
+    places = [int(row["sentence"]) for row in fraction_of(ROWS, 0.5, seed=3)]
+    assert places == sorted(set(places))
+    assert 15 < sum(place < 50 for place in places) < 35  # a draw of 50 among 100: 25, standard deviation 2.5
+
+
+def test_smaller_shares_are_parts_of_larger_ones():
+    half, more = (fraction_of(ROWS, fraction, seed=3) for fraction in (0.5, 0.7))
+    assert all(row in more for row in half)
+
+
+def test_the_seed_decides():
+    first, again, other = (fraction_of(ROWS, 0.5, seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
