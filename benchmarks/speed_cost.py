@@ -64,7 +64,7 @@ def distilled(params: Params, task_name: str, seed: int) -> Run:
     settings = {"params": StageParams(params, keys), "task": task, "name": name, "seed": seed}
     with tempfile.TemporaryDirectory() as folder:
         between = Path(folder) / "intermediate"
-        first = distil("intermediate", paths.student("general", name), **settings)
+        first = distil("intermediate", paths.general_student(name), **settings)
         save_trained(first.model, first.objective, between)
         student = distil("prediction", between, **settings).model
     seconds, dev = time.perf_counter() - started, dev_rows(params, task)

@@ -1,4 +1,4 @@
-"""All of params.yaml, before any other stage: DVC clears the paths that its names make before it runs a stage."""
+"""Checks all of params.yaml first: DVC clears the paths that its names make before it runs a stage."""
 
 import sys
 
@@ -9,11 +9,11 @@ from tinybert.pipeline.files import atomic_file
 
 
 def main() -> None:
-    """One line for each mistake and exit code 1; else a mark, always the same, which all stages depend on."""
+    """Prints one line for each mistake and exits with 1; otherwise writes a constant file that all stages depend on."""
     try:
         load_params()
         with atomic_file(paths.PARAMS_CHECKED) as handle:
-            handle.write("params.yaml has the form that src/tinybert/schema.py gives it\n")
+            handle.write("params.yaml passes the checks of src/tinybert/config\n")
     except UserError as error:
         sys.exit(str(error))
 

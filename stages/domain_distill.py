@@ -17,7 +17,7 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Trains the general student with the losses of its domain stage; its projections are kept."""
     params, name = stage.params, stage.items["student"]
-    source = paths.student("general", name)
+    source = paths.general_student(name)
 
     def train_domain(**hooks) -> Trained[MaskedLM]:
         torch.manual_seed(params.seed)

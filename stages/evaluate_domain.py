@@ -49,7 +49,7 @@ def main(stage: Stage) -> None:
             questions, best_answers(teacher, tokenizer, prompts), best_answers(student, tokenizer, prompts), strict=True
         )
     ]
-    write_json(paths.answers(name), side_by_side)
+    write_json(paths.quiz_answers(name), side_by_side)
     answers = {f"perplexity_{corpus}": block_losses(student, batches) for corpus, batches in texts.items()}
     answers["quiz"] = answered(student, prompts)
     save_predictions(paths.predictions(stage.name, name), answers)

@@ -44,7 +44,7 @@ def main(stage: Stage) -> None:
         )
         return Trained(started.model, objective, curve)
 
-    train_and_save(stage, paths.student("general", name), train_general)
+    train_and_save(stage, paths.general_student(name), train_general)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def find_tokenizer(teacher) -> Tokenizer:
     if teacher.source == "hub":
         return hub_tokenizer(teacher.hub)
     if teacher.source == "local":
-        return folder_tokenizer(paths.given(teacher.local.folder))
+        return folder_tokenizer(paths.resolve(teacher.local.folder))
     chunks = read_chunks(paths.corpus("general", "train"))
     texts = (text for chunk in chunks for _, text in chunk.texts())
     return train_tokenizer(texts, vocabulary_size=teacher.synthetic.vocabulary_size)

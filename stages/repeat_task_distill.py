@@ -22,7 +22,7 @@ def main(stage: Stage) -> None:
     run = partial(distil, params=stage.params, task=task, name=name, seed=seed)
     checkpoints = {phase: Checkpoint.of(stage, phase=phase) for phase in ("intermediate", "prediction")}
     with TemporaryDirectory() as folder:
-        general, between = paths.student("general", name), Path(folder) / "intermediate"
+        general, between = paths.general_student(name), Path(folder) / "intermediate"
         first = run("intermediate", general, checkpoint=checkpoints["intermediate"])
         save_trained(first.model, first.objective, between)
         student = run("prediction", between, checkpoint=checkpoints["prediction"]).model

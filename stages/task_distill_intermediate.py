@@ -12,7 +12,7 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Gives the general student the task's head and trains it on the augmented rows."""
     task, name = TASKS[stage.items["task"]], stage.items["student"]
-    general = paths.student("general", name)
+    general = paths.general_student(name)
     phase = partial(distil, "intermediate", general, params=stage.params, task=task, name=name, seed=stage.params.seed)
     train_and_save(stage, paths.intermediate(task.name, name), phase, source=general)
 

@@ -1,4 +1,4 @@
-"""What all stage scripts share: arguments, checked params, metrics, curves, tracking, errors for people."""
+"""What all stage scripts share: command line, checked params, metrics, curves, tracking, one-line errors."""
 
 import argparse
 import csv
@@ -9,87 +9,120 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+import yaml
 
 from tinybert.config.load import StageParams, load_params
 from tinybert.config.schema import Params
 from tinybert.pipeline import paths
+from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import TEMPORARY, atomic_file, full_disk_told, write_json
+from tinybert.pipeline.files import TEMPORARY, atomic_file, full_disk_told, read_json, write_json
 from tinybert.pipeline.launch import is_main_process, relaunch
 from tinybert.pipeline.text_lines import printable
 from tinybert.pipeline.tracking import Run, stage_run
 
+NOT_IN_PROVENANCE = ("tasks.teacher_cache_gb",)  # changes the speed of a run, not its result
+
 
 @dataclass(frozen=True)
 class Stage:
-    """One instance of a stage while it runs.
+    """One running instance of a stage.
 
-    name: the stage. items: its place in the matrix, such as {"task": "cola", "student": "tinybert4"}.
-    params: the declared part of the checked params; values: the same as plain data, by dotted key. run: its MLflow run.
+    Attributes:
+        name: The stage's name in dvc.yaml.
+        items: The instance's place in the matrix, for example {"task": "cola", "student": "tinybert4", "seed": "42"}.
+        params: The params that dvc.yaml declares for the stage; reading others is an error.
+        values: The same as plain data by dotted key.
+        names: What dvc.yaml's ${...} stand for in this instance: "item.task", "seed" and so on.
+        run: The MLflow run of the instance.
     """
 
     name: str
     items: dict[str, str]
     params: StageParams
     values: dict[str, Any]
+    names: dict[str, str]
     run: Run
 
     @property
     def instance(self) -> str:
-        """The items joined, as DVC joins them: cola-tinybert4; empty for a stage without a matrix."""
+        """The items joined as DVC joins them (cola-tinybert4-42); empty for a stage without a matrix."""
         return "-".join(self.items.values())
 
     def fingerprint(self) -> Callable[[], str]:
-        """A function that gives one of the instance's declared params, code and inputs.
+        """Returns a function that digests the instance's declared params, code and input files.
 
-        Params and code are read now, for they may be edited while the stage runs; the inputs, which may be large,
-        when it is called.
+        Params and code are read now because they may be edited while the stage runs. The inputs, which may be large,
+        are read when the function is called.
         """
-        files = declared_files(self.name, self.items)
-        code = [path for path in files if path.suffix == ".py"]
         start = hashlib.sha256(json.dumps(self.values, sort_keys=True).encode())
-        _digest_files(start, code)
+        start.update(code_digest(self.name).encode())
 
-        def whole() -> str:
-            digest = start.copy()
-            _digest_files(digest, [path for path in files if path not in code])
-            return digest.hexdigest()[:32]
+        def digest() -> str:
+            whole = start.copy()
+            for path in input_files(self.name, self.names):
+                whole.update(str(path).encode())
+                with open(path, "rb") as handle:
+                    whole.update(hashlib.file_digest(handle, "sha256").digest())
+            return whole.hexdigest()[:32]
 
-        return whole
+        return digest
+
+    def checkpoint_folder(self, **part: str) -> Path:
+        """Where the instance, or the named part of it, keeps its resume checkpoint."""
+        return paths.checkpoints(self.name, self.items | part)
+
+    def provenance(self, entries: Sequence[dict[str, float]], source: Path | None = None) -> list[dict[str, Any]]:
+        """How a trained model came about: one entry for each training stage, this one last.
+
+        Args:
+            entries: The loss curve of this stage.
+            source: The folder of the model that this stage continued, if any.
+        """
+        earlier = source / "training.json" if source else None
+        params = {key: value for key, value in self.values.items() if key not in NOT_IN_PROVENANCE}
+        steps = entries[-1]["step"] if entries else 0
+        history = read_json(earlier) if earlier and earlier.is_file() else []
+        return [*history, {"stage": self.name, **self.items, "steps": steps, "params": params}]
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
-        """Writes the instance's metrics file and logs it. Deterministic numbers only: no timings."""
+        """Writes the instance's metrics file and logs it. Deterministic numbers only, no timings."""
         metrics = json.loads(json.dumps(metrics), parse_float=lambda text: float(f"{float(text):.6g}"))
         write_json(paths.metrics(self.name, self.instance), metrics)
         self.run.log_metrics(metrics)
 
-    def on_entry(self, point: dict[str, float]) -> None:
-        """Logs a point of the loss curve while training goes on."""
-        self.run.log_curve_point(int(point["step"]), {k: v for k, v in point.items() if k != "step"})
+    def log_entry(self, entry: dict[str, float]) -> None:
+        """Logs one entry of the loss curve during training."""
+        self.run.log_curve_point(int(entry["step"]), {key: value for key, value in entry.items() if key != "step"})
 
-    def write_curve(self, points: list[dict[str, float]]) -> None:
-        """Writes the whole loss curve, for DVC's plots and the report."""
+    def write_curve(self, entries: Sequence[dict[str, float]]) -> None:
+        """Writes the loss curve for DVC's plots and the report."""
         with atomic_file(paths.curve(self.name, self.instance)) as handle:
-            writer = csv.DictWriter(handle, fieldnames=list(points[0]) if points else ["step", "total"])
+            writer = csv.DictWriter(handle, fieldnames=list(entries[0]) if entries else ["step", "total"])
             writer.writeheader()
-            writer.writerows({k: f"{v:.6g}" for k, v in point.items()} for point in points)
+            writer.writerows({key: f"{value:.6g}" for key, value in entry.items()} for entry in entries)
 
 
 def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = False) -> None:
-    """Runs `main` as the stage that its script names; `item_names` become command-line options.
+    """Runs `main` as the stage that its script is named after.
 
-    The whole params.yaml is checked; `main` sees what dvc.yaml declares for the stage. A stage that trains starts
-    itself anew under the launcher that the environment names, if any. A UserError ends the script with one line for
-    each mistake and exit code 1, Ctrl-C with one.
+    A UserError ends the process with one line for each mistake and exit code 1, Ctrl-C with one line.
+
+    Args:
+        main: The stage; it sees only the params that dvc.yaml declares for it.
+        item_names: The matrix items; each becomes a required command-line option.
+        trains: Whether the stage restarts itself under the launcher that the environment names, if any.
     """
-    name = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-    items = _read_items(main.__doc__, item_names)
+    name = Path(sys.argv[0]).stem
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    for item in item_names:
+        parser.add_argument(f"--{item}", required=True)
+    items = vars(parser.parse_args())
     label = f"{name}@{'-'.join(items.values())}" if items else name
     try:
         if trains:
@@ -101,92 +134,73 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
             print(f"{label}: {printable(line)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print(f"{label}: interrupted; say it again to go on", file=sys.stderr)
+        print(f"{label}: interrupted; run the command again to resume", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
 
 
 def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> None:
     started = time.monotonic()
-    declared = declared_params(name, items)
     params = load_params()
-    check_unknown_items(items, params)
-    values = declared_values(params, declared)
+    check_items(items, params)
+    names = {f"item.{item}": value for item, value in items.items()} | {"seed": str(params.seed)}
+    keys = declared("params", name, names)
+    values = declared_values(params, keys)
     with stage_run(name, "-".join(items.values()), params=values, tags=items) as run:
-        stage = Stage(name, items, StageParams(params, declared), values, run)
+        stage = Stage(name, items, StageParams(params, keys), values, names, run)
         main(stage)
         if is_main_process():
-            _record_timing(stage, time.monotonic() - started)
+            _write_timing(stage, time.monotonic() - started)
 
 
-def _record_timing(stage: Stage, seconds: float) -> None:
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # the children's is that of the largest one
-    peak = max(resource.getrusage(process).ru_maxrss for process in who) / 1024
-    timing = {"seconds": round(seconds, 1), "peak_memory_mb": round(peak)}
+def _write_timing(stage: Stage, seconds: float) -> None:
+    processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    peak_mb = max(resource.getrusage(process).ru_maxrss for process in processes) / 1024
+    timing = {"seconds": round(seconds, 1), "peak_memory_mb": round(peak_mb)}
     write_json(paths.timing(stage.name, stage.instance), timing)
     stage.run.log_metrics({"timing": timing})
 
 
-def _read_items(description: str | None, item_names: tuple[str, ...]) -> dict[str, str]:
-    parser = argparse.ArgumentParser(description=description)
-    for item in item_names:
-        parser.add_argument(f"--{item}", required=True)
-    return vars(parser.parse_args())
-
-
-def check_unknown_items(items: dict[str, str], params: Params) -> None:
-    """UserError for a matrix item that params do not list."""
+def check_items(items: dict[str, str], params: Params) -> None:
+    """Raises UserError for a matrix item that params.yaml does not list."""
     known = {
         "corpus": ("general", "domain"),
         "student": params.general.students,
         "task": params.tasks.run,
-        "seed": tuple(map(str, params.tasks.further_seeds)),
+        "seed": tuple(map(str, params.seeds)),
         "model": params.task_models,
         "sparsity": tuple(map(str, params.pruning.sparsities_percent)),
     }
     for item, value in items.items():
         if value not in known[item]:
-            raise UserError(f"--{item} {value}: not in params.yaml; choose one of {', '.join(known[item])}")
+            raise UserError(f"--{item}: not in params.yaml (got {value}); allowed: {', '.join(known[item])}")
 
 
-def _digest_files(digest, files: list[Path]) -> None:
-    for path in files:
-        digest.update(str(path).encode())
-        with open(path, "rb") as handle:
-            digest.update(hashlib.file_digest(handle, "sha256").digest())
+def input_files(name: str, names: dict[str, str]) -> list[Path]:
+    """The data files that dvc.yaml declares as a stage instance's dependencies, in a fixed order."""
+    files: list[Path] = []
+    for dependency in map(Path, declared("deps", name, names)):
+        if dependency != paths.PARAMS_CHECKED and dependency.parent != paths.CODE_DIGESTS:
+            files += sorted(path for path in dependency.rglob("*") if path.is_file()) or [dependency]
+    return files
 
 
-def declared_params(name: str, items: dict[str, str]) -> list[str]:
-    """The params keys that dvc.yaml declares for a stage, with the matrix items filled in."""
-    return _declared("params", name, items)
-
-
-def declared_files(name: str, items: dict[str, str]) -> list[Path]:
-    """The files that a stage reads by dvc.yaml, those in folders too, in a fixed order."""
-    found = []
-    for dep in map(Path, _declared("deps", name, items)):
-        if dep == paths.PARAMS_CHECKED:  # says when, not what
-            continue
-        found += sorted(path for path in dep.rglob("*") if path.is_file()) if dep.is_dir() else [dep]
-    return found
-
-
-def _declared(section: str, name: str, items: dict[str, str]) -> list[str]:
-    """Read from dvc.yaml itself: asking DVC would cost a second at the start of each stage."""
-    with open("dvc.yaml", encoding="utf-8") as handle:
-        stage = YAML(typ="safe").load(handle)["stages"][name]
+def declared(section: str, name: str, names: dict[str, str]) -> list[str]:
+    """Lists a stage's "params" or "deps" from dvc.yaml itself: asking DVC costs a second at the start of each stage."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    stage = yaml.load(Path("dvc.yaml").read_text(encoding="utf-8"), loader)["stages"][name]
     values = []
     for value in stage.get(section, []):
-        for item, chosen in items.items():
-            value = value.replace(f"${{item.{item}}}", chosen)
+        for key, chosen in names.items():
+            value = value.replace(f"${{{key}}}", chosen)
         values.append(value)
     return values
 
 
-def declared_values(params: Params, declared: list[str]) -> dict[str, Any]:
-    """The declared keys with their values as plain data, for the record; UserError where one is absent."""
+def declared_values(params: Params, keys: list[str]) -> dict[str, Any]:
+    """The keys with their values as plain data; UserError for a key that params.yaml lacks."""
     tree = params.model_dump(mode="json")
     values = {}
-    for key in declared:
+    for key in keys:
         node = tree
         for part in key.split("."):
             if not isinstance(node, dict) or part not in node:

@@ -69,7 +69,7 @@ def assert_meaningful(params: Params) -> None:
     assert_training_can_be_scheduled(params)
     Rule(params.filter)
     for place in (params.teacher.local.folder, params.tasks.local.folder, *params.corpus.local.files):
-        assert paths.given(place).exists() in (True, False)
+        assert paths.resolve(place).exists() in (True, False)
 
 
 def assert_stages_find_their_params(params: Params) -> None:

@@ -63,7 +63,7 @@ def test_a_released_general_student_passes_through_with_its_projection(project):
     )
     main(stage)
     assert metrics["steps"] == 0 and metrics["curve"] == []
-    folder = paths.student("general", name)
+    folder = paths.general_student(name)
     ours, released = load_model(folder).bert.state_dict(), load_file("released/model.safetensors")
     assert all(torch.equal(tensor, released[f"bert.{key}"]) for key, tensor in ours.items())
     learnt = load_file(folder / "objective.safetensors")
@@ -105,7 +105,7 @@ def test_a_fault_leaves_no_output_and_a_lower_learning_rate_starts_anew(project,
     left = Path(".checkpoints/general_distill/tiny")
     assert all(tensor.isfinite().all() for tensor in load_file(left / "rate1e+30.safetensors").values())
     main(training_stage(1e-3))
-    assert (paths.student("general", "tiny") / "model.safetensors").is_file()
+    assert (paths.general_student("tiny") / "model.safetensors").is_file()
     assert [path.name for path in sorted(left.iterdir())] == ["rate1e+30.lock", "rate1e+30.safetensors"]
 
 

@@ -73,7 +73,7 @@ class CorpusTexts:
 def word_vectors(settings, corpus: str | Path, *, seed: int) -> WordVectors:
     """The vectors of the word_vectors section of params: of its file, or learnt from the JSON-lines `corpus`."""
     if settings.source == "file":
-        return from_file(paths.given(settings.file))
+        return from_file(paths.resolve(settings.file))
     return from_corpus(
         CorpusTexts(corpus),
         dimensions=settings.dimensions,

@@ -141,7 +141,7 @@ def _matching_files(patterns: Iterable[str]) -> list[Path]:
     """The files of all paths and globs, in the order given, each once; endings are checked before any is read."""
     found: dict[Path, None] = {}
     for pattern in patterns:
-        place = str(paths.given(pattern))
+        place = str(paths.resolve(pattern))
         matches = [place] if Path(place).exists() else sorted(glob.glob(place, recursive=True))
         files = [Path(match) for match in matches if Path(match).is_file()]
         if not files:

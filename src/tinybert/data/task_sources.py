@@ -73,7 +73,7 @@ def _hub_row(task: Task, row: dict) -> dict:
 
 
 def _local(task: Task, settings, seed: int) -> dict[str, list[dict]]:
-    folder = paths.given(settings.local.folder) / task.tsv.folder
+    folder = paths.resolve(settings.local.folder) / task.tsv.folder
     splits = {split: _tsv_rows(task, folder / f"{split}.tsv", is_test=False) for split in ("train", *task.dev_splits)}
     for split in task.test_splits:
         if (folder / f"{split}.tsv").exists():

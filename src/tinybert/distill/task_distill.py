@@ -67,4 +67,4 @@ def labelled_by_teacher(examples: Encoded, teacher: SequenceClassifier, task: Ta
 def teacher_cache(params) -> TeacherCache | None:
     """Where params let the teacher's answers be kept, if they do."""
     limit_bytes = int(params.tasks.teacher_cache_gb * 1e9)
-    return TeacherCache(paths.teacher_cache_folder(), limit_bytes) if limit_bytes else None
+    return TeacherCache(paths.teacher_cache(), limit_bytes) if limit_bytes else None

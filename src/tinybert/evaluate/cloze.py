@@ -41,7 +41,7 @@ def load_questions(quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
 
         rows, origin = questions(), "the synthetic quiz"
     else:
-        rows, origin = _read_quiz_file(paths.given(quiz.local.file)), quiz.local.file
+        rows, origin = _read_quiz_file(paths.resolve(quiz.local.file)), quiz.local.file
     kept = []
     for row in rows:
         pieces = tokenizer.encode(row["answer"], add_special_tokens=False).ids

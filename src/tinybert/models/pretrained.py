@@ -26,7 +26,7 @@ def checkpoint_folder(source, *, key: str) -> Path:
     if source.hub:
         fix = f"check {key}.hub.model and {key}.hub.revision, or name a folder by {key}.folder"
         return hub_folder(source.hub, CHECKPOINT_FILES, key=key, fix=fix)
-    folder = paths.given(source.folder)
+    folder = paths.resolve(source.folder)
     if not folder.is_dir():
         raise UserError(f"{key}.folder: {source.folder!r} is no folder; correct the path")
     return folder

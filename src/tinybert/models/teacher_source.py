@@ -36,7 +36,7 @@ def start_teacher(teacher, *, vocab_size: int, seed: int) -> MaskedLM:
         )
         source = hub_folder(teacher.hub, CHECKPOINT_FILES, key="teacher", fix=fix)
     else:
-        source = paths.given(teacher.local.folder)
+        source = paths.resolve(teacher.local.folder)
     model, has_head = load_pretrained(source)
     if model.config.vocab_size != vocab_size:
         raise UserError(

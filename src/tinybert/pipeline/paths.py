@@ -4,33 +4,34 @@ import os
 from pathlib import Path
 
 PARAMS_CHECKED = Path("data/params_checked")
+CODE_DIGESTS = Path("data/code")
 TOKENIZER = Path("data/tokenizer")
 TEACHER = Path("models/teacher")
 STAGE_METRICS = "reports/metrics"
 
 
 def project_root() -> Path:
-    """The project as the user has it: a queued experiment runs in a copy elsewhere, and DVC_ROOT names the original."""
+    """The user's project: a queued experiment runs in a copy, and DVC_ROOT names the original."""
     return Path(os.environ.get("DVC_ROOT", "")).resolve()
 
 
-def given(path: str) -> Path:
-    """A path that params.yaml gives: relative ones start at the project as the user has it.
+def resolve(path: str) -> Path:
+    """Resolves a path from params.yaml: relative paths start at the user's project.
 
-    In that project they stay as they are written; in the copy of a queued experiment, where files outside of git are
-    missing, they lead back to it.
+    In that project they stay as written. In the copy of a queued experiment, which lacks files outside of git, they
+    point back to the original.
     """
     root = project_root()
     return Path(path) if root == Path.cwd() else root / path
 
 
 def corpus(name: str, split: str) -> Path:
-    """Documents of the general or domain corpus, train or heldout."""
+    """Documents of a corpus ("general" or "domain"); split is "train" or "heldout"."""
     return Path(f"data/corpus/{name}/{split}.jsonl")
 
 
 def sequences(name: str, split: str) -> Path:
-    """Token blocks of the same."""
+    """Token sequences of the same documents."""
     return Path(f"data/sequences/{name}/{split}")
 
 
@@ -40,35 +41,42 @@ def task_rows(task: str) -> Path:
 
 
 def augmented(task: str) -> Path:
-    """The training rows of a task with their variations."""
+    """The training rows of a task, each followed by its augmented copies."""
     return Path(f"data/augmented/{task}/train.jsonl")
 
 
-def student(stage: str, name: str) -> Path:
-    """A student after its general or domain distillation."""
-    return Path(f"models/{stage}/{name}")
+def general_student(student: str) -> Path:
+    """A student after general distillation."""
+    return Path(f"models/general/{student}")
 
 
-def intermediate(task: str, student: str) -> Path:
-    """A task student between the two phases."""
-    return Path(f"models/intermediate/{task}/{student}")
+def domain_student(student: str, seed: int | str) -> Path:
+    """A student after domain distillation."""
+    return Path(f"models/domain/{student}/seed{seed}")
 
 
-def task_model(task: str, model: str) -> Path:
-    """A task model: the teacher, a student, or a pruned student; all alike to evaluate and quantize."""
-    return Path(f"models/task/{task}/{model}")
+def intermediate(task: str, seed: int | str, student: str) -> Path:
+    """A task student after the intermediate phase."""
+    return Path(f"models/intermediate/{task}/seed{seed}/{student}")
+
+
+def task_model(task: str, seed: int | str, model: str) -> Path:
+    """A finished task model: the teacher, a student or a pruned student."""
+    return Path(f"models/task/{task}/seed{seed}/{model}")
+
+
+def onnx(task: str, model: str) -> Path:
+    """The ONNX variants of a task model, one file each."""
+    return Path(f"models/onnx/{task}/{model}")
 
 
 def final(track: str, model: str) -> Path:
-    """All that a finished model ships: weights, tokenizer, card; of a task model also its ONNX forms.
-
-    track: a task, or domain.
-    """
+    """What a finished model ships; `track` is a task or "domain"."""
     return Path(f"models/final/{track}/{model}")
 
 
 def metrics(stage: str, instance: str = "") -> Path:
-    """The metrics of a stage instance; the report stage brings all of them together in metrics/, which is in git."""
+    """The metrics of a stage instance; the report stage collects all of them in metrics/, which is in git."""
     return _instance_file(STAGE_METRICS, stage, instance, "json")
 
 
@@ -78,36 +86,36 @@ def curve(stage: str, instance: str = "") -> Path:
 
 
 def timing(stage: str, instance: str = "") -> Path:
-    """How long a stage instance took; no declared output, for it differs in each run."""
+    """Duration and memory of a stage instance; no declared output, because it differs in each run."""
     return _instance_file("reports/timings", stage, instance, "json")
 
 
-def answers(student: str) -> Path:
-    """The quiz, answered side by side by the teacher and a student."""
-    return Path(f"reports/answers/{student}.json")
-
-
 def predictions(stage: str, instance: str) -> Path:
-    """What a stage instance's models answered to the dev rows, or to held-out text and quiz."""
+    """Per-row predictions of a stage instance's models."""
     return _instance_file("reports/predictions", stage, instance, "json")
 
 
+def quiz_answers(student: str, seed: int | str) -> Path:
+    """The cloze probe's answers of the teacher and a student side by side."""
+    return Path(f"reports/quiz_answers/{student}-{seed}.json")
+
+
 def latency(task: str, model: str) -> Path:
-    """Latencies of the ONNX forms of a task model."""
+    """Latencies of the ONNX variants of a task model."""
     return Path(f"reports/latency/{task}-{model}.json")
 
 
-def teacher_cache_folder() -> Path:
-    """Where task teachers' answers are kept between phases, stages and experiments; no output, and not in git."""
-    return given(".teacher_cache_folder")
+def teacher_cache() -> Path:
+    """Cached outputs of task teachers, shared by phases, stages and experiments; not an output, not in git."""
+    return resolve(".teacher_cache")
 
 
 def checkpoints(stage: str, items: dict[str, str]) -> Path:
-    """Where a stage instance that trains keeps what it needs to go on after a kill; no output, and not in git.
+    """Checkpoints that let a killed stage instance resume; not an output, not in git.
 
-    In the project as the user has it, so that a queued experiment finds it again.
+    They lie in the user's project, so that a restarted queued experiment finds them.
     """
-    return given("/".join([".checkpoints", stage, *items.values()]))
+    return resolve("/".join([".checkpoints", stage, *items.values()]))
 
 
 def _instance_file(root: str, stage: str, instance: str, ending: str) -> Path:

@@ -72,7 +72,7 @@ class Results:
 
     def answers(self, student: str) -> list[dict]:
         """The quiz answered by teacher and student; empty when it is not there."""
-        return self._optional(paths.answers(student), list) or []
+        return self._optional(paths.quiz_answers(student), list) or []
 
     def curve(self, stage: str, instance: str) -> Curve:
         """The loss curve of a stage, by column; empty when it is not there."""

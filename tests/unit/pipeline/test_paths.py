@@ -34,14 +34,14 @@ def copy(tmp_path, monkeypatch):
 def test_in_the_project_a_path_stays_as_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    assert paths.given("local/a") == Path("local/a")
+    assert paths.resolve("local/a") == Path("local/a")
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    assert paths.given("local/a") == Path("local/a")
+    assert paths.resolve("local/a") == Path("local/a")
 
 
 def test_in_a_copy_it_leads_to_the_project_and_absolute_ones_stay(copy):
-    assert paths.given("local/a") == copy / "a"
-    assert paths.given("/elsewhere/a") == Path("/elsewhere/a")
+    assert paths.resolve("local/a") == copy / "a"
+    assert paths.resolve("/elsewhere/a") == Path("/elsewhere/a")
     assert paths.checkpoints("prune", {"task": "cola"}) == copy.parent / ".checkpoints/prune/cola"
 
 
@@ -64,7 +64,7 @@ def test_a_copy_reads_models_and_tokenizer_of_the_project(copy):
     local = SimpleNamespace(folder="local/model")
     teacher = SimpleNamespace(source="local", local=local, pretraining=SimpleNamespace(epochs=1))
     assert start_teacher(teacher, vocab_size=50, seed=0).parameter_count == masked_lm().parameter_count
-    assert folder_tokenizer(paths.given(local.folder)).token_to_id("[MASK]") == 4
+    assert folder_tokenizer(paths.resolve(local.folder)).token_to_id("[MASK]") == 4
 
 
 def test_a_copy_reads_quiz_and_word_vectors_of_the_project(copy):

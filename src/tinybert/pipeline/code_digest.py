@@ -1,0 +1,80 @@
+"""Digests of the code that each stage runs: DVC reruns a stage only when code changes that can change its result."""
+
+import ast
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import tinybert
+
+PACKAGE = Path(tinybert.__file__).parent
+STAGES = PACKAGE.parents[1] / "stages"
+# Modules that watch a run or word its errors: no result depends on them.
+WITHOUT_RESULT = ("pipeline/errors.py", "pipeline/tracking.py", "pipeline/code_digest.py")
+
+
+def code_digest(stage: str) -> str:
+    """Describes the code of a stage: one line "digest path" for each file that its script imports, directly or not.
+
+    Python counts as its syntax tree without docstrings, comments and texts of errors. Data files beside an imported
+    module (word lists, templates) count byte by byte.
+    """
+    lines = []
+    for path in sorted(stage_files(stage)):
+        content = normalized(path).encode() if path.suffix == ".py" else path.read_bytes()
+        lines.append(f"{hashlib.sha256(content).hexdigest()[:16]} {path.relative_to(STAGES.parent).as_posix()}")
+    return "\n".join(lines) + "\n"
+
+
+def stage_files(stage: str) -> set[Path]:
+    """The script of a stage, the modules of the package that it imports, and the data files beside those."""
+    script = STAGES / f"{stage}.py"
+    found, waiting = {script}, [script]
+    while waiting:
+        for module in imported_modules(waiting.pop()) - found:
+            if module.relative_to(PACKAGE).as_posix() not in WITHOUT_RESULT:
+                found.add(module)
+                waiting.append(module)
+    data = {path for module in found - {script} for path in module.parent.iterdir() if _is_data(path)}
+    return found | data
+
+
+def imported_modules(path: Path) -> set[Path]:
+    """The modules of the package that a Python file imports, at its top or inside its functions."""
+    names: set[str] = set()
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    files = {PACKAGE.parent / (name.replace(".", "/") + ".py") for name in names if name.startswith("tinybert.")}
+    return {file for file in files if file.is_file()}
+
+
+def normalized(path: Path) -> str:
+    """The syntax tree of a Python file as text, without what cannot change a result."""
+    return ast.dump(_WithoutWords().visit(_parsed(path)))
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+class _WithoutWords(ast.NodeTransformer):
+    """Removes docstrings and the arguments of raised errors; comments never reach a syntax tree."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+        return super().generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if isinstance(node.exc, ast.Call):
+            node.exc = node.exc.func
+        return node
+
+
+def _is_data(path: Path) -> bool:
+    return path.is_file() and path.suffix in (".yaml", ".txt", ".tsv", ".j2", ".css")

@@ -1,0 +1,19 @@
+"""The digest of each stage's code: editing a docstring reruns nothing, editing a loss reruns what imports it."""
+
+from pathlib import Path
+
+from tinybert.pipeline import paths
+from tinybert.pipeline.code_digest import code_digest
+from tinybert.pipeline.files import atomic_folder
+
+
+def main() -> None:
+    """Writes one file for each stage script."""
+    names = [path.stem for path in Path(__file__).parent.glob("[a-z]*.py")]
+    with atomic_folder(paths.CODE_DIGESTS) as folder:
+        for name in names:
+            (folder / name).write_text(code_digest(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
