@@ -4,7 +4,6 @@ import argparse
 import csv
 import hashlib
 import json
-import os
 import resource
 import signal
 import sys
