@@ -12,11 +12,11 @@ import torch
 from ruamel.yaml import YAML
 from safetensors.torch import load, load_file
 
-from tests.support.dependencies import ROOT
 from tests.support.hub_client import VOCABULARY_SIZE, Client, environment
 from tests.support.hub_content import VOCABULARY, bert, classifier, glue, wikitext
 from tests.support.hub_server import Fault, serve_hub
 from tests.support.project import copy_project, write_params
+from tests.support.root import ROOT
 from tinybert.config.load import load_params
 from tinybert.data.tasks import TASKS
 from tinybert.pipeline.hub import _is_whole

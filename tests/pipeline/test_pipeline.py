@@ -1,18 +1,16 @@
-"""dvc.yaml against the scripts: deps are the imports, params exist, every stage is there."""
-
-from pathlib import Path
+"""dvc.yaml against the scripts: every stage is there, its params exist, its code and the checked params are deps."""
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
-from tests.support.dependencies import ROOT, used_modules
+from tests.support.root import ROOT
 from tinybert.config.load import load_params
-from tinybert.stage import declared_params, declared_values
+from tinybert.stage import declared, declared_values
 
-STAGES = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 SCRIPTS = {path.stem: path for path in (ROOT / "stages").glob("[a-z]*.py")}
-ITEMS = {"corpus": "general", "student": "tinybert4", "task": "cola", "model": "teacher"}
-ITEMS |= {"sparsity": "20", "seed": "43"}
+FIRST = ("check_params", "code")
+ITEMS = {"corpus": "general", "student": "tinybert4", "model": "teacher", "sparsity": "20"}
 
 
 def test_every_script_is_a_stage_and_every_stage_a_script():
@@ -23,33 +21,31 @@ def test_every_script_is_a_stage_and_every_stage_a_script():
         assert stage["desc"]
 
 
-@pytest.mark.parametrize("name", sorted(STAGES))
-def test_code_deps_are_the_modules_that_the_script_imports(name):
-    deps = STAGES[name]["deps"]
-    code = {dep for dep in deps if dep.endswith(".py")}
-    assert code == used_modules(SCRIPTS[name]) | {f"stages/{name}.py"}
-    assert len(deps) == len(set(deps))
+@pytest.mark.parametrize("name", sorted(STAGES.keys() - set(FIRST)))
+def test_a_stage_depends_on_its_code_and_on_checked_params(name):
+    assert STAGES[name]["deps"][:2] == ["data/params_checked", f"data/code/{name}"]
+    assert not any(dep.endswith(".py") for dep in STAGES[name]["deps"])
 
 
-@pytest.mark.parametrize("name", sorted(STAGES.keys() - {"check_params"}))
-def test_params_are_checked_before_each_stage(name):
-    assert STAGES["check_params"]["outs"][0] in STAGES[name]["deps"]
-
-
-@pytest.mark.parametrize("name", sorted(STAGES))
+@pytest.mark.parametrize("name", sorted(STAGES.keys() - set(FIRST)))
 def test_declared_params_exist(name, monkeypatch):
     monkeypatch.chdir(ROOT)
-    items = {item: ITEMS[item] for item in STAGES[name].get("matrix", {})}
-    if name in ("domain_distill", "evaluate_domain"):
-        items["student"] = "lazy"
-    declared = declared_params(name, items)
-    assert not any("$" in key for key in declared)
-    assert set(declared_values(load_params(), declared)) == set(declared)
+    params = load_params()
+    items = ITEMS | {"task": params.tasks.run[0], "seed": str(params.seed)}
+    if "domain" in name:
+        items["student"] = params.domain.students[0]
+    names = {f"item.{item}": items[item] for item in STAGES[name].get("matrix", {})} | {"seed": str(params.seed)}
+    for section in ("params", "deps"):
+        assert not any("$" in key for key in declared(section, name, names))
+    keys = declared("params", name, names)
+    assert set(declared_values(params, keys)) == set(keys)
 
 
-def test_the_reports_params_are_all_of_them():
-    assert set(STAGES["report"]["params"]) == set(YAML(typ="safe").load(ROOT / "params.yaml"))
+def test_the_report_declares_all_params():
+    assert set(STAGES["report"]["params"]) == set(yaml.safe_load((ROOT / "params.yaml").read_text()))
 
 
-def test_stage_scripts_are_short():
-    assert {name for name, path in SCRIPTS.items() if len(Path(path).read_text().splitlines()) > 80} == set()
+def test_stage_scripts_and_files_of_dvc_are_short():
+    assert {name for name, path in SCRIPTS.items() if len(path.read_text().splitlines()) > 60} == set()
+    assert len((ROOT / "dvc.yaml").read_text().splitlines()) < 300
+    assert (ROOT / "dvc.lock").stat().st_size < 120_000

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 
 SHORT_TIMES = {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
 VOCABULARY_SIZE = 83  # of hub_content

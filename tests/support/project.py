@@ -7,19 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ruamel.yaml import YAML
+import yaml
 
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 
 SHORT = {"epochs": 1, "max_steps": 4, "batch_size": 8, "learning_rate": 1e-3}
-WHOLE_EPOCHS = SHORT | {"epochs": 2, "batch_size": 32}  # of so few rows; the teacher's answers are kept then
+WHOLE_EPOCHS = SHORT | {"epochs": 2, "batch_size": 32}  # so few rows; the teacher's outputs are cached then
 TASK = {"max_length_tokens": 32, "augmented_copies": 1, "train_fraction": 0.9, "finetuned_teacher": None}
 TASK |= {"teacher": SHORT, "intermediate": WHOLE_EPOCHS, "prediction": WHOLE_EPOCHS, "pruning": SHORT}
 
 
 def tiny_params(*, heads: int = 2) -> dict:
     """The default with few students, one of them no BERT, one task, few documents and few steps."""
-    tree = copy.deepcopy(YAML(typ="safe").load(ROOT / "params.yaml"))
+    tree = copy.deepcopy(yaml.safe_load((ROOT / "params.yaml").read_text()))
     small = {"layers": 2, "width": 8 * heads, "heads": heads, "feed_forward": 32, "dropout": 0.0}
     tree["teacher"]["synthetic"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
     tree["teacher"]["pretraining"] = SHORT
@@ -31,11 +31,11 @@ def tiny_params(*, heads: int = 2) -> dict:
     tree["domain"] = {"students": ["little_professor"], "training": SHORT}
     tree["tasks"] |= {
         "run": ["cola"],
-        "further_seeds": [43],
         "students": ["tinybert4", "bilstm"],
         "synthetic": {"train_examples": 40, "dev_examples": 20},
         "cola": TASK,
     }
+    tree["seeds"] = [42, 43]
     tree["augmentation"]["substitution"]["word_vectors"]["dimensions"] = 4
     tree["pruning"]["sparsities_percent"] = [20]
     tree["quantization"]["models"] = ["tinybert4"]
@@ -45,7 +45,7 @@ def tiny_params(*, heads: int = 2) -> dict:
 
 
 def write_params(project: Path, tree: dict) -> None:
-    YAML().dump(tree, project / "params.yaml")
+    (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
 
 
 def copy_project(folder: Path) -> Path:

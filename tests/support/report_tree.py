@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 from tinybert.config.load import check_params
 from tinybert.config.schema import Params
 from tinybert.pipeline.files import write_json, write_jsonl

@@ -42,7 +42,7 @@ def stage_files(stage: str) -> set[Path]:
 def imported_modules(path: Path) -> set[Path]:
     """The modules of the package that a Python file imports, at its top or inside its functions."""
     names: set[str] = set()
-    for node in ast.walk(_parsed(path)):
+    for node in ast.walk(_parsed(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -53,12 +53,12 @@ def imported_modules(path: Path) -> set[Path]:
 
 def normalized(path: Path) -> str:
     """The syntax tree of a Python file as text, without what cannot change a result."""
-    return ast.dump(_WithoutWords().visit(_parsed(path)))
+    return ast.dump(_WithoutWords().visit(_parsed(path.read_text(encoding="utf-8"))))
 
 
 @cache
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 class _WithoutWords(ast.NodeTransformer):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.speed_cost import Run, report, ways
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 from tinybert.data.encoding import Encoded
 from tinybert.data.tasks import TASKS
 

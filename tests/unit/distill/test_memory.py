@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 
 SCRIPT = """
 import os, sys, torch

@@ -8,7 +8,7 @@ import torch
 from ruamel.yaml import YAML
 
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 from tinybert.config.compatibility import RELATION_LOSSES
 from tinybert.config.load import check_params
 from tinybert.distill.objective import UNITS, DistillationConfig, DistillationLoss

@@ -1,13 +1,15 @@
 """Files of DVC that a kill cut short are removed, and nothing that was finished is run again."""
 
+import runpy
 import subprocess
 
 import pytest
 from dvc.repo import Repo
 
-from tests.support.dependencies import ROOT
 from tests.support.project import run
-from tinybert.pipeline.dvc_repair import LOCK_FILE, READERS_AND_WRITERS, main, remove_cut_files
+from tests.support.root import ROOT
+from tinybert.pipeline import dvc_repair
+from tinybert.pipeline.dvc_repair import LOCK_FILE, READERS_AND_WRITERS, remove_cut_files
 
 STAGES = """
 stages:
@@ -31,18 +33,18 @@ def project(tmp_path_factory):
 
 
 @pytest.mark.parametrize("left", [b"", b"schema: '2.0'\nstages:\n  one:\n    cmd", b"schema: '2.0'\nstages:\n  one: {"])
-def test_dvc_goes_on_without_what_was_cut(project, left, monkeypatch, capsys):
+def test_dvc_continues_without_cut_files(project, left, monkeypatch, capsys):
     monkeypatch.chdir(project)
     LOCK_FILE.write_bytes(left)
     READERS_AND_WRITERS.write_bytes(b'{"write": {')
-    main()
-    assert capsys.readouterr().out.count("was cut short when DVC was killed; removed") == 2
+    runpy.run_path(dvc_repair.__file__, run_name="__main__")
+    assert capsys.readouterr().out.count("removed, because a kill cut it short") == 2
     again = run(project, "dvc", "repro")
     assert (again.returncode, (project / "runs").read_text()) == (0, "ran\n")
     assert b"md5" in LOCK_FILE.read_bytes()
 
 
-def test_whole_files_and_absent_ones_stay_as_they_are(project, monkeypatch):
+def test_whole_and_absent_files_stay(project, monkeypatch):
     monkeypatch.chdir(project)
     before = LOCK_FILE.read_bytes()
     assert remove_cut_files() == []
@@ -52,7 +54,7 @@ def test_whole_files_and_absent_ones_stay_as_they_are(project, monkeypatch):
     assert remove_cut_files() == []
 
 
-def test_a_conflict_is_left_to_people_and_a_live_dvc_to_itself(project, monkeypatch):
+def test_conflicts_and_a_live_dvc_are_left_alone(project, monkeypatch):
     monkeypatch.chdir(project)
     conflict = b"<<<<<<< HEAD\nschema: '2.0'\n=======\nstages: {}\n>>>>>>> other\n"
     LOCK_FILE.write_bytes(conflict)
@@ -64,6 +66,6 @@ def test_a_conflict_is_left_to_people_and_a_live_dvc_to_itself(project, monkeypa
     assert remove_cut_files() == [LOCK_FILE]
 
 
-def test_make_repro_does_it_before_it_runs_dvc():
+def test_make_repro_repairs_before_dvc_runs():
     recipe = subprocess.run(["make", "--dry-run", "repro"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert recipe.index("python -m tinybert.pipeline.dvc_repair") < recipe.index("\ndvc repro\n")

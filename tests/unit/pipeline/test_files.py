@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, atomic_folder, file_sizes_mb, read_json, read_jsonl
 

@@ -12,7 +12,7 @@ import torch
 from ruamel.yaml import YAML
 
 from tests.support.builders import STUDENT, classifier, masked_lm
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 from tinybert.compress.export import export_onnx
 from tinybert.compress.variants import FORMS
 from tinybert.config.load import StageParams, check_params, load_params

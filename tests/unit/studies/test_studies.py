@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests.support.dependencies import ROOT
+from tests.support.root import ROOT
 from tinybert.config.load import load_params
 from tinybert.evaluate.predictions import Predictions
 from tinybert.pipeline.errors import UserError

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.dependencies import ROOT
 from tests.support.project import copy_project, run, tiny_params, write_params
+from tests.support.root import ROOT
 from tinybert.pipeline.text_lines import printable
 
 
@@ -94,7 +94,7 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(project):
     write_params(project, tiny_params())
     found = run(project, "stages.prepare_corpus")
     script.write_text(whole)
-    assert (found.returncode, found.stderr) == (130, "prepare_corpus: interrupted; say it again to go on\n")
+    assert (found.returncode, found.stderr) == (130, "prepare_corpus: interrupted; run the command again to resume\n")
 
 
 def test_control_characters_of_data_do_not_reach_the_terminal():
@@ -116,7 +116,7 @@ def test_an_item_that_params_do_not_list(project):
     write_params(project, tiny_params())
     found = run(project, "stages.prepare_task", "--task", "colla")
     assert found.returncode == 1
-    assert found.stderr == "prepare_task@colla: --task colla: not in params.yaml; choose one of cola\n"
+    assert found.stderr == "prepare_task@colla: --task: not in params.yaml (got colla); allowed: cola\n"
 
 
 def test_a_local_teacher_that_is_absent_never_asks_the_hub(project):
@@ -127,7 +127,7 @@ def test_a_local_teacher_that_is_absent_never_asks_the_hub(project):
 
 
 @pytest.mark.parametrize("name", ["$(touch pwned)", "../../docs", "../../../elsewhere"])
-def test_names_that_are_no_names_reach_neither_shell_nor_paths(project, name):
+def test_bad_names_reach_neither_shell_nor_paths(project, name):
     elsewhere = project.parent / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     tree = tiny_params()
