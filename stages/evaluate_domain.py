@@ -9,8 +9,7 @@ from tinybert.evaluate.cloze import answered, best_answers, load_questions, quiz
 from tinybert.evaluate.perplexity import agreement, block_losses, heldout_batches, masked_lm_scores
 from tinybert.evaluate.predictions import save_predictions
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import copy_model, load_bert
-from tinybert.models.provenance import read_provenance
+from tinybert.models.checkpoints import copy_model, load_bert, read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, write_json
 from tinybert.report.domain_card import write_domain_card

@@ -11,7 +11,7 @@ from tinybert.distill.result import Trained, train_and_save
 from tinybert.distill.task_training import train_on_task
 from tinybert.evaluate.task_scores import evaluate
 from tinybert.models.checkpoints import Classifier, load_classifier
-from tinybert.models.teacher_source import check_unfit_recipes, finetuned_teacher
+from tinybert.models.initialization import check_unfit_recipes, finetuned_teacher
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 

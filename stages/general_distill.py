@@ -11,8 +11,7 @@ from tinybert.distill.result import Trained, train_and_save
 from tinybert.distill.text_training import sample_batches, train_on_text
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import Model, load_bert
-from tinybert.models.initialization import initialize_student
-from tinybert.models.teacher_source import check_unfit_recipes
+from tinybert.models.initialization import check_unfit_recipes, initialize_student
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 

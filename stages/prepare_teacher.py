@@ -9,7 +9,7 @@ from tinybert.distill.result import save_trained, training_metrics
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.text_training import train_on_text
 from tinybert.evaluate.perplexity import frequency_accuracy, heldout_batches, masked_lm_scores
-from tinybert.models.teacher_source import check_unfit_recipes, start_teacher
+from tinybert.models.initialization import check_unfit_recipes, start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.launch import is_main_process
 from tinybert.stage import Stage, run_stage

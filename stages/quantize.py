@@ -9,8 +9,7 @@ from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.evaluate.predictions import save_predictions
-from tinybert.models.checkpoints import Classifier, copy_model, load_task_model
-from tinybert.models.provenance import read_provenance
+from tinybert.models.checkpoints import Classifier, copy_model, load_task_model, read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_json, write_json
 from tinybert.report.task_card import TaskModel, write_task_card

@@ -20,10 +20,9 @@ from tests.unit.distill.test_teacher_cache import kept_teacher
 from tinybert.data.sequences import Sequences, blocks_writer
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, save_tokenizer
 from tinybert.distill.resume import Checkpoint
-from tinybert.models.bert import BertConfig
+from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.checkpoints import load_classifier, load_model, save_model
-from tinybert.models.pretrained import load_finetuned, load_pretrained
+from tinybert.models.checkpoints import load_bert, load_classifier, load_model, load_pretrained, save_model
 
 pytestmark = pytest.mark.properties
 SMALL = BertConfig(20, 4, 1, 2, 4, max_position_embeddings=8)
@@ -32,6 +31,12 @@ MODELS = {
     "classifier": classifier(SMALL),
     "bilstm": BiLstmClassifier(BiLstmConfig(20, 4, 4, 1, 4), ("no", "yes"), pair=False),
 }
+
+
+def load_finetuned(folder):
+    return load_bert(SequenceClassifier, folder)
+
+
 READERS = [load_model, load_pretrained, load_finetuned, lambda folder: load_classifier(folder, ("a", "b"), pair=True)]
 
 

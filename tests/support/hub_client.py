@@ -107,8 +107,7 @@ def _questions() -> dict:
     from tinybert.data.task_sources import read_splits
     from tinybert.data.tasks import TASKS
     from tinybert.data.tokenizer import hub_tokenizer
-    from tinybert.models.initialization import initialize_student
-    from tinybert.models.teacher_source import finetuned_teacher, start_teacher
+    from tinybert.models.initialization import finetuned_teacher, initialize_student, start_teacher
 
     params = load_params(ROOT / "profiles" / "bert-base.yaml")
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Generic
 from tinybert.distill.metric_log import Point
 from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.resume import Checkpoint
-from tinybert.models.checkpoints import Model, OneModel, save_model
-from tinybert.models.provenance import provenance_with, write_provenance
+from tinybert.models.checkpoints import Model, OneModel, save_model, write_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder
 from tinybert.pipeline.launch import is_main_process
@@ -45,7 +44,7 @@ def train_and_save(
     trained = train(on_entry=stage.on_entry, checkpoint=checkpoint)
     if not is_main_process():
         return
-    save_trained(trained.model, trained.objective, target, history=provenance_with(stage, trained.curve, source=source))
+    save_trained(trained.model, trained.objective, target, history=stage.provenance(trained.curve, source))
     stage.write_curve(trained.curve)
     stage.write_metrics(training_metrics(trained.model, trained.curve) | measure(trained.model))
     checkpoint.remove()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tinybert.models.dropout import Dropout, dropout
+from tinybert.models.bert import Dropout, dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])

@@ -17,10 +17,8 @@ from tests.support.hub_server import Repository, serve_hub
 from tinybert.config.students import HubModel, Init, ModelSource, Student
 from tinybert.data.tasks import TASKS
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import save_model
-from tinybert.models.initialization import initialize_student
-from tinybert.models.pretrained import load_pretrained
-from tinybert.models.teacher_source import check_unfit_recipes, finetuned_teacher, start_teacher
+from tinybert.models.checkpoints import load_pretrained, save_model
+from tinybert.models.initialization import check_unfit_recipes, finetuned_teacher, initialize_student, start_teacher
 from tinybert.pipeline.errors import UserError
 
 SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
@@ -80,7 +78,7 @@ def test_start_from_a_folder(tmp_path):
 
 
 def test_starts_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"start\.folder: 'nowhere' is no folder"):
+    with pytest.raises(UserError, match=r"init\.folder: 'nowhere' is no folder"):
         start(NARROW, folder="nowhere")
     save_model(masked_lm(replace(STUDENT, vocab_size=60)), tmp_path)
     with pytest.raises(UserError, match="has vocab_size 60, 50 is needed"):
@@ -155,12 +153,12 @@ def test_hub_starts_that_do_not_fit_are_refused(served, tmp_path):
         start(NARROW, hub=ABSENT)
     assert str(caught.value) == (
         f"init.hub.model: a/b ({SHA}) cannot be loaded from the Hub (there is no such repository, or it is private "
-        "and HF_TOKEN holds no token for it); check start.hub.model and start.hub.revision, or name a folder by "
+        "and HF_TOKEN holds no token for it); check init.hub.model and init.hub.revision, or name a folder by "
         "init.folder"
     )
     save_model(masked_lm(replace(STUDENT, intermediate_size=36)), tmp_path)
     publish(served, tmp_path)
-    with pytest.raises(UserError, match=r"start\.hub: someone/bert has intermediate_size 36, 24 is needed"):
+    with pytest.raises(UserError, match=r"init\.hub: someone/bert has intermediate_size 36, 24 is needed"):
         start(NARROW, hub=ON_HUB)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     publish(served, tmp_path, "someone/pickled")
@@ -268,7 +266,7 @@ UNFIT = [
 
 
 def recipe(**stages) -> Student:
-    tree = {"architecture": vars(NARROW), "start": "random", "layer_map": "uniform", "projection": "shared"}
+    tree = {"architecture": vars(NARROW), "init": "random", "layer_map": "uniform", "projection": "shared"}
     return Student.model_validate(tree | {"general": None} | stages)
 
 
@@ -361,7 +359,7 @@ def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
     teacher = finetuned_teacher(ModelSource(hub=ON_HUB), TASKS["cola"], vocab_size=50)
     assert torch.equal(teacher.classifier.weight, weight)
     assert all(SHA in line for line in served.requests if ON_HUB.model in line)
-    with pytest.raises(UserError, match=r"glue\.cola\.finetuned_teacher\.hub\.model: a/b \(a+\) cannot be loaded"):
+    with pytest.raises(UserError, match=r"tasks\.cola\.finetuned_teacher\.hub\.model: a/b \(a+\) cannot be loaded"):
         finetuned_teacher(ModelSource(hub=ABSENT), TASKS["cola"], vocab_size=50)
 
 
@@ -381,8 +379,13 @@ def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
             "tasks.stsb.finetuned_teacher: it has 2 outputs, stsb needs 1; choose a model that",
         ),
         ("cola", ("acceptable", "other"), {}, "its classes are acceptable, other, the task's unacceptable, acceptable"),
-        ("cola", ("no", "yes"), {"architectures": ["BertModel"]}, "architecture 'BertModel' is no fine-tuned BERT"),
-        ("cola", ("no", "yes"), {"model_type": "roberta"}, "model_type is 'roberta'; only 'bert' can be used here"),
+        ("cola", ("no", "yes"), {"architectures": ["BertModel"]}, "architecture 'BertModel' cannot be used here"),
+        (
+            "cola",
+            ("no", "yes"),
+            {"model_type": "roberta"},
+            "model_type is 'roberta'; only 'bert' or 'bilstm' can",
+        ),
         ("cola", ("no", "yes"), {"id2label": {"1": "no", "2": "yes"}}, "id2label must name the classes 0, 1 and so on"),
         ("cola", ("no", "yes"), {"id2label": {"0": "no"}}, "classifier.weight has shape (2, 24), by config.json it is"),
     ],
@@ -396,7 +399,7 @@ def test_finetuned_teachers_that_do_not_fit_are_refused(tmp_path, task, labels, 
 
 
 def test_finetuned_teachers_of_other_files_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"glue\.cola\.finetuned_teacher\.folder: '.*nowhere' is no folder; correct"):
+    with pytest.raises(UserError, match=r"tasks\.cola\.finetuned_teacher\.folder: '.*nowhere' is no folder; correct"):
         finetuned(tmp_path / "nowhere", "cola")
     save_classifier(tmp_path, "no", "yes")
     with pytest.raises(UserError, match="its vocabulary has 50 pieces, the tokenizer 60; choose a model"):

@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
-from tinybert.models.provenance import provenance_with, read_provenance, write_provenance
+from tinybert.models.checkpoints import read_provenance, write_provenance
+from tinybert.stage import Stage
 
 
 def stage(name, values, **items):
@@ -8,11 +9,11 @@ def stage(name, values, **items):
 
 
 def test_a_history_grows_by_an_entry_a_stage(tmp_path):
-    first = provenance_with(
+    first = Stage.provenance(
         stage("general_distill", {"seed": 1}, student="small"), [{"step": 5}, {"step": 7}], source=None
     )
     write_provenance(first, tmp_path)
-    second = provenance_with(stage("prune", {"seed": 2}, student="small", sparsity="20"), [], source=tmp_path)
+    second = Stage.provenance(stage("prune", {"seed": 2}, student="small", sparsity="20"), [], source=tmp_path)
     assert second == [
         {"stage": "general_distill", "student": "small", "steps": 7, "params": {"seed": 1}},
         {"stage": "prune", "student": "small", "sparsity": "20", "steps": 0, "params": {"seed": 2}},
@@ -22,7 +23,7 @@ def test_a_history_grows_by_an_entry_a_stage(tmp_path):
 
 def test_what_is_about_speed_alone_is_left_out(tmp_path):
     """Else a larger store of kept answers would change the folder of every student, and all that depends on it."""
-    (entry,) = provenance_with(stage("prune", {"tasks.teacher_cache_gb": 2.0, "seed": 1}), [], source=None)
+    (entry,) = Stage.provenance(stage("prune", {"tasks.teacher_cache_gb": 2.0, "seed": 1}), [], source=None)
     assert entry["params"] == {"seed": 1}
 
 

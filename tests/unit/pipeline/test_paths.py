@@ -12,9 +12,8 @@ from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.cloze import load_questions
-from tinybert.models.checkpoints import save_model
-from tinybert.models.pretrained import checkpoint_folder
-from tinybert.models.teacher_source import start_teacher
+from tinybert.models.checkpoints import checkpoint_folder, save_model
+from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_jsonl

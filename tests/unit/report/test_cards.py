@@ -22,11 +22,10 @@ from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokeni
 from tinybert.evaluate.cloze import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
-from tinybert.models.provenance import provenance_with
 from tinybert.pipeline import paths
 from tinybert.report.domain_card import write_domain_card
 from tinybert.report.task_card import TaskModel, usage, write_task_card
-from tinybert.stage import declared_params, declared_values
+from tinybert.stage import Stage, declared_params, declared_values
 from tinybert.synthetic.examples import examples
 
 LIMIT_TOKENS = 12  # shorter than many of the rows
@@ -150,7 +149,7 @@ def history(params, *stages: tuple[str, dict], steps=7):
     for name, items in stages:
         stage = type("Stage", (), {"name": name, "items": items})
         stage.values = declared_values(params, declared_params(name, items))
-        entries += provenance_with(stage, [{"step": steps}], source=None)
+        entries += Stage.provenance(stage, [{"step": steps}], source=None)
     return entries
 
 
