@@ -1,25 +1,27 @@
-# make repro   everything: environment, pipeline on params.yaml, summary and report
-# make test    environment and tests          make test-long   hours: 10,000 cases of bad input a kind, and kills
-# make lint    style and types                make coverage    how much of src the tests run
-# make study NAME=layer_maps   a published comparison (studies/), run and judged here
-# make bench   speed and memory, ours against a plain reference   (BENCH="--data local/glue --vocabulary .../vocab.txt")
-# make compare experiments side by side, where they differ
-# make ui      MLflow's page on this machine  make profile NAME=minilm   another scale's params.yaml
-# make ask Q="The capital city of France is [MASK]."   what teacher and domain students answer
+# make repro    environment, the whole pipeline on params.yaml, and its summary
+# make test     environment and tests             make test-long  hours: 10,000 cases per property, and kills
+# make lint     style and types                   make coverage   the share of src that the tests run
+# make profile NAME=minilm   params.yaml of another scale      make study NAME=layer_maps   a published comparison
+# make compare  experiments side by side          make ui         MLflow's page on this machine
+# make register MODEL=cola/tinybert4   a final model in MLflow's registry
+# make bench    speed and memory against a plain reference (BENCH="--data local/glue --vocabulary .../vocab.txt")
+# make ask Q="The capital city of France is [MASK]."   answers of the teacher and the domain students
 PYTHON ?= python3
 VENV := .venv
+TINYBERT := PYTHONPATH=src python -m tinybert.cli
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test test-long coverage lint bench compare ui ask profile study
+.PHONY: setup setup-dev repro test test-long coverage lint bench compare ui ask profile study register
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
 setup-dev: $(VENV)/requirements-dev.done
 
 $(VENV)/%.done: %.txt requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is %s; say make PYTHON=..." % sys.version.split()[0])'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
+		"Python 3.11 or newer is needed (got %s); fix: make PYTHON=..." % sys.version.split()[0])'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || \
-		{ rm -rf $(VENV); echo "No virtual environment: install your system's python3-venv package."; exit 1; }
+		{ rm -rf $(VENV); echo "No virtual environment: install the package python3-venv."; exit 1; }
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
@@ -30,15 +32,14 @@ repro: setup
 	@cat reports/summary.txt
 	@echo "Report: $(CURDIR)/reports/index.html"
 
-# Most of it is the start of processes, so two workers, of one thread each.
+# Most of the time goes into starting processes, hence two workers of one thread each.
 test: setup-dev
 	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile
 
-# At least 90 % of src, or it fails; the stages that tests start count too.
+# Fails below 90 % of src; stages that tests start count too.
 coverage: setup-dev
 	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile --cov
 
-# The property tests with 10,000 cases each, and what is marked long.
 test-long: setup-dev
 	OMP_NUM_THREADS=1 python -m pytest -n 2 -m "long or properties" --hypothesis-profile=long --durations=20
 
@@ -46,22 +47,24 @@ lint: setup-dev
 	ruff check . && ruff format --check . && mypy
 
 compare: setup
-	@dvc exp show --only-changed --drop '.*/|metrics|.*yaml|Created|Executor|State'
+	@$(TINYBERT) compare
 
+# The page alone, without MLflow's job workers.
 ui: setup
-	mlflow ui --host 127.0.0.1 --backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlflow.db}
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --host 127.0.0.1 --workers 1 \
+		--backend-store-uri $${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlflow.db}
 
 ask: setup
-	@PYTHONPATH=src python -m tinybert.evaluate.ask "$$Q"
+	@$(TINYBERT) ask "$$Q"
 
 bench: setup
 	PYTHONPATH=src python -m benchmarks $(BENCH)
 
-profile:
-	@test -f profiles/$(NAME).yaml || { echo "NAME=$(NAME): choose one of: $(basename $(notdir $(wildcard profiles/*.yaml)))"; exit 1; }
-	@test "$(FORCE)" || git diff --quiet -- params.yaml || \
-		{ echo "params.yaml has changes that are not committed: commit them, or say FORCE=1 to lose them."; exit 1; }
-	cp profiles/$(NAME).yaml params.yaml
+profile: setup
+	@$(TINYBERT) profile $(NAME) $(if $(FORCE),--force)
 
 study: setup
-	PYTHONPATH=src python -m tinybert.studies $(or $(NAME),"") $(ARGS)
+	@$(TINYBERT) study $(NAME) $(ARGS)
+
+register: setup
+	@$(TINYBERT) register $(MODEL)
