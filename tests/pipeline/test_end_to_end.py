@@ -1,11 +1,19 @@
 """The real `dvc repro` on a tiny params.yaml, twice, and what it leaves."""
 
 import json
+import shutil
 import sqlite3
 
 import pytest
 
 from tests.support.project import copy_project, run
+
+
+DOMAIN = [f"{stage}@little_professor-{seed}" for stage in ("domain_distill", "evaluate_domain") for seed in (42, 43)]
+
+
+def stages_run(output: str) -> list[str]:
+    return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage")]
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +124,34 @@ def test_models_answer_questions(project):
 
 def test_changing_a_domain_loss_reruns_its_stages_only(project):
     changed = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.losses.attention=2.0")
-    ran = [line.split("'")[1] for line in changed.stdout.splitlines() if line.startswith("Running stage")]
     assert changed.returncode == 0, changed.stderr
-    assert ran == ["check_params", *DOMAIN, "report"]
+    assert sorted(stages_run(changed.stdout)) == sorted(
+        ["check_params", *DOMAIN, "package_domain@little_professor", "report"]
+    )
     back = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.losses.attention=1.0")
     found = [line.split("'")[1] for line in back.stdout.splitlines() if "is cached - skipping run" in line]
-    assert found == ["check_params", *DOMAIN]
+    assert set(found) >= {"check_params", *DOMAIN}
     refused = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.loses.attention=2.0")
     assert refused.returncode != 0
+
+
+def test_a_new_docstring_reruns_only_the_digests(project):
+    losses = project / "src/tinybert/distill/losses.py"
+    losses.write_text(losses.read_text().replace('"""', '"""Reworded. ', 1) + "\n# a comment\n")
+    again = run(project, "dvc", "repro")
+    assert again.returncode == 0, again.stderr
+    assert stages_run(again.stdout) == ["code"]
+
+
+def test_push_and_pull_restore_results_without_running(project, tmp_path):
+    for command in (["remote", "add", "--default", "storage", str(tmp_path / "storage")], ["push", "--quiet"]):
+        done = run(project, "dvc", *command)
+        assert done.returncode == 0, done.stderr
+    weights = project / "models/task/cola/seed42/tinybert4/model.safetensors"
+    before = weights.read_bytes()
+    for folder in ("models", "data", ".dvc/cache"):
+        shutil.rmtree(project / folder)
+    done = run(project, "dvc", "pull", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert weights.read_bytes() == before
+    assert "Running stage" not in run(project, "dvc", "repro").stdout
