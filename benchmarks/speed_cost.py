@@ -26,7 +26,7 @@ from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.result import save_trained
 from tinybert.distill.task_distill import distil
-from tinybert.evaluate.bootstrap import paired_interval
+from tinybert.evaluate.predictions import paired_interval
 from tinybert.evaluate.scoring import METRICS, score
 from tinybert.evaluate.task_scores import predict
 from tinybert.pipeline import paths

@@ -9,7 +9,7 @@ from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import Trained, train_and_save
 from tinybert.distill.task_training import train_on_task
-from tinybert.evaluate.task_scores import evaluate
+from tinybert.evaluate.scoring import evaluate
 from tinybert.models.checkpoints import Classifier, load_classifier
 from tinybert.models.initialization import check_unfit_recipes, finetuned_teacher
 from tinybert.pipeline import paths

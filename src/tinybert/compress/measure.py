@@ -10,8 +10,7 @@ from tinybert.compress.serving import Feeds, OnnxClassifier
 from tinybert.compress.variants import FORMS
 from tinybert.data.encoding import Encoded
 from tinybert.data.tasks import Task
-from tinybert.evaluate.bootstrap import paired_interval
-from tinybert.evaluate.predictions import Predictions
+from tinybert.evaluate.predictions import Predictions, paired_interval
 from tinybert.evaluate.scoring import METRICS, is_collapsed, score
 from tinybert.evaluate.task_scores import EVALUATION_BATCH_SIZE, decide
 from tinybert.pipeline.files import file_sizes_mb, read_json

@@ -1,5 +1,6 @@
-"""The cloze quiz of the domain track: prompts with one [MASK], answers of one word piece."""
+"""The cloze probe of the domain track: prompts with one [MASK] whose answers are single tokens; `tinybert ask`."""
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,9 +9,13 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from tinybert.config.load import load_params
+from tinybert.config.schema import Quiz
+from tinybert.data.tokenizer import load_tokenizer
 from tinybert.evaluate.perplexity import EVALUATION_BATCH_SIZE, predicted_logits
 from tinybert.evaluate.predictions import Predictions
 from tinybert.models.bert import MaskedLM
+from tinybert.models.checkpoints import load_bert
 from tinybert.models.outputs import Batch, pad
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -23,7 +28,7 @@ ALL_SUBJECTS = "all"
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt with its answer, as text and as a piece of the vocabulary."""
+    """A prompt with its answer, as text and as a token of the vocabulary."""
 
     subject: str
     prompt: str
@@ -31,10 +36,14 @@ class Question:
     answer_id: int
 
 
-def load_questions(quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
-    """The questions of the quiz section of params, and how many were dropped: answers of several pieces.
+def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
+    """Loads the questions that the quiz section of params names.
 
-    UserError for a malformed file or when no question is left.
+    Returns:
+        The questions, and how many were dropped because their answer is not a single token.
+
+    Raises:
+        UserError: The file is absent or malformed, or no question is left.
     """
     if quiz.source == "synthetic":
         from tinybert.synthetic.quiz import questions
@@ -44,45 +53,46 @@ def load_questions(quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
         rows, origin = _read_quiz_file(paths.resolve(quiz.local.file)), quiz.local.file
     kept = []
     for row in rows:
-        pieces = tokenizer.encode(row["answer"], add_special_tokens=False).ids
-        if len(pieces) == 1 and pieces[0] != tokenizer.token_to_id("[UNK]"):
-            kept.append(Question(row["subject"], row["prompt"], row["answer"], pieces[0]))
+        tokens = tokenizer.encode(row["answer"], add_special_tokens=False).ids
+        if len(tokens) == 1 and tokens[0] != tokenizer.token_to_id("[UNK]"):
+            kept.append(Question(row["subject"], row["prompt"], row["answer"], tokens[0]))
     if not kept:
-        raise UserError(f"{origin}: no question whose answer is one word piece; give answers of single common words")
+        raise UserError(f"{origin}: no question whose answer is a single token; fix: ask for single common words")
     return kept, len(rows) - len(kept)
 
 
 def _read_quiz_file(path: Path) -> list[dict]:
     if not path.is_file():
         raise UserError(
-            f"domain_evaluation.quiz.local.file: {path} is absent; create it, or set quiz.source to synthetic"
+            f"domain_evaluation.quiz.local.file: {path} is absent; fix: create it, or set quiz.source to synthetic"
         )
     rows = list(read_jsonl(path))
     for number, row in enumerate(rows, start=1):
+        place = f"{path}, line {number}"
         for key in ("subject", "prompt", "answer"):
             if not isinstance(row.get(key), str) or not row[key] or NO_TEXT.search(row[key]):
-                raise UserError(f"{path}, line {number}: {key} is {row.get(key)!r:.40}; a non-empty text is needed")
+                raise UserError(f"{place}: {key}: must be a non-empty text (got {row.get(key)!r:.40})")
         if row["prompt"].count("[MASK]") != 1:
-            raise UserError(f"{path}, line {number}: prompt {row['prompt']!r:.80} must hold [MASK] exactly once")
+            raise UserError(f"{place}: prompt: must contain [MASK] exactly once (got {row['prompt']!r:.80})")
         if row["subject"] == ALL_SUBJECTS:
-            raise UserError(f"{path}, line {number}: subject {ALL_SUBJECTS!r} stands for all; call it otherwise")
+            raise UserError(f"{place}: subject: {ALL_SUBJECTS!r} is reserved for the total; fix: choose another name")
     return rows
 
 
 def prompt_batch(prompts: Sequence[str], tokenizer: Tokenizer) -> Batch:
-    """Prompts with one [MASK] each, as a batch that predicts it, without labels."""
+    """Encodes prompts with one [MASK] each as a batch that predicts it, without labels."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     encodings = tokenizer.encode_batch(list(prompts))
     input_ids, mask = pad([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings])
     mask_id = tokenizer.token_to_id("[MASK]")
-    assert mask_id is not None  # every tokenizer of ours has it
+    assert mask_id is not None  # load_tokenizer checks it
     positions = (input_ids.flatten() == mask_id).nonzero().flatten()
     return Batch(input_ids, mask, torch.zeros_like(input_ids), positions=positions)
 
 
 def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Batch]:
-    """The prompts as batches that predict their [MASK], labels being the answers."""
+    """Encodes the prompts as batches that predict their [MASK]; labels are the answers."""
     batches = []
     for start in range(0, len(questions), EVALUATION_BATCH_SIZE):
         part = questions[start : start + EVALUATION_BATCH_SIZE]
@@ -91,46 +101,82 @@ def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Ba
     return batches
 
 
-def quiz_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequence[Batch]) -> dict[str, dict]:
-    """Questions, top-1 and top-5 accuracy, over all and for each subject."""
-    rank = _ranks(model, batches)
+def cloze_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequence[Batch]) -> dict[str, dict]:
+    """Computes the number of questions, top-1 and top-5 cloze accuracy, over "all" and for each subject."""
+    ranks = _ranks(model, batches)
     subjects = {ALL_SUBJECTS: list(range(len(questions)))}
     for index, question in enumerate(questions):
         subjects.setdefault(question.subject, []).append(index)
     return {
         subject: {
             "questions": len(indices),
-            "top1": (rank[indices] < 1).float().mean().item(),
-            "top5": (rank[indices] < 5).float().mean().item(),
+            "top1": (ranks[indices] < 1).float().mean().item(),
+            "top5": (ranks[indices] < 5).float().mean().item(),
         }
         for subject, indices in subjects.items()
     }
 
 
-def answered(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
-    """Whether each question's answer is the likeliest piece: 1 or 0; the labels are 1, so that accuracy is top-1."""
+def cloze_predictions(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
+    """Predicts 1 where a question's answer is the likeliest token, else 0; labels are 1: accuracy is top-1 accuracy."""
     right = (_ranks(model, batches) < 1).numpy().astype(np.int64)
     return Predictions("accuracy", np.ones_like(right), right)
 
 
 def _ranks(model: MaskedLM, batches: Sequence[Batch]) -> torch.Tensor:
-    """The place of each question's answer among the pieces (questions,), 0 being the likeliest."""
+    """The rank of each question's answer among all tokens, (questions,) int64; 0 is the likeliest."""
     logits = torch.cat(list(predicted_logits(model, batches)))
     labels = torch.cat([batch.gold for batch in batches])
-    # Pieces at least as likely as the right one: a model that cannot tell them apart has not answered.
+    # Ties rank above the answer: a model that gives all tokens the same logit has answered nothing.
     return (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
 
 
 def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]) -> list[list[dict]]:
-    """For each question the five likeliest pieces with their probabilities."""
+    """Returns the five likeliest tokens of each question with their probabilities."""
     answers = []
     for logits in predicted_logits(model, batches):
-        probabilities, pieces = logits.softmax(-1).topk(SHOWN_ANSWERS)
-        for row_probabilities, row_pieces in zip(probabilities.tolist(), pieces.tolist(), strict=True):
-            answers.append(
-                [
-                    {"token": tokenizer.id_to_token(piece), "probability": probability}
-                    for piece, probability in zip(row_pieces, row_probabilities, strict=True)
-                ]
-            )
+        probabilities, tokens = logits.softmax(-1).topk(SHOWN_ANSWERS)
+        for row in zip(tokens.tolist(), probabilities.tolist(), strict=True):
+            answers.append([
+                {"token": tokenizer.id_to_token(token), "probability": probability}
+                for token, probability in zip(*row, strict=True)
+            ])  # fmt: skip
     return answers
+
+
+def ask(question: str, students: dict[str, Path]) -> dict[str, list[dict]]:
+    """Asks the teacher and each student one cloze question.
+
+    Args:
+        question: A text with one [MASK].
+        students: Name to model folder.
+
+    Returns:
+        Model name to its five likeliest tokens with their probabilities.
+
+    Raises:
+        UserError: The question has not exactly one [MASK], or a model is absent.
+    """
+    if question.count("[MASK]") != 1:
+        raise UserError(
+            f"question: must contain [MASK] exactly once (got {question!r}), for example: "
+            "The capital of France is [MASK]."
+        )
+    folders = {"teacher": paths.TEACHER} | students
+    if missing := [str(folder) for folder in folders.values() if not folder.is_dir()]:
+        raise UserError(f"{missing[0]}: absent; fix: run dvc repro evaluate_domain first, which trains the models")
+    tokenizer = load_tokenizer(paths.TOKENIZER)
+    batches = [prompt_batch([question], tokenizer)]
+    return {name: best_answers(load_bert(MaskedLM, folder), tokenizer, batches)[0] for name, folder in folders.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints a line of answers for the teacher and each domain student of the global seed."""
+    parser = argparse.ArgumentParser(prog="tinybert ask", description="Ask teacher and domain students.")
+    parser.add_argument("question", nargs="+", help="a text with one [MASK]")
+    question, params = " ".join(parser.parse_args(argv).question), load_params()
+    answers = ask(question, {name: paths.domain_student(name, params.seed) for name in params.domain.students})
+    width = max(map(len, answers))
+    for name, best in answers.items():
+        shown = (f"{answer['token']} {answer['probability']:.3f}" for answer in best)
+        print(f"{name:{width}}  " + "  ".join(f"{text:16}" for text in shown).rstrip())

@@ -1,4 +1,4 @@
-"""Masked-LM domain_evaluation: loss, perplexity and accuracy on held-out text, and agreement with a teacher."""
+"""Masked-LM scores on held-out text: loss, perplexity, accuracy, and agreement with a teacher."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ from tinybert.pipeline.seeds import stream
 EVALUATION_BATCH_SIZE = 32
 
 
-def heldout_batches(blocks: Sequences, masker: Masker, *, limit: int, seed: int) -> list[Batch]:
-    """At most `limit` blocks, spread evenly over all, masked once: the same questions for every model."""
-    chosen = np.linspace(0, len(blocks) - 1, num=min(limit, len(blocks)), dtype=np.int64)
-    masks = stream(seed, "examination")
-    rows = [blocks[index] for index in chosen]
+def heldout_batches(sequences: Sequences, masker: Masker, *, limit: int, seed: int) -> list[Batch]:
+    """Masks at most `limit` sequences, spread evenly over all, once: every model sees the same masks."""
+    chosen = np.linspace(0, len(sequences) - 1, num=min(limit, len(sequences)), dtype=np.int64)
+    masks = stream(seed, "examination")  # the name is part of the seed: another one would draw other masks
+    rows = [sequences[index] for index in chosen]
     return [
         text_batch(rows[start : start + EVALUATION_BATCH_SIZE], masker, masks)
         for start in range(0, len(rows), EVALUATION_BATCH_SIZE)
@@ -31,25 +31,24 @@ def heldout_batches(blocks: Sequences, masker: Masker, *, limit: int, seed: int)
 
 @torch.no_grad()
 def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torch.Tensor]:
-    """The logits (predicted tokens, vocabulary) of each batch, in evaluation mode, float32, on the CPU."""
+    """Yields the logits of each batch, (masked tokens, vocabulary) float32 on the CPU, in evaluation mode."""
     device = best_device()
     model.to(device).eval()
     for batch in batches:
-        model.config.check_longer(batch.input_ids.shape[1], "examination")
+        model.config.check_longer(batch.input_ids.shape[1], "domain_evaluation")
         logits = model(batch.to(device)).logits.cpu()
         if not logits.isfinite().all():
-            raise UserError(
-                "domain_evaluation: a model's answers are not finite, its training diverged; lower learning_rate"
-            )
+            raise UserError("domain_evaluation: a model's logits are not finite, its training diverged; "
+                            "fix: lower learning_rate")  # fmt: skip
         yield logits
 
 
-def block_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
-    """The cross-entropy of each block, summed over its masked tokens (nats), beside their number."""
+def sequence_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
+    """Sums the cross-entropy (nats) over the masked tokens of each sequence; labels are the numbers of these tokens."""
     losses, tokens = [], []
     for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
         rows, width = batch.input_ids.shape
-        assert batch.positions is not None  # it predicts masked tokens
+        assert batch.positions is not None  # it has masked tokens
         row_of_token = (batch.positions // width).numpy()
         of_token = F.cross_entropy(logits, batch.gold, reduction="none").double().numpy()
         losses.append(np.bincount(row_of_token, weights=of_token, minlength=rows))
@@ -58,7 +57,7 @@ def block_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
 
 
 def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:
-    """Mean cross-entropy over masked tokens (nats), its exponential, and the share predicted right."""
+    """Computes the mean cross-entropy over masked tokens (nats), its exponential, and the accuracy."""
     loss = right = count = 0.0
     for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
         loss += F.cross_entropy(logits, batch.gold, reduction="sum").item()
@@ -67,16 +66,16 @@ def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, flo
     return {"loss": loss / count, "perplexity": math.exp(loss / count), "accuracy": right / count}
 
 
-def frequency_accuracy(blocks: Sequences, batches: Sequence[Batch], masker: Masker) -> float:
-    """The share of masked tokens predicted right by always guessing the most frequent piece of `blocks`."""
-    counts = np.bincount(blocks.tokens, minlength=masker.vocabulary_size)
+def frequency_accuracy(sequences: Sequences, batches: Sequence[Batch], masker: Masker) -> float:
+    """Computes the accuracy of always predicting the most frequent token of `sequences`, special tokens excluded."""
+    counts = np.bincount(sequences.tokens, minlength=masker.vocabulary_size)
     counts[list(masker.special_ids)] = 0
     labels = torch.cat([batch.gold for batch in batches])
     return (labels == int(counts.argmax())).float().mean().item()
 
 
 def agreement(student: MaskedLM, teacher: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:
-    """Over masked tokens: share with the teacher's top-1 piece, and mean KL(teacher ‖ student) in nats."""
+    """Compares two models over masked tokens: share of equal top-1 tokens, mean KL(teacher || student) in nats."""
     same = divergence = count = 0.0
     both = zip(predicted_logits(student, batches), predicted_logits(teacher, batches), strict=True)
     for student_logits, teacher_logits in both:

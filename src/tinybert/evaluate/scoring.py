@@ -1,25 +1,42 @@
-"""Scores of a task's predictions, the score of guessing the majority, and how much of the teacher is kept."""
+"""Scores of a task's predictions: GLUE's metrics, the majority class, retention of the teacher's score, collapse."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tinybert.data.encoding import Encoded, read_examples
+from tinybert.data.task_sources import read_rows
 from tinybert.data.tasks import Task
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.evaluate.task_scores import predict
+from tinybert.models.checkpoints import Classifier
+from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 
-# A classifier may put this share of the rows elsewhere and still count as always giving one answer (2 of MRPC's 408).
-COLLAPSED_OTHER_ROWS_SHARE = 0.005
-# A regressor is collapsed when its standard deviation is below this share of the score range (0.05 of STS-B's 0 to 5).
-COLLAPSED_SPREAD_SHARE = 0.01
-# Values closer together than this differ by rounding only; a correlation with them would be noise.
+# A classifier counts as collapsed if at most this fraction of the rows gets another class (2 of MRPC's 408).
+COLLAPSED_OTHER_ROWS = 0.005
+# A regressor counts as collapsed if its standard deviation is below this fraction of the score range (STS-B: 0.05).
+COLLAPSED_SPREAD = 0.01
+# Values that differ by less than this differ by rounding only; a correlation with them would be noise.
 CONSTANT_SPREAD = 1e-6
 
+Values = Sequence | np.ndarray
 
-def score(task: Task, predictions: Sequence | np.ndarray, labels: Sequence | np.ndarray) -> dict[str, float]:
-    """All metrics of `task`, headline first, each a float: predictions and labels are (rows,) classes or scores.
 
-    Constant predictions have matthews, pearson and spearman 0.0; f1 is that of class 1. ValueError when lengths differ
-    or there are no rows; UserError when predictions are not finite.
+def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
+    """Computes all metrics of a task, the headline metric first.
+
+    Args:
+        task: The task; its metrics decide what is computed.
+        predictions: Class numbers or scores, (rows,).
+        labels: The gold ones, (rows,).
+
+    Returns:
+        Metric name to value. Constant predictions have matthews, pearson and spearman 0.0; f1 is that of class 1.
+
+    Raises:
+        ValueError: The lengths differ, or there are no rows.
+        UserError: Predictions are not finite.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1 or not len(labels):
@@ -27,26 +44,34 @@ def score(task: Task, predictions: Sequence | np.ndarray, labels: Sequence | np.
     if unusable := int(np.count_nonzero(~np.isfinite(predictions))):
         raise UserError(
             f"{task.name}: {unusable} of {len(labels)} predictions are not finite, the training diverged; "
-            f"lower learning_rate in tasks.{task.name}"
+            f"fix: lower learning_rate in tasks.{task.name}"
         )
     return {metric: float(METRICS[metric](predictions, labels)) for metric in task.metrics}
 
 
-def majority_score(
-    task: Task, train_labels: Sequence | np.ndarray, dev_labels: Sequence | np.ndarray
-) -> dict[str, float]:
-    """The dev scores of always predicting the commonest train class (of equals the first), or the mean train score."""
+def evaluate(model: Classifier, examples: Encoded, task: Task) -> dict[str, float]:
+    """Computes the task's metrics of a model on labelled examples."""
+    return score(task, predict(model, examples, task), examples.gold)
+
+
+def majority_predictions(task: Task, train_labels: Values, rows: int) -> np.ndarray:
+    """Predicts the most frequent training class (the first of equals) or the mean training score, (rows,)."""
     if task.is_regression:
-        guess = np.mean(train_labels)
-    else:
-        guess = np.bincount(np.asarray(train_labels), minlength=len(task.labels)).argmax()
-    return score(task, np.full(len(dev_labels), guess), dev_labels)
+        return np.full(rows, np.mean(train_labels))
+    return np.full(rows, np.bincount(np.asarray(train_labels), minlength=len(task.labels)).argmax())
+
+
+def majority_score(task: Task, train_labels: Values, dev_labels: Values) -> dict[str, float]:
+    """Computes the dev scores of `majority_predictions`."""
+    return score(task, majority_predictions(task, train_labels, len(dev_labels)), dev_labels)
 
 
 def retention(student: float, teacher: float, majority: float) -> dict[str, float | None]:
-    """How much of the teacher's score the student keeps: "plain" of all, "above_majority" of what guessing lacks.
+    """Computes how much of the teacher's score the student retains.
 
-    student / teacher and (student − majority) / (teacher − majority); None where the denominator is not positive.
+    Returns:
+        "plain": student / teacher; "above_majority": (student - majority) / (teacher - majority). None where the
+        denominator is not positive.
     """
     return {
         "plain": student / teacher if teacher > 0 else None,
@@ -54,18 +79,59 @@ def retention(student: float, teacher: float, majority: float) -> dict[str, floa
     }
 
 
-def is_collapsed(task: Task, predictions: Sequence | np.ndarray) -> bool:
+def is_collapsed(task: Task, predictions: Values) -> bool:
     """Whether the predictions are one answer whatever the input.
 
-    Classification: all rows, but for at most 0.5 %, get one class. Regression: the standard deviation is below 1 % of
-    the score range.
+    Classification: all rows but at most 0.5 % get one class. Regression: the standard deviation is below 1 % of the
+    score range.
     """
     predictions = np.asarray(predictions)
     if task.score_range:
         least, greatest = task.score_range
-        return bool(predictions.std() < COLLAPSED_SPREAD_SHARE * (greatest - least))
+        return bool(predictions.std() < COLLAPSED_SPREAD * (greatest - least))
     others = len(predictions) - np.bincount(predictions).max()
-    return bool(others <= COLLAPSED_OTHER_ROWS_SHARE * len(predictions))
+    return bool(others <= COLLAPSED_OTHER_ROWS * len(predictions))
+
+
+def compare_on_splits(
+    student: Classifier, teacher: Classifier, task: Task, *, max_length_tokens: int
+) -> tuple[dict[str, dict], dict[str, np.ndarray]]:
+    """Compares student, teacher and majority class on each dev split of a task (MNLI has two).
+
+    Returns:
+        The comparison of each split, see `compare`; and of the first split the predictions of "student", "teacher"
+        and "majority" with the gold "labels", (rows,) each.
+    """
+    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
+    train_labels = np.array([row["label"] for row in read_rows(folder / "train.jsonl", task)])
+    metrics: dict[str, dict] = {}
+    first: dict[str, np.ndarray] = {}
+    for split in task.dev_splits:
+        dev = read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=max_length_tokens)
+        predictions = {
+            "student": predict(student, dev, task),
+            "teacher": predict(teacher, dev, task),
+            "majority": majority_predictions(task, train_labels, len(dev)),
+        }
+        metrics[split] = compare(predictions, dev.gold, task)
+        first = first or predictions | {"labels": dev.gold}
+    return metrics, first
+
+
+def compare(predictions: dict[str, np.ndarray], labels: np.ndarray, task: Task) -> dict:
+    """Scores student, teacher and majority class on the same rows.
+
+    Args:
+        predictions: Of "student", "teacher" and "majority", (rows,) each.
+        labels: The gold ones, (rows,).
+        task: The task.
+
+    Returns:
+        The metrics of each, the student's retention in the headline metric, and whether the student collapsed.
+    """
+    scores = {system: score(task, found, labels) for system, found in predictions.items()}
+    of_headline = (scores[system][task.headline] for system in ("student", "teacher", "majority"))
+    return scores | {"retention": retention(*of_headline), "collapsed": is_collapsed(task, predictions["student"])}
 
 
 def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -81,13 +147,16 @@ def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     from sklearn.metrics import matthews_corrcoef
 
-    return 0.0 if _is_constant(predictions) or _is_constant(labels) else matthews_corrcoef(labels, predictions)
+    if predictions.max(initial=0) > 1 or labels.max(initial=0) > 1:
+        return 0.0 if _is_constant(predictions) or _is_constant(labels) else matthews_corrcoef(labels, predictions)
+    # Of two classes it is Pearson's coefficient, which is 20 times as fast: a bootstrap asks for it 1,000 times.
+    return _pearson(predictions, labels)
 
 
 def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    from scipy.stats import pearsonr
-
-    return 0.0 if _is_constant(predictions) or _is_constant(labels) else pearsonr(predictions, labels).statistic
+    if _is_constant(predictions) or _is_constant(labels):
+        return 0.0
+    return np.corrcoef(predictions, labels)[0, 1]
 
 
 def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -6,8 +6,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from tinybert.evaluate.bootstrap import paired_interval
-from tinybert.evaluate.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions
+from tinybert.evaluate.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions, paired_interval
 from tinybert.pipeline.errors import UserError
 from tinybert.studies.study import Claim, Study
 

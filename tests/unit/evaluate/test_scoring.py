@@ -5,8 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from tests.unit.evaluate.fixed_model import Fixed
+from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
-from tinybert.evaluate.scoring import is_collapsed, majority_score, retention, score
+from tinybert.data.tokenizer import train_tokenizer
+from tinybert.evaluate.scoring import METRICS, compare, is_collapsed, majority_score, retention, score
+from tinybert.evaluate.task_scores import predict
 from tinybert.pipeline.errors import UserError
 
 # 3 true positives, 1 false negative, 2 false positives, 4 true negatives
@@ -57,7 +61,7 @@ def test_constant_answers_are_never_nan(task, predictions, labels, expected):
 
 
 def test_predictions_that_are_not_finite_are_told():
-    with pytest.raises(UserError, match=r"stsb: 1 of 2 predictions are not finite.*glue\.stsb"):
+    with pytest.raises(UserError, match=r"stsb: 1 of 2 predictions are not finite.*tasks\.stsb"):
         score(TASKS["stsb"], [float("nan"), 1.0], [1.0, 2.0])
 
 
@@ -105,3 +109,46 @@ def test_a_regressor_without_spread_is_collapsed():
     assert is_collapsed(task, [2.5, 2.5, 2.5])
     assert is_collapsed(task, [2.46, 2.54])  # standard deviation 0.04
     assert not is_collapsed(task, [2.44, 2.56])  # 0.06
+
+
+def test_predictions_come_in_the_order_of_the_rows(tokenizer):
+    texts = ["the capital of france", "rome", "a river", "the nile is a river is"]
+    rows = [{"sentence": text, "label": number % 2} for number, text in enumerate(texts)]
+    examples = encode(rows, TASKS["cola"], tokenizer, max_length_tokens=16)
+    assert examples.labels.tolist() == [0, 1, 0, 1]
+    by_length = [[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]  # rome, river, capital, nile
+    assert predict(Fixed(by_length), examples, TASKS["cola"]).tolist() == [0, 1, 0, 1]
+
+
+def test_comparison_of_student_teacher_and_majority():
+    found = {"student": np.array([1, 1, 1, 1]), "teacher": np.array([1, 1, 1, 0]), "majority": np.ones(4, dtype=int)}
+    labels = np.array([1, 1, 1, 0])
+    compared = compare(found, labels, TASKS["sst2"])
+    assert [compared[who]["accuracy"] for who in ("teacher", "student", "majority")] == [1.0, 0.75, 0.75]
+    assert compared["retention"] == {"plain": 0.75, "above_majority": 0.0}
+    assert compared["collapsed"] is True
+    assert compare(found | {"student": labels}, labels, TASKS["sst2"])["collapsed"] is False
+
+
+def test_matthews_equals_that_of_scikit_learn():
+    from sklearn.metrics import matthews_corrcoef
+
+    rng = np.random.default_rng(0)
+    for classes in (2, 3):
+        predictions, labels = rng.integers(classes, size=(2, 500))
+        expected = matthews_corrcoef(labels, predictions)
+        assert METRICS["matthews"](predictions, labels) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    text = "the capital of france is paris . the capital of italy is rome . a river is the nile"
+    return train_tokenizer([text] * 3, vocabulary_size=200)
+
+
+def test_pairs_are_encoded_with_segments_and_cut_at_the_longer_part(tokenizer):
+    row = {"sentence1": "the capital of france is paris", "sentence2": "rome", "label": 1}
+    encoded = encode([row], TASKS["mrpc"], tokenizer, max_length_tokens=7)
+    pieces = [tokenizer.id_to_token(piece) for piece in encoded.input_ids[0]]
+    assert pieces == ["[CLS]", "the", "capital", "of", "[SEP]", "rome", "[SEP]"]
+    assert encoded.token_type_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1]
