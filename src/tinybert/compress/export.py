@@ -14,9 +14,9 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
 from tinybert.compress.serving import Feeds, OnnxClassifier
-from tinybert.models.bert import BertConfig, Layer, LayerOutput, LayerSpec, SelfAttention, SequenceClassifier
+from tinybert.models.bert import BertConfig, SelfAttention, SequenceClassifier
 from tinybert.models.checkpoints import Classifier
-from tinybert.models.outputs import Batch, RealTokens
+from tinybert.models.outputs import Batch, OutputSpec
 from tinybert.pipeline.files import atomic_file, full_disk_told
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -55,32 +55,22 @@ class AttentionOperator(torch.autograd.Function):
 class ServedAttention(SelfAttention):
     """Self-attention that is exported as one operator."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores=None) -> Tensor:
         """As SelfAttention's; scores are never given."""
         return AttentionOperator.apply(query, key, value, mask, self.heads)
-
-
-class ServedLastLayer(Layer):
-    """The last layer, which computes the [CLS] row alone: the classifier reads no other."""
-
-    def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerSpec) -> tuple[Tensor, LayerOutput]:
-        """(batch, length, width) -> (batch, 1, width)."""
-        attend, first = self.attention.self, hidden[:, :1]
-        context = attend.over(real, attend.query(first), attend.key(hidden), attend.value(hidden))
-        attended = self.attention.output(context, first)
-        return self.output(F.gelu(self.intermediate.dense(attended)), attended), LayerOutput(None)
 
 
 class LogitsFromTensors(nn.Module):
     """The classifier behind plain tensors, as a graph has them."""
 
-    def __init__(self, model: Classifier) -> None:
+    def __init__(self, model: Classifier, want: OutputSpec = OutputSpec()) -> None:  # noqa: B008 (frozen)
         super().__init__()
         self.model = model
+        self.want = want
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         batch = Batch(input_ids=input_ids, mask=attention_mask.bool(), token_type_ids=token_type_ids)
-        return self.model(batch).logits
+        return self.model(batch, self.want).logits
 
 
 def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batch] = ()) -> None:
@@ -92,7 +82,7 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     on the padded batches `real_rows`.
     """
     plain = LogitsFromTensors(copy.deepcopy(model).cpu().float()).eval()
-    served = LogitsFromTensors(_served(model)).eval()
+    served = LogitsFromTensors(_served(model), OutputSpec(only_first=True)).eval()
     with tempfile.TemporaryDirectory() as folder, full_disk_told(folder):
         draft = Path(folder) / "model.onnx"
         _trace(served, draft)
@@ -111,10 +101,8 @@ def _served(model: Classifier) -> Classifier:
     """A copy with the same weights that computes the same logits with less work."""
     served = copy.deepcopy(model).cpu().float()
     if isinstance(served, SequenceClassifier):
-        layers = served.bert.encoder.layers
-        for layer in layers:
+        for layer in served.bert.encoder.layers:
             layer.attention.self.__class__ = ServedAttention
-        layers[-1].__class__ = ServedLastLayer
     return served
 
 

@@ -8,14 +8,15 @@ costs seconds in each of some forty stage processes.
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
-from typing import cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.compatibility import Shape
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens, Rows
+from tinybert.models.packed_linear import gelu
 from tinybert.pipeline.errors import UserError
 
 LEVELS = 2**16  # on a CPU probabilities are multiples of 1/65536: four draws to a 64-bit random number
@@ -139,7 +140,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention in steps, so that a model computes and hands out no more than is wanted."""
+    """Multi-head attention in steps, so that a model computes and returns no more than is requested."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -151,32 +152,47 @@ class SelfAttention(nn.Module):
         self.dropout = config.attention_probs_dropout_prob
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """Two of (batch, length, width) -> (batch, heads, query, key): q·kᵀ/√d before mask and softmax."""
-        query, key = self._split(query), self._split(key)
+        """Scores q·kᵀ/√d before mask and softmax.
+
+        Args:
+            query: (batch, queries, width), projected.
+            key: (batch, keys, width), projected.
+
+        Returns:
+            (batch, heads, queries, keys).
+        """
+        query, key = self.split(query), self.split(key)
         return (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None) -> Tensor:
-        """The context (batch, length, width) of projected inputs, from `scores` where they are computed already.
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
+    ) -> Tensor:
+        """The context of projected inputs.
 
-        mask: (batch, 1, 1, key) bool, True on real tokens.
+        Args:
+            query: (batch, queries, width).
+            key: (batch, keys, width).
+            value: (batch, keys, width).
+            mask: (batch, 1, 1, keys) bool, True on real tokens; None where all are real.
+            scores: (batch, heads, queries, keys) of this query and key, if they are computed already.
+
+        Returns:
+            (batch, queries, width), all heads side by side.
         """
         dropped = self.dropout if self.training else 0.0
-        if scores is None and dropped and query.device.type == "cpu":  # whose fused kernel knows no dropout
+        if scores is None and dropped and query.device.type == "cpu":  # PyTorch's fused CPU kernel has no dropout
             scores = self.scores(query, key)
-        query, key, value = (self._split(part) for part in (query, key, value))
         if scores is None:
+            query, key, value = self.split(query), self.split(key), self.split(value)
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropped)
         else:
-            weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
-            context = dropout(weights, dropped) @ value
+            masked = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+            context = dropout(masked.softmax(-1), dropped) @ self.split(value)
         return context.transpose(1, 2).flatten(2)
 
-    def over(self, real: RealTokens, query: Tensor, key: Tensor, value: Tensor, scores: Tensor | None = None) -> Tensor:
-        """The context of padded inputs at real tokens: (tokens, width)."""
-        return real.unpad(self(query, key, value, real.mask[:, None, None, :], scores))
-
-    def _split(self, hidden: Tensor) -> Tensor:
-        return hidden.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (batch, heads, length, head width)
+    def split(self, hidden: Tensor) -> Tensor:
+        """(batch, length, width) -> (batch, heads, length, head width)."""
+        return hidden.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class ResidualOutput(nn.Module):
@@ -194,19 +210,30 @@ class ResidualOutput(nn.Module):
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What is wanted of one layer."""
+    """Which results of one layer are computed: its output, its scores, its queries, keys and values."""
 
-    output: bool
-    scores: bool
-    qkv: bool
+    output: bool = True
+    scores: bool = False
+    qkv: bool = False
 
 
-@dataclass(frozen=True)
-class LayerOutput:
-    """What a layer hands out beside its output: scores (batch, heads, query, key); q, k, v (tokens, width)."""
+class LayerOutput(NamedTuple):
+    """Results of one layer, None where not requested.
 
-    scores: Tensor | None
+    hidden: (tokens, width). scores: (batch, heads, queries, keys). qkv: three of (tokens, width).
+    """
+
+    hidden: Tensor | None
+    scores: Tensor | None = None
     qkv: tuple[Tensor, Tensor, Tensor] | None = None
+
+
+class TokenLayout(Protocol):
+    """How tokens, one behind the other, form rows that attend within themselves; RealTokens is one."""
+
+    def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
+        """The context (queries, width) of projected queries, keys and values."""
+        ...
 
 
 class Attention(nn.Module):
@@ -227,7 +254,7 @@ class Dense(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer layer."""
+    """One transformer layer; its one forward pass serves training, ONNX export and augmentation."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -235,21 +262,39 @@ class Layer(nn.Module):
         self.intermediate = Dense(config.hidden_size, config.intermediate_size)
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, real: RealTokens, wanted: LayerSpec) -> tuple[Tensor | None, LayerOutput]:
-        """The layer's output (tokens, width), unless nothing reads it, and what it exposes."""
-        attend = self.attention.self
-        query, key = attend.query(hidden), attend.key(hidden)
-        padded = real.pad(query), real.pad(key)
-        scores = attend.scores(*padded) if wanted.scores else None
-        if not (wanted.output or wanted.qkv):
-            return None, LayerOutput(scores)
-        value = attend.value(hidden)
-        exposed = LayerOutput(scores, (query, key, value) if wanted.qkv else None)
-        if not wanted.output:
-            return None, exposed
-        context = attend.over(real, *padded, real.pad(value), scores)
-        attended = self.attention.output(context, hidden)
-        return self.output(F.gelu(self.intermediate.dense(attended)), attended), exposed
+    def forward(
+        self,
+        hidden: Tensor,
+        layout: TokenLayout,
+        want: LayerSpec = LayerSpec(),
+        rows: Rows | None = None,
+    ) -> LayerOutput:
+        """Computes what `want` names, and the output only for the tokens `rows`.
+
+        Args:
+            hidden: (tokens, width), or (batch, length, width) in an exported graph.
+            layout: Which tokens attend to each other.
+            want: The results to compute.
+            rows: An index into `hidden` with one token of each row: queries come from these tokens, keys and values
+                from all. None: all tokens.
+
+        Returns:
+            The results; `hidden` is (tokens, width), or (indexed tokens, width) with `rows`.
+        """
+        attend, read = self.attention.self, hidden if rows is None else hidden[rows]
+        query, key = attend.query(read), attend.key(hidden)
+        scores = None
+        if want.scores:
+            assert isinstance(layout, RealTokens)  # the one layout whose scores a loss reads
+            scores = attend.scores(layout.pad(query), layout.pad(key))
+        if not (want.output or want.qkv):
+            return LayerOutput(None, scores)
+        qkv = query, key, attend.value(hidden)
+        if not want.output:
+            return LayerOutput(None, scores, qkv)
+        attended = self.attention.output(layout.attend(attend, qkv, scores), read)
+        output = self.output(gelu(self.intermediate.dense, attended), attended)
+        return LayerOutput(output, scores, qkv if want.qkv else None)
 
 
 class Encoder(nn.Module):
@@ -284,11 +329,14 @@ class Bert(nn.Module):
         last = len(layers) if want.logits else want.top_layer
         for number, layer in enumerate(layers[:last], start=1):
             is_read = want.logits or number < last or number in want.hidden
-            hidden, exposed = layer(hidden, real, LayerSpec(is_read, number in want.scores, number in want.qkv))
+            spec = LayerSpec(is_read, number in want.scores, number in want.qkv)
+            hidden, scores, qkv = layer(
+                hidden, real, spec, real.first_rows if want.only_first and number == last else None
+            )
             if number in want.scores:
-                found.scores[number] = exposed.scores
+                found.scores[number] = scores
             if number in want.qkv:
-                found.queries[number], found.keys[number], found.values[number] = exposed.qkv
+                found.queries[number], found.keys[number], found.values[number] = qkv
             if number in want.hidden:
                 found.hidden[number] = hidden
         return found, hidden

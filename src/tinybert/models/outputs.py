@@ -7,7 +7,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Rows = Tensor | tuple[slice, slice]  # an index into hidden states
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,14 @@ class OutputSpec:
     scores: layers (1-based) whose unmasked pre-softmax attention scores are returned.
     qkv: layers whose queries, keys and values are returned.
     logits: whether the head runs.
+    only_first: whether the last layer computes the first token of each row alone, all that a classifier's head reads.
     """
 
     hidden: frozenset[int] = frozenset()
     scores: frozenset[int] = frozenset()
     qkv: frozenset[int] = frozenset()
     logits: bool = True
+    only_first: bool = False
 
     @property
     def top_layer(self) -> int:
@@ -102,12 +106,37 @@ class RealTokens:
         padded = tokens.new_zeros(self.mask.numel(), tokens.shape[-1])
         return padded.index_copy_(0, self.index, tokens).unflatten(0, self.mask.shape)
 
+    @property
+    def first_rows(self) -> Rows:
+        """The index of each row's first token, [CLS], among the tokens."""
+        if self.index is None:
+            return slice(None), slice(1)
+        lengths = self.mask.sum(dim=1)
+        return lengths.cumsum(0) - lengths
+
     def first(self, tokens: Tensor) -> Tensor:
-        """(tokens, width) -> (batch, width): the first token of each row, [CLS]."""
+        """(tokens, width), or (batch, width) of first tokens alone -> (batch, width): [CLS] of each row."""
         if self.index is None:
             return tokens[:, 0]
-        lengths = self.mask.sum(dim=1)
-        return tokens[lengths.cumsum(0) - lengths]
+        return tokens if len(tokens) == len(self.mask) else tokens[self.first_rows]
+
+    def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
+        """Attention within each row.
+
+        Args:
+            attention: A SelfAttention.
+            qkv: Queries, keys and values, (tokens, width) each; the queries may be those of one token of each row.
+            scores: Those of `attention` between the padded queries and keys, if they are computed already.
+
+        Returns:
+            The context of the queries, (queries, width).
+        """
+        query, key, value = qkv
+        is_one_each = self.index is not None and len(query) < len(key)
+        if scores is None:  # else queries and keys are not read again
+            query, key = query[:, None] if is_one_each else self.pad(query), self.pad(key)
+        context = attention(query, key, self.pad(value), self.mask[:, None, None, :], scores)
+        return context[:, 0] if is_one_each else self.unpad(context)
 
     def at(self, tokens: Tensor, places: Tensor) -> Tensor:
         """(tokens, width), int64 places of real tokens in the flattened mask -> the tokens there."""

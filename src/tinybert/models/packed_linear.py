@@ -47,6 +47,11 @@ class PackedLinear(nn.Module):
         return linear(hidden, self.weight, self.bias, gelu=gelu)
 
 
+def gelu(module: nn.Module, hidden: Tensor) -> Tensor:
+    """GELU after a linear map, in one operator if the map is packed."""
+    return module(hidden, gelu=True) if isinstance(module, PackedLinear) else F.gelu(module(hidden))
+
+
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor, *, gelu: bool = False) -> Tensor:
     """F.linear without gradients, of a packed weight or a plain one, with `gelu` followed by F.gelu."""
     if has_onednn(hidden.device):

@@ -109,7 +109,7 @@ class _Text:
         """Attention within each row, of queries, keys and values (tokens, width): (tokens, width)."""
         counts = [int(batch.mask.sum()) for batch in self.batches]
         parts = zip(self.batches, *(part.split(counts) for part in qkv), strict=True)
-        return torch.cat([attention.over(batch.real, *map(batch.real.pad, tokens)) for batch, *tokens in parts])
+        return torch.cat([batch.real.attend(attention, tuple(tokens)) for batch, *tokens in parts])
 
 
 def _kept_directions(states: list[Tensor], width: int) -> tuple[Tensor, Tensor]:

@@ -248,3 +248,21 @@ def test_a_shape_that_no_pair_of_sentences_fits_is_refused():
 def test_heads_must_divide_the_width():
     with pytest.raises(UserError, match="width 10 is no multiple of 3 heads"):
         BertConfig(50, 10, 2, 3, 24)
+
+
+def test_rows_of_a_layer_equal_those_of_the_full_layer():
+    layer, example = masked_lm().bert.encoder.layers[0], batch((7, 1, 5))
+    hidden = torch.randn(13, 12, generator=torch.Generator().manual_seed(3))
+    full = layer(hidden, example.real).hidden
+    for rows in ([0, 7, 8], [6, 7, 10]):
+        found = layer(hidden, example.real, rows=torch.tensor(rows)).hidden
+        assert torch.allclose(found, full[rows], atol=1e-6)
+
+
+def test_a_classifier_reads_only_the_first_token_of_the_last_layer():
+    model, example = classifier(), batch()
+    computed = []
+    model.bert.encoder.layers[-1].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))
+    found = model(example, OutputSpec(only_first=True)).logits
+    assert torch.allclose(found, model(example).logits, atol=1e-6)
+    assert computed == [3, 16]
