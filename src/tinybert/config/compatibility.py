@@ -1,140 +1,97 @@
-"""What must fit together in params: lists against recipes, recipes against a teacher.
+"""What must fit together: a student and its teacher. Each check is made here alone.
 
-Each function raises ValueError with the line that people read.
+The schema makes them where the teacher's shape is in params.yaml; models and distill make them where it becomes known.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
-from tinybert.config.teacher_layers import mapped_layers
+from tinybert.config.fields import Architecture, StudentArchitecture
+from tinybert.config.students import MAPPED_LOSSES, RELATION_LOSSES, SCORE_LOSSES, STAGES, Student, mapped_layers
 from tinybert.pipeline.errors import UserError
 
-STAGES = ("general", "domain", "intermediate", "prediction")
-LOGIT_LOSSES = ("hard", "prediction", "logit_mse")
-SCORE_LOSSES = ("attention", "attention_kl")  # compare head by head
-RELATION_LOSSES = ("query_key_relation", "value_relation")
-UNMAPPED_LOSSES = (*LOGIT_LOSSES, "embedding")  # read no layer that a layer map gives
 
+def check_students(students: Mapping[str, Student], teacher: Architecture, stages: Collection[str] = STAGES) -> None:
+    """Checks, before anything is trained, that every loss finds in the teacher what it compares with.
 
-@dataclass(frozen=True)
-class Shape:
-    """What recipes ask of a teacher."""
+    Args:
+        students: Configs by name.
+        teacher: The teacher's shape.
+        stages: Those of the students' stages that are looked at.
 
-    layers: int
-    width: int
-    heads: int
-    feed_forward: int
-
-
-def check_repeats(key: str, names: tuple) -> None:
-    """A name that a list holds twice would be a stage instance twice."""
-    seen = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"{key} lists {name} twice; once is enough")
-        seen.add(name)
-
-
-def check_strangers(key: str, names: Iterable[str], known: Iterable[str], where: str) -> None:
-    """All `names` must be among the `known` ones."""
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{key} lists {name}, which is not among {where}: {', '.join(known)}")
-
-
-def check_unfit_losses(stage: str, losses: Mapping[str, float], architecture) -> None:
-    """Inner layers can be compared between models that have them, and [CLS] below the top only where there is one."""
-    for name, weight in losses.items():
-        if not weight:
-            continue
-        if architecture.kind == "bilstm" and stage in ("general", "domain"):
-            raise ValueError(f"{stage}: a BiLSTM has no masked-LM head to learn on text; set {stage} to null")
-        if name in LOGIT_LOSSES:
-            continue
-        if architecture.kind == "bilstm":
-            raise ValueError(
-                f"{stage}.losses.{name}: a BiLSTM has no layers to compare with a BERT's; "
-                "use prediction, logits or hard instead"
-            )
-        if name == "pkd" and architecture.layers == 1:
-            raise ValueError(f"{stage}.losses.pkd: reads all layers but the last, and there is one; use hidden instead")
-
-
-def check_misfits(students: Mapping, teacher: Shape, *, stages: tuple[str, ...] = STAGES) -> None:
-    """Every loss of every recipe must find in the teacher what it compares with, before anything is trained.
-
-    students: name -> recipe.
+    Raises:
+        UserError: The first mismatch, by its key of params.yaml.
     """
     for name, student in students.items():
+        key, shape = f"students.{name}.", student.architecture
         if "general" in stages and student.init.teacher:
-            _check_unfit_start(f"students.{name}", student, teacher)
-        for stage in stages:
-            if recipe := getattr(student, stage):
-                losses = {loss for loss, weight in recipe.weighted_losses.items() if weight}
-                _check_unfit_losses(f"students.{name}", stage, losses, student, teacher)
+            if shape.kind == "bert":
+                mapped_layers(student.init.teacher, shape.layers, teacher.layers, key=f"{key}init.teacher")
+            check_subclone(shape, teacher, key=key)
+        for stage, losses in student.stages.items():
+            if stage not in stages:
+                continue
+            if losses.active_losses.keys() & set(MAPPED_LOSSES):
+                layer_map = losses.layer_map or student.layer_map
+                chosen = layer_map if isinstance(layer_map, (str, tuple)) else "learnable"
+                owner = f"{key}{stage}." if losses.layer_map else key
+                mapped_layers(chosen, shape.layers, teacher.layers, key=f"{owner}layer_map")
+            check_losses(losses.active_losses, losses.relation_heads, shape, teacher, key=f"{key}{stage}.")
 
 
-def _check_unfit_start(key: str, student, teacher: Shape) -> None:
-    shape = student.architecture
-    if shape.kind == "bilstm":
-        check_wide_embedding(shape.embedding, teacher.width, key=f"{key}.")
+def check_losses(
+    losses: Collection[str],
+    relation_heads: int | None,
+    student: StudentArchitecture,
+    teacher: Architecture,
+    *,
+    key: str = "",
+) -> None:
+    """Checks the heads that losses compare; UserError whose key begins with `key`.
+
+    Args:
+        losses: The names of those that are on; a BiLSTM has none that compares heads.
+        relation_heads: Into how many heads the relation losses cut both widths.
+    """
+    for name in sorted(set(losses) & set(SCORE_LOSSES)):
+        if student.kind == "bert" and student.heads != teacher.heads:
+            raise UserError(
+                f"{key}losses.{name}: the student has {student.heads} heads, the teacher {teacher.heads}; fix: set "
+                f"architecture.heads to {teacher.heads}, or use query_key_relation and value_relation instead"
+            )
+    for name in sorted(set(losses) & set(RELATION_LOSSES)):
+        if relation_heads is None or student.width % relation_heads or teacher.width % relation_heads:
+            raise UserError(
+                f"{key}losses.{name}: relation_heads {relation_heads} must divide the student's width "
+                f"{student.width} and the teacher's {teacher.width}"
+            )
+
+
+def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "") -> None:
+    """Checks that a student can be cut out of the teacher, head by head; UserError whose key begins with `key`."""
+    if student.kind == "bilstm":
+        check_embedding(student.embedding, teacher.width, key=key)
         return
-    _check_map(f"{key}.init.teacher", student.init.teacher, student, teacher.layers)
-    check_uncuttable(Shape(shape.layers, shape.width, shape.heads, shape.feed_forward), teacher, key=f"{key}.")
-
-
-def check_wide_embedding(size: int, teacher_width: int, *, key: str = "") -> None:
-    """A BiLSTM's embedding is cut out of the teacher's."""
-    if size > teacher_width:
-        raise ValueError(
-            f"{key}architecture.embedding: {size} is above the width {teacher_width} of the teacher's embeddings; "
-            f"choose {teacher_width} or less, or set init to random"
-        )
-
-
-def check_uncuttable(student: Shape, teacher: Shape, *, key: str = "") -> None:
-    """A student that starts from the teacher's layers is cut out of them, head by head."""
     for name in ("width", "feed_forward"):
         ours, theirs = getattr(student, name), getattr(teacher, name)
         if ours > theirs:
-            raise ValueError(
+            raise UserError(
                 f"{key}init.teacher: architecture.{name} is {ours}, the teacher has {theirs} to cut from; "
-                f"set architecture.{name} to {theirs} or less, or init to random"
+                f"fix: set architecture.{name} to {theirs} or less, or init to random"
             )
     width, heads, widest = student.width, student.heads, teacher.width // teacher.heads
     if heads > teacher.heads or width // heads > widest:
         fitting = [str(n) for n in range(1, teacher.heads + 1) if width % n == 0 and width // n <= widest]
         fix = f"set architecture.heads to {' or '.join(fitting)}" if fitting else "change architecture.width"
-        raise ValueError(
+        raise UserError(
             f"{key}init.teacher: architecture.width {width} in {heads} heads (architecture.heads) cannot be cut from "
-            f"the teacher's {teacher.heads} heads of {widest}; {fix}, or set init to random"
+            f"the teacher's {teacher.heads} heads of {widest}; fix: {fix}, or set init to random"
         )
 
 
-def _check_unfit_losses(key: str, stage: str, losses: set[str], student, teacher: Shape) -> None:
-    if losses - set(UNMAPPED_LOSSES):
-        own = getattr(student, stage).layer_map
-        layers = own or student.layer_map
-        named = layers if isinstance(layers, (str, tuple)) else "learnable"
-        _check_map(f"{key}.{stage}.layer_map" if own else f"{key}.layer_map", named, student, teacher.layers)
-    for name in sorted(losses & set(SCORE_LOSSES)):
-        if student.architecture.heads != teacher.heads:
-            raise ValueError(
-                f"{key}.{stage}.losses.{name}: the student has {student.architecture.heads} heads, the teacher "
-                f"{teacher.heads}; set architecture.heads to {teacher.heads}, or use query_key_relation and "
-                "value_relation instead"
-            )
-    for name in sorted(losses & set(RELATION_LOSSES)):
-        heads = getattr(student, stage).relation_heads
-        if student.architecture.width % heads or teacher.width % heads:
-            raise ValueError(
-                f"{key}.{stage}.losses.{name}: relation_heads {heads} must divide the student's width "
-                f"{student.architecture.width} and the teacher's {teacher.width}"
-            )
-
-
-def _check_map(key: str, layers, student, teacher_layers: int) -> None:
-    try:
-        mapped_layers(layers, student.architecture.layers, teacher_layers)
-    except UserError as error:
-        raise ValueError(f"{key}: {str(error).removeprefix('layer_map: ')}") from None
+def check_embedding(size: int, teacher_width: int, *, key: str = "") -> None:
+    """Checks that a BiLSTM's word embeddings of `size` can be cut out of the teacher's; UserError if not."""
+    if size > teacher_width:
+        raise UserError(
+            f"{key}architecture.embedding: {size} is above the width {teacher_width} of the teacher's embeddings; "
+            f"fix: choose {teacher_width} or less, or set init to random"
+        )

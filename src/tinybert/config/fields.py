@@ -1,46 +1,131 @@
-"""What all sections of the schema of params.yaml are made of."""
+"""What the sections of params.yaml's schema are made of: checked types, and the sections that several others use."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-# Beyond these limits a number is a slip of the pen, which would exhaust memory or overflow in some stage.
+# Numbers beyond these limits are typing errors: they would exhaust memory or overflow in some stage.
 HUGE = 10**9
 FILE_NAME_BYTES = 255
 PositiveInt = Annotated[int, Field(ge=1, le=HUGE)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=HUGE)]
-SmallPositiveInt = Annotated[int, Field(ge=1, le=1000)]  # of layers, threads and the like
+SmallPositiveInt = Annotated[int, Field(ge=1, le=1000)]  # layers, threads and the like
 Width = Annotated[int, Field(ge=1, le=10**6)]
 Real = Annotated[float, Field(le=HUGE, allow_inf_nan=False)]
 NonNegative = Annotated[Real, Field(ge=0)]
 AboveZero = Annotated[Real, Field(gt=0)]
 Fraction = Annotated[Real, Field(ge=0, le=1)]
+PositiveFraction = Annotated[Real, Field(gt=0, le=1)]
+Dropout = Annotated[Real, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+RowTokens = Annotated[int, Field(ge=8, le=512)]
 # A name becomes part of stage names, commands and paths.
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+Source = Literal["synthetic", "hub", "local"]
 
 
-def _readable(text: str) -> str:
-    """Texts name files and models, or are looked for in others."""
+def _check_readable(text: str) -> str:
+    """The text, which names a file or a model, or is searched for in a corpus."""
     if not text.strip() or not text.isprintable():
         raise ValueError("must be text without line breaks and control characters")
     if any(len(part.encode()) > FILE_NAME_BYTES for part in text.split("/")) or len(text) > 4 * FILE_NAME_BYTES:
-        raise ValueError("is longer than a file name may be; shorten it")
+        raise ValueError(f"must be at most {FILE_NAME_BYTES} bytes long, as file names are")
     return text
 
 
-NonEmptyStr = Annotated[str, Field(min_length=1), AfterValidator(_readable)]
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
+NonEmptyStr = Annotated[str, Field(min_length=1), AfterValidator(_check_readable)]
 
 Item = TypeVar("Item")
-ListOf = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]  # a list in the file
+# A list in the file becomes a tuple, which nobody can change.
+ListOf = Annotated[
+    tuple[Item, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+]
 NonEmptyList = Annotated[ListOf[Item], Field(min_length=1)]
 
 
 class ConfigModel(BaseModel):
-    """A part of the tree: frozen, no unknown keys, no silent conversions."""
+    """A section of params.yaml: frozen, without unknown keys and silent conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Training(ConfigModel):
+    """Length and speed of one training run.
+
+    Attributes:
+        epochs: Passes over the rows.
+        max_steps: Optimizer steps at most; None: no limit.
+        batch_size: Rows of one optimizer step, over all processes.
+        learning_rate: The peak, after warm-up.
+        accumulation_steps: Forward and backward passes that a batch is split into.
+    """
+
+    epochs: NonNegativeInt
+    max_steps: PositiveInt | None
+    batch_size: PositiveInt
+    learning_rate: AboveZero
+    accumulation_steps: PositiveInt = 1
+
+
+class HubModel(ConfigModel):
+    """A model on the Hub; `revision` is a commit, a tag or a branch."""
+
+    model: NonEmptyStr
+    revision: NonEmptyStr
+
+
+class LocalFolder(ConfigModel):
+    """A folder on this machine, relative to the project."""
+
+    folder: NonEmptyStr
+
+
+class ModelSource(ConfigModel):
+    """A third-party model, in a folder or on the Hub."""
+
+    folder: NonEmptyStr | None = None
+    hub: HubModel | None = None
+
+    @model_validator(mode="after")
+    def _check_one_source(self) -> "ModelSource":
+        if (self.folder is None) == (self.hub is None):
+            raise ValueError("must be {folder: path} or {hub: {model: name, revision: commit}}")
+        return self
+
+
+class Architecture(ConfigModel):
+    """The shape of a BERT."""
+
+    kind: Literal["bert"] = "bert"
+    layers: SmallPositiveInt
+    width: Width
+    heads: SmallPositiveInt
+    feed_forward: Width
+    dropout: Dropout
+
+    @model_validator(mode="after")
+    def _check_heads_divide_width(self) -> "Architecture":
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width (got {self.heads} and {self.width}); change one of them")
+        return self
+
+
+class BiLstmArchitecture(ConfigModel):
+    """The shape of a BiLSTM classifier; `width` is that of one LSTM direction."""
+
+    kind: Literal["bilstm"]
+    layers: SmallPositiveInt
+    embedding: Width
+    width: Width
+    feed_forward: Width
+    dropout: Dropout
+
+
+def _kind(value: Any) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "[bilstm]" if kind == "bilstm" else "[bert]"
+
+
+StudentArchitecture = Annotated[
+    Annotated[Architecture, Tag("[bert]")] | Annotated[BiLstmArchitecture, Tag("[bilstm]")], Discriminator(_kind)
+]

@@ -1,36 +1,43 @@
-"""The schema of params.yaml: every key, its type, its range, and what must fit together.
+"""The schema of params.yaml: every key, its type and range, and what must fit together.
 
-Each model below is frozen and refuses unknown keys. What the keys mean, with units and sources, is
-said where users read it: in params.yaml itself.
+params.yaml itself says what the keys mean, with units and sources.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tinybert.config.compatibility import Shape, check_misfits, check_repeats, check_strangers
+from tinybert.config.compatibility import check_students
 from tinybert.config.fields import (
     AboveZero,
+    Architecture,
     ConfigModel,
     Fraction,
+    HubModel,
     ListOf,
+    LocalFolder,
+    ModelSource,
     Name,
     NonEmptyList,
     NonEmptyStr,
     NonNegative,
     NonNegativeInt,
+    PositiveFraction,
     PositiveInt,
-    Real,
+    RowTokens,
+    Seed,
     SmallPositiveInt,
+    Source,
+    Training,
 )
-from tinybert.config.students import Architecture, HubModel, ModelSource, Student, Training
+from tinybert.config.students import Student
 
 TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 
 
 class Optimizer(ConfigModel):
-    """What all training runs share."""
+    """AdamW's settings in every training stage."""
 
     weight_decay: NonNegative
     max_gradient_norm: AboveZero
@@ -38,25 +45,22 @@ class Optimizer(ConfigModel):
 
 
 class Masking(ConfigModel):
-    """Masked-LM corruption."""
+    """Masked-LM corruption: the share of tokens that is predicted, and what the model sees in their place."""
 
-    rate: Annotated[Real, Field(gt=0, le=1)]
+    rate: PositiveFraction
     mask_fraction: Fraction
     random_fraction: Fraction
 
     @model_validator(mode="after")
-    def _shares_fit(self) -> "Masking":
-        if self.mask_fraction + self.random_fraction > 1:
-            total = self.mask_fraction + self.random_fraction
-            raise ValueError(f"mask_fraction + random_fraction is {total}; at most 1 is allowed")
+    def _check_fractions(self) -> "Masking":
+        if (total := self.mask_fraction + self.random_fraction) > 1:
+            raise ValueError(f"mask_fraction + random_fraction must be at most 1 (got {total})")
         return self
 
 
-class LocalFolder(ConfigModel):
-    folder: NonEmptyStr
-
-
 class SyntheticTeacher(ConfigModel):
+    """A teacher that is pretrained here from scratch, and the size of its tokenizer."""
+
     vocabulary_size: Annotated[int, Field(ge=200, le=10**7)]
     architecture: Architecture
 
@@ -64,20 +68,22 @@ class SyntheticTeacher(ConfigModel):
 class Teacher(ConfigModel):
     """Where the masked-LM teacher comes from and how long it is (pre)trained."""
 
-    source: Literal["synthetic", "hub", "local"]
+    source: Source
     hub: HubModel
     local: LocalFolder
     synthetic: SyntheticTeacher
     pretraining: Training
 
     @model_validator(mode="after")
-    def _embedded_is_trained(self) -> "Teacher":
+    def _check_synthetic_is_trained(self) -> "Teacher":
         if self.source == "synthetic" and self.pretraining.epochs == 0:
-            raise ValueError("pretraining.epochs is 0; an synthetic teacher starts from scratch and needs at least 1")
+            raise ValueError("pretraining.epochs: a synthetic teacher starts from scratch (got 0); allowed: 1 or more")
         return self
 
 
 class HubCorpus(ConfigModel):
+    """A text dataset on the Hub."""
+
     dataset: NonEmptyStr
     config: NonEmptyStr
     split: NonEmptyStr
@@ -85,13 +91,15 @@ class HubCorpus(ConfigModel):
 
 
 class LocalFiles(ConfigModel):
+    """Text files, or patterns of their names."""
+
     files: NonEmptyList[NonEmptyStr]
 
 
 class Corpus(ConfigModel):
     """The general corpus."""
 
-    source: Literal["synthetic", "hub", "local"]
+    source: Source
     unit: Literal["article", "paragraph"]
     max_documents: PositiveInt | None
     heldout_every: Annotated[int, Field(ge=2)]
@@ -110,30 +118,34 @@ class Filter(ConfigModel):
 
 
 class Tokenize(ConfigModel):
-    """Sequences of word pieces."""
+    """How documents become fixed-length token sequences."""
 
-    sequence_tokens: Annotated[int, Field(ge=8, le=512)]
+    sequence_tokens: RowTokens
     packing: Literal["pack", "paragraphs", "truncate"]
 
 
 class Track(ConfigModel):
-    """The students of a track and how they are trained."""
+    """The students of general or domain distillation and how they are trained."""
 
     students: NonEmptyList[Name]
     training: Training
 
 
 class LocalFile(ConfigModel):
+    """A file on this machine, relative to the project."""
+
     file: NonEmptyStr
 
 
 class Quiz(ConfigModel):
+    """Where the cloze questions come from."""
+
     source: Literal["synthetic", "local"]
     local: LocalFile
 
 
 class DomainEvaluation(ConfigModel):
-    """The domain track's domain_evaluation."""
+    """What domain students are evaluated on."""
 
     heldout_sequences: PositiveInt
     quiz: Quiz
@@ -142,9 +154,9 @@ class DomainEvaluation(ConfigModel):
 class TaskSettings(ConfigModel):
     """The settings of one task."""
 
-    max_length_tokens: Annotated[int, Field(ge=8, le=512)]
+    max_length_tokens: RowTokens
     augmented_copies: Annotated[int, Field(ge=0, le=1000)]
-    train_fraction: Annotated[Real, Field(gt=0, le=1)]
+    train_fraction: PositiveFraction
     finetuned_teacher: ModelSource | None
     teacher: Training
     intermediate: Training
@@ -152,20 +164,24 @@ class TaskSettings(ConfigModel):
     pruning: Training
 
     @model_validator(mode="after")
-    def _have_steps(self) -> "TaskSettings":
+    def _check_epochs(self) -> "TaskSettings":
         if self.pruning.epochs == 0:
-            raise ValueError("pruning.epochs is 0; pruning needs at least 1 epoch for its increments")
+            raise ValueError("pruning.epochs: sparsity rises while training goes on (got 0); allowed: 1 or more")
         if self.teacher.epochs == 0 and self.finetuned_teacher is None:
-            raise ValueError("teacher.epochs is 0; give it at least 1, or name a finetuned_teacher")
+            raise ValueError("teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher")
         return self
 
 
 class HubTasks(ConfigModel):
+    """The tasks' dataset on the Hub."""
+
     dataset: NonEmptyStr
     revision: NonEmptyStr
 
 
 class SyntheticTasks(ConfigModel):
+    """How many rows of each task are written here."""
+
     train_examples: PositiveInt
     dev_examples: PositiveInt
 
@@ -175,11 +191,10 @@ class Tasks(ConfigModel):
 
     run: NonEmptyList[TaskName]
     students: NonEmptyList[Name]
-    source: Literal["synthetic", "hub", "local"]
+    source: Source
     hub: HubTasks
     local: LocalFolder
     synthetic: SyntheticTasks
-    further_seeds: ListOf[Annotated[int, Field(ge=0, lt=2**32)]]
     teacher_cache_gb: NonNegative
     cola: TaskSettings | None = None
     sst2: TaskSettings | None = None
@@ -192,14 +207,16 @@ class Tasks(ConfigModel):
     wnli: TaskSettings | None = None
 
     @model_validator(mode="after")
-    def _listed_tasks_have_sections(self) -> "Tasks":
+    def _check_listed_tasks(self) -> "Tasks":
         for task in self.run:
             if getattr(self, task) is None:
-                raise ValueError(f"run lists {task}, which has no section; add tasks.{task} or take it off the list")
+                raise ValueError(f"run: {task} has no section; fix: add tasks.{task}, or take it off the list")
         return self
 
 
 class WordVectors(ConfigModel):
+    """Where the neighbours of words of several tokens come from."""
+
     source: Literal["corpus", "file"]
     file: NonEmptyStr
     dimensions: PositiveInt
@@ -208,13 +225,11 @@ class WordVectors(ConfigModel):
 
 
 class Substitution(ConfigModel):
-    """Words in the place of others (Jiao, algorithm 1)."""
+    """Words in the place of others (TinyBERT, algorithm 1)."""
 
     probability: Fraction
     candidates: PositiveInt
     second_segment: bool
-    keep_word: bool
-    keep_partner: bool
     word_vectors: WordVectors
 
 
@@ -228,10 +243,9 @@ class Sampling(ConfigModel):
     pos_tagger: Literal["rules", "nltk"]
 
     @model_validator(mode="after")
-    def _probabilities_fit(self) -> "Sampling":
-        total = self.mask_probability + self.replacement_probability
-        if total > 1:
-            raise ValueError(f"mask_probability + replacement_probability is {total}; at most 1 is allowed")
+    def _check_probabilities(self) -> "Sampling":
+        if (total := self.mask_probability + self.replacement_probability) > 1:
+            raise ValueError(f"mask_probability + replacement_probability must be at most 1 (got {total})")
         return self
 
 
@@ -244,30 +258,24 @@ class Augmentation(ConfigModel):
 
 
 class Pruning(ConfigModel):
-    """Pruning of task students."""
+    """Unstructured pruning of task students; sparsity rises along a cubic ramp."""
 
     sparsities_percent: NonEmptyList[Annotated[int, Field(ge=1, le=99)]]
     criterion: Literal["magnitude", "movement"]
-    schedule: Literal["cubic", "linear"]
-    ramp_fraction: Annotated[Real, Field(gt=0, le=1)]
+    ramp_fraction: PositiveFraction
 
 
 class Calibration(ConfigModel):
+    """The training examples that set the ranges of activations (minimum to maximum), and their smoothing."""
+
     examples: PositiveInt
     batch_size: PositiveInt
-    method: Literal["minmax", "entropy", "percentile"]
-    percentile: Annotated[Real, Field(gt=50, le=100)]
     smoothing: Fraction
 
 
-class Search(ConfigModel):
-    """What is sensitive and stays in floating point."""
-
-    tolerance: NonNegative
-    examples: PositiveInt
-
-
 class Latency(ConfigModel):
+    """How latency is measured."""
+
     batch_sizes: NonEmptyList[PositiveInt]
     length_tokens: Annotated[int, Field(ge=3, le=512)]
     dev_examples: PositiveInt
@@ -277,18 +285,19 @@ class Latency(ConfigModel):
 
 
 class Quantization(ConfigModel):
-    """INT8 models and their measurement."""
+    """INT8 models; `exclude` names the ONNX nodes that stay in floating point."""
 
     models: NonEmptyList[Name]
     calibration: Calibration
-    search: Search
+    exclude: ListOf[NonEmptyStr]
     latency: Latency
 
 
 class Params(ConfigModel):
     """The whole params.yaml."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    seed: Seed
+    seeds: NonEmptyList[Seed]
     precision: Literal["float32", "bfloat16"]
     teacher: Teacher
     masking: Masking
@@ -306,62 +315,67 @@ class Params(ConfigModel):
     quantization: Quantization
 
     @model_validator(mode="after")
-    def _lists_fit_recipes(self) -> "Params":
-        for key, names in {"general.students": self.general.students, "domain.students": self.domain.students,
-                           "tasks.students": self.tasks.students, "tasks.run": self.tasks.run,
-                           "seed with tasks.further_seeds": (self.seed, *self.tasks.further_seeds),
-                           "quantization.models": self.quantization.models,
-                           "pruning.sparsities_percent": self.pruning.sparsities_percent,
-                           "quantization.latency.batch_sizes": self.quantization.latency.batch_sizes,
-                           "tasks.students, with its pruned ones,": self.task_models}.items():  # fmt: skip
-            check_repeats(key, names)
-        check_strangers("general.students", self.general.students, self.students, "recipes")
-        for key, names in {"domain.students": self.domain.students, "tasks.students": self.tasks.students}.items():
-            check_strangers(key, names, self.general.students, "general.students")
+    def _check_together(self) -> "Params":
         if "teacher" in self.students:
-            raise ValueError("students.teacher: teacher is the name of the teacher's model; call the student otherwise")
+            raise ValueError('students.teacher: "teacher" is reserved for the teacher; fix: rename this student')
+        if self.seed not in self.seeds:
+            raise ValueError(f"seeds: must contain seed {self.seed} (got {', '.join(map(str, self.seeds))})")
+        self._check_lists()
         if self.teacher.source == "synthetic":
-            shape = self.teacher.synthetic.architecture
-            teacher = Shape(shape.layers, shape.width, shape.heads, shape.feed_forward)
-            check_misfits(self.used_students, teacher)
-        for name in self.domain.students:
-            self._need_sections(name, "domain.students", ("domain",))
-        for name in self.tasks.students:
-            self._need_sections(name, "tasks.students", ("prediction",))
-            if "intermediate" not in self.students[name].model_fields_set:
-                raise ValueError(
-                    f"tasks.students lists {name}, which does not say what students.{name}.intermediate is; "
-                    "add it, null where this student skips that phase"
-                )
-        check_strangers("quantization.models", self.quantization.models, self.task_models, "the task models")
-        self._need_calibration_rows()
-        return self
-
-    def _need_calibration_rows(self) -> None:
+            check_students(self.used_students, self.teacher.synthetic.architecture)
+        self._check_stages()
         asked, made = self.quantization.calibration.examples, self.tasks.synthetic.train_examples
         if self.tasks.source == "synthetic" and asked > made:
             raise ValueError(
-                f"quantization.calibration.examples is {asked}, tasks.synthetic.train_examples {made}; "
-                "lower the one or raise the other"
+                f"quantization.calibration.examples: more than tasks.synthetic.train_examples (got {asked} and {made})"
             )
+        return self
 
-    def _need_sections(self, student: str, key: str, sections: Iterable[str]) -> None:
-        for section in sections:
-            if getattr(self.students[student], section) is None:
-                raise ValueError(f"{key} lists {student}, which has no section students.{student}.{section}; add it")
+    def _check_lists(self) -> None:
+        """Every list names what there is, and nothing twice: a duplicate would be a stage instance twice."""
+        general = self.general.students
+        lists: dict[str, tuple[tuple, Collection | None]] = {
+            "seeds": (self.seeds, None),
+            "general.students": (general, self.students),
+            "domain.students": (self.domain.students, general),
+            "tasks.run": (self.tasks.run, None),
+            "tasks.students": (self.tasks.students, general),
+            "pruning.sparsities_percent": (self.pruning.sparsities_percent, None),
+            "tasks.students, with the pruned ones": (self.task_models, None),
+            "quantization.models": (self.quantization.models, self.task_models),
+            "quantization.latency.batch_sizes": (self.quantization.latency.batch_sizes, None),
+        }
+        for key, (values, known) in lists.items():
+            for position, value in enumerate(values):
+                if value in values[:position]:
+                    raise ValueError(f"{key}: {value} is listed twice; fix: list it once")
+                if known is not None and value not in known:
+                    raise ValueError(f"{key}: {value} is unknown; allowed: {', '.join(known)}")
+
+    def _check_stages(self) -> None:
+        """Students have the sections of the stages that they are listed for."""
+        for key, stage, names in (
+            ("domain.students", "domain", self.domain.students),
+            ("tasks.students", "prediction", self.tasks.students),
+        ):
+            for name in names:
+                if getattr(self.students[name], stage) is None:
+                    raise ValueError(f"{key}: {name} has no section students.{name}.{stage}; fix: add it")
+        for name in self.tasks.students:
+            if "intermediate" not in self.students[name].model_fields_set:
+                raise ValueError(
+                    f"students.{name}.intermediate: missing, but tasks.students lists {name}; "
+                    "fix: add it; null skips that phase"
+                )
 
     @property
     def used_students(self) -> dict[str, Student]:
-        """The recipes that are trained, by name."""
+        """The students that are trained, by name."""
         return {name: self.students[name] for name in self.general.students}
 
     @property
-    def pruned_students(self) -> tuple[str, ...]:
-        """The names of the pruned task students: <student>_pruned<percent>."""
-        percents = self.pruning.sparsities_percent
-        return tuple(f"{student}_pruned{percent}" for student in self.tasks.students for percent in percents)
-
-    @property
     def task_models(self) -> tuple[str, ...]:
-        """All models of a task, by the last part of their path: the teacher, the students, the pruned ones."""
-        return ("teacher", *self.tasks.students, *self.pruned_students)
+        """All models of a task: teacher, students, and the pruned ones, <student>_pruned<percent>."""
+        students, percents = self.tasks.students, self.pruning.sparsities_percent
+        pruned = (f"{student}_pruned{percent}" for student in students for percent in percents)
+        return ("teacher", *students, *pruned)

@@ -1,115 +1,216 @@
-"""The schema of a student's recipe: architecture, start, layer map, and what each stage imitates and how long."""
+"""A student's config: architecture, initialization, layer map, and the losses of each of its stages.
+
+Pure Python: params are checked on machines and in processes that never import torch.
+"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from tinybert.config.compatibility import STAGES, UNMAPPED_LOSSES, check_unfit_losses
 from tinybert.config.fields import (
     AboveZero,
     ConfigModel,
     Fraction,
+    HubModel,
     NonEmptyStr,
     NonNegative,
-    NonNegativeInt,
-    PositiveInt,
     Real,
     SmallPositiveInt,
-    Width,
+    StudentArchitecture,
+    Training,
 )
-from tinybert.config.teacher_layers import NAMED_MAPS, ONE_LAYER_MAPS
+from tinybert.pipeline.errors import UserError
 
-LossName = Literal[
-    "hard", "prediction", "logit_mse", "attention", "attention_kl", "hidden", "embedding", "cosine", "pkd",
-    "query_key_relation", "value_relation",
-]  # fmt: skip
+STAGES = ("general", "domain", "intermediate", "prediction")
+TEXT_STAGES = ("general", "domain")
+
+
+@dataclass(frozen=True)
+class LossInfo:
+    """What a loss reads and what its mean is over.
+
+    Attributes:
+        unit: What the loss is a mean over: predictions (rows of a task, masked tokens of text), rows, tokens, or
+            (query, key) pairs. Micro-batches are weighed by their share of it.
+        reads: The output that student and teacher are compared by.
+        layers: The student layers whose output it reads; None: it reads logits.
+        reads_teacher: Whether it needs a teacher; `hard` compares with gold labels.
+    """
+
+    unit: Literal["predictions", "rows", "tokens", "pairs"]
+    reads: Literal["logits", "hidden", "scores", "relations"]
+    layers: Literal["embedding", "all", "all_but_last", "last"] | None = None
+    reads_teacher: bool = True
+
+    @property
+    def needs_map(self) -> bool:
+        """Whether it compares layers that a layer map pairs; the embedding output is always paired with itself."""
+        return self.layers not in (None, "embedding")
+
+    def student_layers(self, depth: int) -> range:
+        """The layers, of a student that has `depth` of them, whose output it reads; 0 is the embedding output."""
+        match self.layers:
+            case None:
+                return range(0)
+            case "embedding":
+                return range(1)
+            case "all":
+                return range(1, depth + 1)
+            case "all_but_last":
+                return range(1, depth)
+            case "last":
+                return range(depth, depth + 1)
+
+
+# Every loss, declared here and nowhere else; distill/losses.py has a function for each.
+LOSSES = {
+    "hard": LossInfo("predictions", "logits", reads_teacher=False),
+    "prediction": LossInfo("predictions", "logits"),
+    "logit_mse": LossInfo("predictions", "logits"),
+    "attention": LossInfo("pairs", "scores", "all"),
+    "attention_kl": LossInfo("tokens", "scores", "all"),
+    "hidden": LossInfo("tokens", "hidden", "all"),
+    "embedding": LossInfo("tokens", "hidden", "embedding"),
+    "cosine": LossInfo("tokens", "hidden", "last"),
+    "pkd": LossInfo("rows", "hidden", "all_but_last"),
+    "query_key_relation": LossInfo("tokens", "relations", "last"),
+    "value_relation": LossInfo("tokens", "relations", "last"),
+}
+
+
+def losses_reading(*outputs: str) -> tuple[str, ...]:
+    """The names of the losses that read one of these outputs, in the table's order."""
+    return tuple(name for name, info in LOSSES.items() if info.reads in outputs)
+
+
+LOGIT_LOSSES = losses_reading("logits")
+SCORE_LOSSES = losses_reading("scores")
+RELATION_LOSSES = losses_reading("relations")
+MAPPED_LOSSES = tuple(name for name, info in LOSSES.items() if info.needs_map)
+
+
+def _check_loss_name(name: str) -> str:
+    if name not in LOSSES:
+        raise ValueError(f"is no loss; allowed: {', '.join(LOSSES)}")
+    return name
+
+
+LossName = Annotated[str, AfterValidator(_check_loss_name)]
+
+
+# --- layer maps: which teacher layers (1 = lowest) each student layer imitates ---------------------------------------
+
+
+def uniform(student_layers: int, teacher_layers: int) -> list[int]:
+    """g(m) = ceil(m·N/M): 3, 6, 9, 12 for N = 12, M = 4 (TinyBERT, section 3; rounded up if M does not divide N)."""
+    return [-(-layer * teacher_layers // student_layers) for layer in range(1, student_layers + 1)]
+
+
+def top(student_layers: int, teacher_layers: int) -> list[int]:
+    """g(m) = m + N − M: the teacher's last layers (TinyBERT, section 4.5)."""
+    return [layer + teacher_layers - student_layers for layer in range(1, student_layers + 1)]
+
+
+def bottom(student_layers: int, teacher_layers: int) -> list[int]:
+    """g(m) = m: the teacher's first layers (TinyBERT, section 4.5)."""
+    return list(range(1, student_layers + 1))
+
+
+ONE_LAYER_MAPS = {"uniform": uniform, "top": top, "bottom": bottom}
+GROUP_MAPS = ("mean", "random", "learnable")
+
+
+def mapped_layers(
+    layer_map: str | tuple[int, ...], student_layers: int, teacher_layers: int, *, key: str = "layer_map"
+) -> list[list[int]]:
+    """The teacher layers that each student layer may imitate: one, or a group of them.
+
+    Args:
+        layer_map: A name of ONE_LAYER_MAPS or GROUP_MAPS, or a teacher layer for each student layer.
+        key: What errors name.
+
+    Returns:
+        For each student layer its teacher layers, counted from 1. Groups cut the teacher's layers into consecutive
+        parts, each of which ends at the layer that the uniform map gives.
+
+    Raises:
+        UserError: The teacher has too few layers.
+    """
+    if isinstance(layer_map, tuple):
+        if max(layer_map) > teacher_layers:
+            raise UserError(f"{key}: {max(layer_map)} is beyond the teacher's layers; allowed: 1 to {teacher_layers}")
+        return [[layer] for layer in layer_map]
+    if student_layers > teacher_layers:
+        raise UserError(
+            f"{key}: {layer_map} cannot map {student_layers} student layers to {teacher_layers} teacher layers; "
+            "fix: use fewer student layers, or list a teacher layer for each"
+        )
+    if layer_map in ONE_LAYER_MAPS:
+        return [[layer] for layer in ONE_LAYER_MAPS[layer_map](student_layers, teacher_layers)]
+    ends = uniform(student_layers, teacher_layers)
+    return [list(range(before + 1, end + 1)) for before, end in zip([0, *ends], ends, strict=False)]
 
 
 def _map_choice(named: Iterable[str]) -> Any:
-    """A validator of layer choices: a name, or a list of teacher layers; checked before the union of types would be,
-    which tells each mistake twice."""
+    """A validator of a map's name or list, run before pydantic's union would report each mistake twice."""
 
-    def choice(value: Any) -> Any:
+    def choose(value: Any) -> Any:
         if isinstance(value, str) and value in named:
             return value
         if isinstance(value, list) and value and all(type(layer) is int and 1 <= layer <= 1000 for layer in value):
             return tuple(value)
-        hint = " ({learnable: {learning_rate: 1.0e-3, init: equal}})" if value == "learnable" else ""
-        raise ValueError(f"must be {', '.join(named)} or a list: a teacher layer, from 1, for each student layer{hint}")
+        hint = "; a learnable map is {learnable: {learning_rate: 1.0e-3, init: equal}}" if value == "learnable" else ""
+        raise ValueError(f"must be {', '.join(named)}, or a list of one teacher layer for each student layer{hint}")
 
-    return choice
+    return choose
 
 
 class LearnableMap(ConfigModel):
-    """How the weights v(m) = softmax(θ) of a learnable layer map start and move."""
+    """The weights softmax(θ) of a learnable map: θ's learning rate, and its start: equal, or mostly the last layer."""
 
     learning_rate: Annotated[Real, Field(gt=0)]
     init: Literal["equal", "last"]
 
 
 class Learnable(ConfigModel):
+    """A layer map whose weights are trained with the student."""
+
     learnable: LearnableMap
 
 
-def _map_form(value: Any) -> str:
+def _map_kind(value: Any) -> str:
     return "[learnable]" if isinstance(value, (dict, Learnable)) else "[named]"
 
 
-FIXED_MAPS = tuple(name for name in NAMED_MAPS if name != "learnable")
+FIXED_MAPS = (*ONE_LAYER_MAPS, "mean", "random")
 LayerMap = Annotated[
     Annotated[str | tuple[int, ...], BeforeValidator(_map_choice(FIXED_MAPS)), Tag("[named]")]
     | Annotated[Learnable, Tag("[learnable]")],
-    Discriminator(_map_form),
+    Discriminator(_map_kind),
 ]
 
 
-class Training(ConfigModel):
-    """Length and speed of one training run."""
-
-    epochs: NonNegativeInt
-    max_steps: PositiveInt | None
-    batch_size: PositiveInt
-    learning_rate: AboveZero
-    accumulation_steps: PositiveInt = 1
-
-
-class HubModel(ConfigModel):
-    """A model on the Hub; its revision is a commit, a tag or a branch."""
-
-    model: NonEmptyStr
-    revision: NonEmptyStr
-
-
-class ModelSource(ConfigModel):
-    """A model of others: in a folder, or on the Hub."""
-
-    folder: NonEmptyStr | None = None
-    hub: HubModel | None = None
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> "ModelSource":
-        if (self.folder is None) == (self.hub is None):
-            raise ValueError("must be {folder: path} or {hub: {model: name, revision: commit}}")
-        return self
+# --- the student -----------------------------------------------------------------------------------------------------
 
 
 class Init(ConfigModel):
-    """Where a student starts: teacher layers, a model of others, or, where none is given, random weights."""
+    """Where a student's first weights come from: teacher layers, a third-party model, or (none given) chance."""
 
     teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(_map_choice(ONE_LAYER_MAPS))] = None
     folder: NonEmptyStr | None = None
     hub: HubModel | None = None
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> "Init":
+    def _check_one_source(self) -> "Init":
         given = [key for key in ("teacher", "folder", "hub") if getattr(self, key)]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are both given; a student starts from one of them")
+            raise ValueError(f"{' and '.join(given)} are both given; fix: keep one of them")
         return self
 
 
-def _init(value: Any) -> Any:
+def _read_init(value: Any) -> Any:
     if value == "random":
         return Init()
     if isinstance(value, str) or value == {}:
@@ -119,48 +220,16 @@ def _init(value: Any) -> Any:
     return value
 
 
-class Architecture(ConfigModel):
-    """The shape of a BERT."""
-
-    kind: Literal["bert"] = "bert"
-    layers: SmallPositiveInt
-    width: Width
-    heads: SmallPositiveInt
-    feed_forward: Width
-    dropout: Annotated[Real, Field(ge=0, lt=1)]
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "Architecture":
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is no multiple of {self.heads} heads; change width or heads")
-        return self
-
-
-class BiLstmArchitecture(ConfigModel):
-    """The shape of a BiLSTM classifier; `width` is that of an LSTM direction."""
-
-    kind: Literal["bilstm"]
-    layers: SmallPositiveInt
-    embedding: Width
-    width: Width
-    feed_forward: Width
-    dropout: Annotated[Real, Field(ge=0, lt=1)]
-
-
-def _kind(value: Any) -> str:
-    named = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return "[bilstm]" if named == "bilstm" else "[bert]"
-
-
-StudentArchitecture = Annotated[
-    Annotated[Architecture, Tag("[bert]")] | Annotated[BiLstmArchitecture, Tag("[bilstm]")], Discriminator(_kind)
-]
-
-
 class StageLosses(ConfigModel):
-    """What one distillation stage asks of a student: λ for each loss, what the losses read, how long it trains.
+    """What a student imitates in one stage, and how long it trains.
 
-    layer_map, training: where given, in place of the student's map and of the track's or task's training.
+    Attributes:
+        losses: λ by loss name; a loss that is not named is off.
+        temperature: T of the prediction loss.
+        alpha: The trade-off 2α·hidden + 2(1 − α)·attention; 0.5 changes nothing.
+        relation_heads: Into how many heads the relation losses cut the widths.
+        layer_map: In place of the student's own.
+        training: In place of the track's or the task's.
     """
 
     losses: Annotated[dict[LossName, NonNegative], Field(min_length=1)]
@@ -171,22 +240,18 @@ class StageLosses(ConfigModel):
     training: Training | None = None
 
     @model_validator(mode="after")
-    def _some_loss_and_its_settings(self) -> "StageLosses":
+    def _check_settings_of_losses(self) -> "StageLosses":
+        on = self.active_losses
         if not any(self.losses.values()):
-            raise ValueError("every λ of losses is 0; at least one must be above 0")
-        if not any(self.weighted_losses.values()):
-            raise ValueError(f"alpha {self.alpha} leaves no loss on; move it, or add another loss")
+            raise ValueError("losses: every λ is 0; fix: set at least one above 0")
+        if not on:
+            raise ValueError(f"alpha: no loss is left on (got {self.alpha}); fix: change alpha, or add another loss")
         if self.losses.get("prediction") and self.temperature is None:
-            raise ValueError("temperature is missing; the prediction loss needs one, such as 2.0")
-        if (self.losses.get("query_key_relation") or self.losses.get("value_relation")) and not self.relation_heads:
-            raise ValueError("relation_heads is missing; the relation losses need a number that divides both widths")
-        return self
-
-    @model_validator(mode="after")
-    def _some_loss_reads_the_map(self) -> "StageLosses":
-        reads = any(weight for name, weight in self.weighted_losses.items() if name not in UNMAPPED_LOSSES)
-        if self.layer_map and not reads:
-            raise ValueError("layer_map is read by no loss of this stage; remove it, or add one such as attention")
+            raise ValueError("temperature: missing; the prediction loss needs one, such as 2.0")
+        if any(self.losses.get(name) for name in RELATION_LOSSES) and not self.relation_heads:
+            raise ValueError("relation_heads: missing; the relation losses need a number that divides both widths")
+        if self.layer_map and not any(name in MAPPED_LOSSES for name in on):
+            raise ValueError("layer_map: no loss of this stage reads it; fix: remove it, or add one such as attention")
         return self
 
     @property
@@ -195,12 +260,21 @@ class StageLosses(ConfigModel):
         factors = {"hidden": 2 * self.alpha, "attention": 2 - 2 * self.alpha, "attention_kl": 2 - 2 * self.alpha}
         return {name: weight * factors.get(name, 1.0) for name, weight in self.losses.items()}
 
+    @property
+    def active_losses(self) -> dict[str, float]:
+        """The weighted losses that are on."""
+        return {name: weight for name, weight in self.weighted_losses.items() if weight > 0}
+
 
 class Student(ConfigModel):
-    """A recipe: architecture, start, map, and what each stage imitates."""
+    """A student: its shape, initial weights, layer map, and the losses of each stage; None: it skips that stage.
+
+    Attributes:
+        projection: Whether one projection to the teacher's width serves all layers, or each has its own.
+    """
 
     architecture: StudentArchitecture
-    init: Annotated[Init, BeforeValidator(_init)]
+    init: Annotated[Init, BeforeValidator(_read_init)]
     layer_map: LayerMap
     projection: Literal["shared", "per_layer"]
     general: StageLosses | None
@@ -208,31 +282,56 @@ class Student(ConfigModel):
     intermediate: StageLosses | None = None
     prediction: StageLosses | None = None
 
+    @property
+    def stages(self) -> dict[str, StageLosses]:
+        """The stages that it does not skip."""
+        return {stage: losses for stage in STAGES if (losses := getattr(self, stage))}
+
     @model_validator(mode="after")
-    def _lists_fit_layers(self) -> "Student":
-        recipes = {stage: recipe for stage in STAGES if (recipe := getattr(self, stage))}
+    def _check_layer_lists(self) -> "Student":
         lists = {"layer_map": self.layer_map, "init.teacher": self.init.teacher}
-        lists |= {f"{stage}.layer_map": recipe.layer_map for stage, recipe in recipes.items()}
+        lists |= {f"{stage}.layer_map": losses.layer_map for stage, losses in self.stages.items()}
+        depth = self.architecture.layers
         for key, layers in lists.items():
-            if isinstance(layers, tuple) and len(layers) != self.architecture.layers:
-                raise ValueError(
-                    f"{key} lists {len(layers)} teacher layers; "
-                    f"one for each of the {self.architecture.layers} student layers is needed"
-                )
-        if self.architecture.kind == "bilstm" and (self.init.folder or self.init.hub):
-            key = "folder" if self.init.folder else "hub"
-            raise ValueError(f"init.{key}: a BiLSTM starts at random or, {{teacher: bottom}}, from word embeddings")
-        for stage, recipe in recipes.items():
-            check_unfit_losses(stage, recipe.weighted_losses, self.architecture)
+            if isinstance(layers, tuple) and len(layers) != depth:
+                raise ValueError(f"{key}: must list {depth} teacher layers, one a student layer (got {len(layers)})")
         return self
+
+    @model_validator(mode="after")
+    def _check_losses_of_architecture(self) -> "Student":
+        if self.architecture.kind == "bilstm":
+            self._check_bilstm()
+        elif self.architecture.layers == 1:
+            for stage, losses in self.stages.items():
+                if losses.active_losses.get("pkd"):
+                    raise ValueError(f"{stage}.losses.pkd: reads all layers but the last (got 1 layer); fix: hidden")
+        return self
+
+    def _check_bilstm(self) -> None:
+        """A BiLSTM has neither a masked-LM head nor layers to compare with a BERT's."""
+        if key := "folder" if self.init.folder else "hub" if self.init.hub else None:
+            raise ValueError(f"init.{key}: a BiLSTM starts at random or, {{teacher: bottom}}, from word embeddings")
+        for stage, losses in self.stages.items():
+            if stage in TEXT_STAGES:
+                raise ValueError(f"{stage}: a BiLSTM has no masked-LM head to learn from text; fix: set it to null")
+            for name in losses.active_losses:
+                if name not in LOGIT_LOSSES:
+                    raise ValueError(
+                        f"{stage}.losses.{name}: a BiLSTM has no layers to compare with a BERT's; "
+                        f"allowed: {', '.join(LOGIT_LOSSES)}"
+                    )
 
 
 def training_of(params, student: str, stage: str, *, task: str | None = None) -> Training:
-    """How a student is trained in a stage: as its recipe says, else as its track, or its `task`, does.
+    """How a student is trained in a stage: as its own config says, else as its track's or its task's does.
 
-    params: the checked params, or what a stage declares of them.
+    Args:
+        params: The checked params, or the part of them that a pipeline stage declares.
+        student: Its name.
+        stage: general, domain, intermediate or prediction.
+        task: The task whose settings hold for the last two.
     """
-    recipe = getattr(params.students[student], stage)
-    if recipe and recipe.training:
-        return recipe.training
+    losses = getattr(params.students[student], stage)
+    if losses and losses.training:
+        return losses.training
     return getattr(getattr(params.tasks, task), stage) if task else getattr(params, stage).training
