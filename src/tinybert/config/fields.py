@@ -37,9 +37,7 @@ NonEmptyStr = Annotated[str, Field(min_length=1), AfterValidator(_check_readable
 
 Item = TypeVar("Item")
 # A list in the file becomes a tuple, which nobody can change.
-ListOf = Annotated[
-    tuple[Item, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-]
+ListOf = Annotated[tuple[Item, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
 NonEmptyList = Annotated[ListOf[Item], Field(min_length=1)]
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from tinybert.config.fields import (
-    AboveZero,
     ConfigModel,
     Fraction,
     HubModel,
