@@ -37,7 +37,7 @@ def main(stage: Stage) -> None:
     def pruner_for(steps: int) -> Pruner:
         ramp_steps = max(1, round(params.pruning.ramp_fraction * steps))
         criterion = PRUNERS[params.pruning.criterion]
-        return criterion(student, target=int(percent) / 100, schedule=params.pruning.schedule, ramp_steps=ramp_steps)
+        return criterion(student, target=int(percent) / 100, schedule="cubic", ramp_steps=ramp_steps)
 
     def train_pruned(**hooks) -> Trained[Classifier]:
         torch.manual_seed(params.seed)

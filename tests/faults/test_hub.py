@@ -266,7 +266,7 @@ def shrunk_profile() -> dict:
     tree["domain"]["students"] = ["lazy"]
     for task in TASKS:
         tree["tasks"][task]["teacher"] = few
-    tree["tasks"] |= {"tasks": list(TASKS), "further_seeds": []}
+    tree["tasks"] |= {"run": list(TASKS)}
     tree["tasks"]["mnli"]["finetuned_teacher"] = {"hub": {"model": CLASSIFIER, "revision": SHA}}
     return tree
 

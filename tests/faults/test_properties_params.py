@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from ruamel.yaml import YAML
 
 from tests.support.properties import REFUSED, damaged_bytes, damaged_trees, is_finite, outcome
-from tinybert.config.load import check_params, load_params
+from tinybert.config.load import check_params, load_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.config.students import training_of
-from tinybert.config.teacher_layers import mapped_layers
+from tinybert.config.students import mapped_layers, training_of
 from tinybert.data.domain_filter import Rule
 from tinybert.distill.loop import lr_factor
 from tinybert.models.bert import BertConfig
@@ -23,11 +21,11 @@ from tinybert.pipeline import paths
 from tinybert.report.results import stage_instances
 from tinybert.stage import declared_values
 
-pytestmark = [pytest.mark.properties, pytest.mark.filterwarnings("ignore::ruamel.yaml.error.ReusedAnchorWarning")]
+pytestmark = pytest.mark.properties
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
-TREES = [YAML(typ="safe").load(path) for path in SHIPPED]
-STAGES = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
+TREES = [read_yaml(path) for path in SHIPPED]
+STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
 KEY = re.compile(r"params\.yaml: (?P<first>[^.: ]+)")
 GENERAL = re.compile(r"params\.yaml: (no valid YAML|must be a mapping|and \d+ more mistakes|cannot be read)")
 UNKNOWN = re.compile(r"params\.yaml: .*(unknown key|is no text; keys are names|holds half a surrogate pair)")
@@ -155,8 +153,8 @@ def lists_of_names(draw) -> dict:
     tree["general"]["students"] = draw(mostly([*tree["students"]], few))
     tree["domain"]["students"] = draw(mostly(["attentive", "lazy"], few))
     tree["tasks"]["students"] = draw(mostly(["tinybert4", "bilstm"], few))
-    tree["tasks"]["tasks"] = draw(mostly(["rte", "cola"], st.lists(st.sampled_from(["cola", "qqp", "x"]), max_size=2)))
-    tree["tasks"]["further_seeds"] = draw(mostly([7, 0], st.lists(st.sampled_from([0, 42, 2**32 - 1, 2**32]))))
+    tree["tasks"]["run"] = draw(mostly(["rte", "cola"], st.lists(st.sampled_from(["cola", "qqp", "x"]), max_size=2)))
+    tree["seeds"] = draw(mostly([7, 42, 0], st.lists(st.sampled_from([0, 42, 2**32 - 1, 2**32]))))
     percents = draw(mostly([99, 20, 1], st.lists(st.sampled_from([20, 1, 99, 0, 50]), max_size=3)))
     tree["pruning"]["sparsities_percent"] = percents
     tree["quantization"]["models"] = draw(mostly(["teacher", *tree["tasks"]["students"]], few))

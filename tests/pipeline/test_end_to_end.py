@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.project import copy_project, run
 
-
 DOMAIN = [f"{stage}@little_professor-{seed}" for stage in ("domain_distill", "evaluate_domain") for seed in (42, 43)]
 
 

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import LOGIT_LOSSES, RELATION_LOSSES, SCORE_LOSSES, UNMAPPED_LOSSES
-from tinybert.config.teacher_layers import mapped_layers
+from tinybert.config.compatibility import check_losses
+from tinybert.config.students import LOGIT_LOSSES, LOSSES, MAPPED_LOSSES, RELATION_LOSSES, SCORE_LOSSES, mapped_layers
 from tinybert.distill import losses
 from tinybert.distill.layer_map import LayerWeights
 from tinybert.models.bert import BertConfig
@@ -21,21 +21,8 @@ from tinybert.pipeline.errors import UserError
 
 LEARNT = "objective.safetensors"
 
-# What each loss is a mean over (Batch.counts): parts of a batch on several processes are weighed by their share of it.
-UNITS = {
-    "hard": "predictions",
-    "prediction": "predictions",
-    "logit_mse": "predictions",
-    "pkd": "rows",
-    "hidden": "tokens",
-    "embedding": "tokens",
-    "cosine": "tokens",
-    "attention": "pairs",
-    "attention_kl": "tokens",
-    "query_key_relation": "tokens",
-    "value_relation": "tokens",
-}
-MAPPED_LOSSES = UNITS.keys() - set(UNMAPPED_LOSSES)
+# What each loss is a mean over (Batch.counts).
+UNITS = {name: info.unit for name, info in LOSSES.items()}
 
 
 @dataclass(frozen=True)
@@ -284,7 +271,7 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
 
 def _layer_weights(imitation: DistillationConfig, student_layers: int, teacher_layers: int) -> LayerWeights:
     """The layer map; where no loss reads mapped layers it is empty, and the depths need not fit."""
-    if not imitation.weights.keys() & MAPPED_LOSSES:
+    if not imitation.weights.keys() & set(MAPPED_LOSSES):
         return LayerWeights([], "mean")
     layers = mapped_layers(imitation.layer_map, student_layers, teacher_layers)
     kind = imitation.layer_map if isinstance(imitation.layer_map, str) else "listed"
@@ -298,19 +285,5 @@ def _check_unfit(imitation: DistillationConfig, student: Config, teacher: Config
             f"vocabulary: the student has {student.vocab_size} word pieces, the teacher {teacher.vocab_size}; "
             "both must use one tokenizer: start the student at random or from a folder with the teacher's vocabulary"
         )
-    for name in imitation.weights.keys() & set(SCORE_LOSSES):
-        # A recipe without heads may not ask for scores.
-        assert isinstance(student, BertConfig) and isinstance(teacher, BertConfig)
-        heads = student.num_attention_heads, teacher.num_attention_heads
-        if heads[0] != heads[1]:
-            raise UserError(
-                f"losses.{name}: the student has {heads[0]} heads, the teacher {heads[1]}; that loss needs equal "
-                f"numbers: set architecture.heads to {heads[1]}, or use query_key_relation and value_relation instead"
-            )
-    for name in imitation.weights.keys() & set(RELATION_LOSSES):
-        for role, config in (("student", student), ("teacher", teacher)):
-            if config.hidden_size % imitation.relation_heads:
-                raise UserError(
-                    f"losses.{name}: the {role}'s width {config.hidden_size} is no multiple of relation_heads "
-                    f"{imitation.relation_heads}; set it to a number that divides both widths"
-                )
+    if isinstance(student, BertConfig) and isinstance(teacher, BertConfig):  # a BiLSTM has no such losses
+        check_losses(imitation.weights, imitation.relation_heads, student.shape, teacher.shape)

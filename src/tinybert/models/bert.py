@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import Shape
+from tinybert.config.fields import Architecture
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens, Rows
 from tinybert.models.packed_linear import gelu
 from tinybert.pipeline.errors import UserError
@@ -67,9 +67,15 @@ class BertConfig:
         )
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Architecture:
         """What recipes ask of a teacher."""
-        return Shape(self.num_hidden_layers, self.hidden_size, self.num_attention_heads, self.intermediate_size)
+        return Architecture(
+            layers=self.num_hidden_layers,
+            width=self.hidden_size,
+            heads=self.num_attention_heads,
+            feed_forward=self.intermediate_size,
+            dropout=self.hidden_dropout_prob,
+        )
 
     def check_longer(self, tokens: int, what: str) -> None:
         """UserError where rows of `tokens` tokens are longer than the model has positions; `what` names their key."""

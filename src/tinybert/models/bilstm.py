@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import check_wide_embedding
+from tinybert.config.compatibility import check_embedding
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
-from tinybert.pipeline.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -175,10 +174,7 @@ def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
     Each vector's sign makes its largest entry in magnitude positive. UserError where `size` is above the width.
     """
     width = teacher_embeddings.shape[1]
-    try:
-        check_wide_embedding(size, width)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    check_embedding(size, width)
     embeddings = teacher_embeddings.detach().double()
     if size == width:
         return embeddings.float()

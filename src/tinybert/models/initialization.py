@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tinybert.config.compatibility import STAGES, check_misfits
-from tinybert.config.teacher_layers import mapped_layers
+from tinybert.config.compatibility import check_students
+from tinybert.config.students import STAGES, mapped_layers
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.checkpoints import (
@@ -147,8 +147,8 @@ def check_unfit_recipes(students: Mapping, teacher: BertConfig, *, stages: tuple
     students: name -> recipe. Those of all `stages` are looked at: a misfit of the last would else show after hours.
     """
     try:
-        check_misfits(students, teacher.shape, stages=stages)
-    except ValueError as error:
+        check_students(students, teacher.shape, stages)
+    except UserError as error:
         raise UserError(f"params.yaml: {error}") from None
 
 

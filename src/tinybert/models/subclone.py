@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import check_uncuttable
+from tinybert.config.compatibility import check_subclone
 from tinybert.models.bert import BertConfig, Embeddings, Layer, MaskedLM, ResidualOutput, SelfAttention
 from tinybert.models.outputs import Batch, OutputSpec
-from tinybert.pipeline.errors import UserError
 
 # The plain cut weighs in a regression as this many average tokens do for each input: the best of 1, 2, 4 and 8 by
 # the hidden loss on unseen real text, fitted on 4 thousand tokens as on 16 thousand.
@@ -51,10 +50,7 @@ def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, ba
     The teacher is left in evaluation mode, the student in training mode. UserError where the student is wider than
     the teacher, or its heads do not fit. Source: Samragh et al. 2023; deviations above.
     """
-    try:
-        check_uncuttable(config.shape, teacher.config.shape)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    check_subclone(config.shape, teacher.config.shape)
     student = MaskedLM(config).to(teacher.bert.pooler.dense.weight.device)
     if _shape(config) == _shape(teacher.config):
         return _copied(student, teacher, layers)

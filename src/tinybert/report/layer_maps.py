@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from tinybert.config.compatibility import RELATION_LOSSES, UNMAPPED_LOSSES
-from tinybert.config.students import StageLosses, Student
-from tinybert.config.teacher_layers import mapped_layers
+from tinybert.config.students import LOSSES, MAPPED_LOSSES, StageLosses, Student, mapped_layers
 from tinybert.report.charts import MAP_PREFIX, WIDTH, Chart
 from tinybert.report.results import Results
 from tinybert.report.table import Table, fixed
@@ -71,7 +69,7 @@ def _stages(results: Results, name: str) -> Iterator[tuple[str, list[str], tuple
 
 
 def _mapped_losses(recipe: StageLosses) -> set[str]:
-    return {name for name, weight in recipe.weighted_losses.items() if weight} - set(UNMAPPED_LOSSES)
+    return {name for name, weight in recipe.weighted_losses.items() if weight} & set(MAPPED_LOSSES)
 
 
 def _kind(student: Student, recipe: StageLosses) -> str:
@@ -97,13 +95,7 @@ def _edges(student: Student, recipe: StageLosses, teacher_layers: int, learnt: d
 
 def layers_read(losses: set[str], layers: int) -> set[int]:
     """The student layers, of 1 to `layers`, that the mapped `losses` read; as Objective.student_spec has it."""
-    read: set[int] = set()
-    for loss in losses:
-        if loss == "cosine" or loss in RELATION_LOSSES:
-            read.add(layers)
-        else:
-            read |= set(range(1, layers if loss == "pkd" else layers + 1))
-    return read
+    return {layer for loss in losses for layer in LOSSES[loss].student_layers(layers)}
 
 
 def layer_map_table(maps: list[LayerMap]) -> Table:

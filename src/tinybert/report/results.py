@@ -32,11 +32,7 @@ def stage_instances(params: Params) -> list[tuple[str, str]]:
         *(("task_distill_intermediate", instance) for instance in students),
         *(("task_distill_prediction", instance) for instance in students),
         *(("evaluate", instance) for instance in students),
-        *(
-            ("repeat_task_distill", f"{instance}-{seed}")
-            for instance in students
-            for seed in params.tasks.further_seeds
-        ),
+        *(("repeat_task_distill", f"{instance}-{seed}") for instance in students for seed in params.seeds),
         *(("prune", f"{instance}-{percent}") for instance in students for percent in percents),
         *(("quantize", f"{task}-{model}") for task in params.tasks.run for model in params.quantization.models),
     ]

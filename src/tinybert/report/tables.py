@@ -119,7 +119,7 @@ def task_metrics_table(results: Results) -> Table:
 
 def seeds_tables(results: Results) -> list[Table]:
     """Each task student over all its seeds, mean and spread; nothing where there is one seed."""
-    seeds = results.params.tasks.further_seeds
+    seeds = [seed for seed in results.params.seeds if seed != results.params.seed]
     if not seeds:
         return []
     rows = []

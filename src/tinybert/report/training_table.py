@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tinybert.config.compatibility import UNMAPPED_LOSSES
+from tinybert.config.students import MAPPED_LOSSES
 from tinybert.report.markdown import escape
 from tinybert.report.table import Table, count
 
@@ -63,7 +63,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
         if entry["stage"] != "prune":  # for which the recipe's own training does not count
             training = recipe["training"] or training
         losses = _losses(recipe)
-        if {name for name, weight in recipe["losses"].items() if weight} - set(UNMAPPED_LOSSES):
+        if {name for name, weight in recipe["losses"].items() if weight} & set(MAPPED_LOSSES):
             layer_map = _layer_map(recipe["layer_map"] or params[f"students.{entry['student']}.layer_map"])
     if not entry["steps"]:
         return (title, "skipped", "", "", "", "", "")

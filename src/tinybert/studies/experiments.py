@@ -144,10 +144,10 @@ def _overrides(
     if student not in params.general.students:
         yield f"general.students=[{','.join((*params.general.students, student))}]"
     if study.repeat == "student":
-        yield f"tasks.further_seeds=[{','.join(map(str, seeds[1:]))}]"
+        yield f"seeds=[{','.join(map(str, seeds))}]"
     else:
         yield f"seed={seeds[0]}"
-        yield "tasks.further_seeds=[]"
+        yield f"seeds=[{seeds[0]}]"
     for text in (*study.set, *study.variants[variant].set):
         text = text.replace("{student}", student)
         yield from [text.replace("{task}", task) for task in glue_tasks] if "{task}" in text else [text]

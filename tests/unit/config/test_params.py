@@ -4,15 +4,14 @@ import copy
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
-from tinybert.config.load import StageParams, check_params, load_params
+from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.config.students import training_of
 from tinybert.pipeline.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
-DEFAULT = YAML(typ="safe").load(ROOT / "params.yaml")
+DEFAULT = read_yaml(ROOT / "params.yaml")
 HUB = {"model": "someone/bert", "revision": "abc123"}
 TRAINING = {"epochs": 7, "max_steps": None, "batch_size": 4, "learning_rate": 0.1}
 WITHOUT_PHASE_1 = {key: value for key, value in DEFAULT["students"]["tinybert4"].items() if key != "intermediate"}
@@ -31,7 +30,7 @@ def test_shipped_files_are_valid_and_complete(path):
     load_params(path)
     tasks = {("glue", task) for task in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")}
     general = {key for key in keys(DEFAULT) if key[:2] not in tasks}
-    assert {key for key in keys(YAML(typ="safe").load(path)) if key[:2] not in tasks} == general
+    assert {key for key in keys(read_yaml(path)) if key[:2] not in tasks} == general
 
 
 def changed(path: str, value):

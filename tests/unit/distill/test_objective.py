@@ -9,8 +9,8 @@ from ruamel.yaml import YAML
 
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tests.support.root import ROOT
-from tinybert.config.compatibility import RELATION_LOSSES
 from tinybert.config.load import check_params
+from tinybert.config.students import RELATION_LOSSES
 from tinybert.distill.objective import UNITS, DistillationConfig, DistillationLoss
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError

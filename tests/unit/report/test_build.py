@@ -201,7 +201,7 @@ def test_untrained_students_that_differ_are_told_apart(tree, params):
 
 
 def test_seeds_are_shown_with_mean_and_spread(params, tree):
-    seeded = params.model_copy(update={"glue": params.tasks.model_copy(update={"further_seeds": (43, 44)})})
+    seeded = params.model_copy(update={"seeds": (42, 43, 44)})
     for task in ("mrpc", "mnli"):
         for seed, accuracy in {43: 0.70, 44: 0.75}.items():
             run = {"student": {"accuracy": accuracy}, "collapsed": seed == 43}

@@ -73,7 +73,7 @@ def test_experiments_ask_for_what_a_variant_changes(project):
         "tasks.run=[cola]",
         "tasks.students=[tinybert4]",
         "quantization.models=[teacher,tinybert4]",
-        "tasks.further_seeds=[43]",
+        "seeds=[42,43]",
     )
     assert top.overrides == (*uniform.overrides, "students.tinybert4.layer_map=top")
     assert (top.seeds, top.stages) == ((42, 43), ("evaluate", "repeat_task_distill"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tinybert.config.teacher_layers import mapped_layers
+from tinybert.config.students import mapped_layers
 from tinybert.pipeline.errors import UserError
 
 
