@@ -10,7 +10,7 @@ import torch
 from stages.finetune_teacher import main
 from tests.support.builders import TEACHER, classifier
 from tests.support.project import tiny_params, write_params
-from tinybert.config.students import ModelSource
+from tinybert.config.fields import ModelSource
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import load_model, save_model
 from tinybert.pipeline import paths

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from stages.general_distill import main
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
 from tests.support.project import tiny_params, write_params
+from tinybert.config.fields import Training
 from tinybert.config.schema import Masking, Optimizer
-from tinybert.config.students import Init, StageLosses, Training
+from tinybert.config.students import Init, StageLosses
 from tinybert.data.sequences import blocks_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import load_model, save_model

@@ -101,8 +101,9 @@ def _answer(questions: dict, question: str, arguments: list, variables: dict[str
 
 def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
+    from tinybert.config.fields import HubModel, ModelSource
     from tinybert.config.load import load_params
-    from tinybert.config.students import HubModel, ModelSource
+    from tinybert.config.students import Init
     from tinybert.data.corpus import documents
     from tinybert.data.task_sources import read_splits
     from tinybert.data.tasks import TASKS
@@ -145,7 +146,7 @@ def _questions() -> dict:
 
         return AutoTokenizer.from_pretrained(model, revision=revision).tokenize("Paris: a city")
 
-    found = (corpus, tasks, tokenizer, teacher, finetuned, start, transformers)
+    found = (corpus, task_rows, tokenizer, teacher, finetuned, start, transformers)
     return {function.__name__: function for function in found}
 
 

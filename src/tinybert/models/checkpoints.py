@@ -15,7 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tinybert.config.students import Init, ModelSource
+from tinybert.config.fields import ModelSource
+from tinybert.config.students import Init
 from tinybert.models.bert import BertConfig, BertModel, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.pipeline import paths

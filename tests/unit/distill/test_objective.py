@@ -172,7 +172,7 @@ def test_a_stage_may_have_a_layer_map_of_its_own():
     [
         (replace(STUDENT, vocab_size=60), {"prediction": 1.0}, "uniform", "60 word pieces, the teacher 50"),
         (replace(STUDENT, num_attention_heads=4), {"attention": 1.0}, "uniform", "4 heads, the teacher 3"),
-        (STUDENT, {"hidden": 1.0}, (1, 5), "5 is beyond the teacher's layers; choose from 1 to 4"),
+        (STUDENT, {"hidden": 1.0}, (1, 5), "5 is beyond the teacher's layers; allowed: 1 to 4"),
         (replace(STUDENT, num_hidden_layers=6), {"hidden": 1.0}, "uniform", "6 student layers to 4 teacher"),
     ],
 )
@@ -227,7 +227,7 @@ def test_relations_compare_models_of_unequal_heads():
     objective = DistillationLoss(imitation, student_config, TEACHER)
     terms = run(objective, masked_lm(student_config), masked_lm(TEACHER, seed=1), batch())
     assert all(value > 1e-6 for value in terms.values())
-    with pytest.raises(UserError, match="width 12 is no multiple of relation_heads 5"):
+    with pytest.raises(UserError, match="relation_heads 5 must divide the student's width 12"):
         DistillationLoss(replace(imitation, relation_heads=5), student_config, TEACHER)
 
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
-from tinybert.config.students import HubModel, Init, ModelSource, Student
+from tinybert.config.fields import HubModel, ModelSource
+from tinybert.config.students import Init, Student
 from tinybert.data.tasks import TASKS
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_pretrained, save_model
@@ -259,7 +260,7 @@ def test_code_that_a_checkpoint_brings_never_runs(tmp_path):
 
 
 UNFIT = [
-    (replace(TEACHER, num_attention_heads=2), "general.losses.attention: the student has 3 heads, the teacher 2; set"),
+    (replace(TEACHER, num_attention_heads=2), "general.losses.attention: the student has 3 heads, the teacher 2; fix: set"),
     (replace(TEACHER, hidden_size=21), "domain.losses.value_relation: relation_heads 6 must divide .* 12 and .* 21"),
     (replace(TEACHER, num_hidden_layers=1), "layer_map: "),
 ]

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.builders import masked_lm
 from tinybert.augment.word_vectors import word_vectors
-from tinybert.config.students import Init, ModelSource
+from tinybert.config.fields import ModelSource
+from tinybert.config.students import Init
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
