@@ -1,47 +1,67 @@
-"""Task examples made here, in the columns and label types that the GLUE sets have on the Hub."""
+"""Synthetic examples of five GLUE tasks, in the columns and label types that the real sets have on the Hub."""
 
 import zlib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from random import Random
+from typing import Any, NamedTuple
 
 from tinybert.pipeline.errors import UserError
-from tinybert.synthetic import cola, mrpc, rte, sst2, stsb
+from tinybert.synthetic.grammar import Writer, lexicon, load, sentence, with_articles
 
+SPLITS = ("train", "dev")
 # Share of label 1 in each classification task, about that of the real ones.
 POSITIVE_SHARE = {"cola": 0.7, "sst2": 0.5, "mrpc": 0.67, "rte": 0.5}
-TEXT_OF_LABEL: dict[str, Callable[[Random, bool], dict[str, str]]] = {
-    "cola": cola.example,
-    "sst2": sst2.example,
-    "mrpc": mrpc.example,
-    "rte": rte.example,
-}
-TASKS = (*TEXT_OF_LABEL, "stsb")
-SPLITS = ("train", "dev")
 # Every fifth text, by checksum, can only be a dev text: no seed and no count can make the splits overlap.
 DEV_EVERY = 5
 MAX_TRIES_PER_ROW = 200
 
+# MRPC. Scenes have many more tellings than the other statements, so they are drawn more often.
+SCENE_SHARE = 0.5
+DENIALS = ("it is not true that", "it is false that")
+# Share of denied pairs: among those that differ one sentence is denied, among those that mean the same both are.
+DENIED_ONCE = 0.35
+DENIED_TWICE = 0.2
+
+# STS-B. Share of the pairs of two kinds that stay unrelated; the others become two tellings of one event.
+UNRELATED_SHARE = 0.3
+KINDS = ("scene", "scene", "dealing", "price")
+OPTIONAL = ("town", "time", "month")
+
+SEPARATOR = " :: "  # of the two texts of a template
+Pair = tuple[str, str]
+
 
 def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
-    """`count` different rows of a task: sentence, or sentence1 and sentence2; label; idx.
+    """Makes `count` different rows of a task.
 
-    `label` is an int (cola: 1 acceptable; sst2: 1 positive; mrpc: 1 equivalent; rte: 0 entailment, 1 not), for stsb a
-    float from 0 to 5. No text is in both splits, whatever the seeds. UserError where task or split is unknown, or
-    where the grammar does not yield so many different rows.
+    Args:
+        task: One of TASKS.
+        split: "train" or "dev". No text is in both splits, whatever the seeds.
+        count: Number of rows.
+        seed: The same seed gives the same rows on every machine.
+
+    Returns:
+        Dicts of sentence (or sentence1 and sentence2), label and idx. The label is an int (cola: 1 acceptable; sst2: 1
+        positive; mrpc: 1 equivalent; rte: 0 entailment, 1 not), for stsb a float from 0 to 5.
+
+    Raises:
+        UserError: The task or split is unknown, or the templates do not yield so many different rows.
     """
     if task not in TASKS:
-        raise UserError(f"synthetic task {task!r} is unknown; it must be one of {', '.join(TASKS)}")
+        raise UserError(
+            f"tasks.run: there is no synthetic task of this name (got {task!r}); allowed: {', '.join(TASKS)}"
+        )
     if split not in SPLITS:
-        raise UserError(f"split {split!r} of synthetic task {task} is unknown; it must be one of {', '.join(SPLITS)}")
+        raise UserError(f"split: {task} has no such synthetic split (got {split!r}); allowed: {', '.join(SPLITS)}")
     rng = Random(f"{task} {split} {seed}")
-    draw = _scored(rng) if task == "stsb" else _labelled(task, count, rng)
-    return _distinct(draw, split, count, task)
+    draws = _scored(rng) if task == "stsb" else _labelled(task, count, rng)
+    return _distinct(draws, split, count, task)
 
 
 def _scored(rng: Random) -> Iterator[Callable[[], dict]]:
     while True:
-        yield lambda: stsb.example(rng)
+        yield partial(similar_pair, rng)
 
 
 def _labelled(task: str, count: int, rng: Random) -> Iterator[Callable[[], dict]]:
@@ -64,21 +84,275 @@ def _distinct(draws: Iterator[Callable[[], dict]], split: str, count: int, task:
         draw = next(draws)
         for _ in range(MAX_TRIES_PER_ROW):
             row = draw()
-            text = _text(row)
-            if text not in seen and _split_of(text) == split and row.get("sentence1", "") != row.get("sentence2"):
+            text = " | ".join(value for value in row.values() if isinstance(value, str))
+            text_split = "train" if zlib.crc32(text.encode()) % DEV_EVERY else "dev"
+            if text not in seen and text_split == split and row.get("sentence1", "") != row.get("sentence2"):
                 break
         else:
             raise UserError(
-                f"{count} {split} examples of synthetic task {task} are too many; ask for {len(rows)} or fewer"
+                f"tasks.synthetic.{split}_examples: {task} has too few different sentences (got {count}); "
+                f"allowed: at most {len(rows)}; fix: ask for fewer rows"
             )
         seen.add(text)
         rows.append({**row, "idx": len(rows)})
     return rows
 
 
-def _text(row: dict) -> str:
-    return " | ".join(value for value in row.values() if isinstance(value, str))
+# --- CoLA and SST-2: one sentence ---
 
 
-def _split_of(text: str) -> str:
-    return "train" if zlib.crc32(text.encode()) % DEV_EVERY else "dev"
+def acceptable(rng: Random, good: bool) -> dict[str, str]:
+    """A grammatical sentence, or one that breaks one rule; the text columns of CoLA."""
+    return {"sentence": sentence(with_articles(_composed("cola", rng, good)))}
+
+
+def review(rng: Random, positive: bool) -> dict[str, str]:
+    """A line of a review of the wanted sentiment; the text columns of SST-2."""
+    return {"sentence": with_articles(_composed("sst2", rng, positive))}
+
+
+def _composed(task: str, rng: Random, label: bool) -> str:
+    return Writer(rng, label).compose(rng.choice(list(load(task)["constructions"].values())))
+
+
+# --- Statements in several wordings, which the pair tasks share ---
+
+
+def retelling(construction: Mapping[str, Any], rng: Random) -> tuple[list[str], list[str]]:
+    """Draws a statement: its wordings, and wordings of much the same words that say something else."""
+    writer = Writer(rng, True)
+    for names, source in construction["draw"].items():
+        writer.draw(names, source)
+    same, other = (
+        [text for arguments in construction[side] for text in _wordings(writer, construction, arguments)]
+        for side in ("same", "other")
+    )
+    return same, other
+
+
+def _wordings(writer: Writer, construction: Mapping[str, Any], arguments: str | list[str]) -> list[str]:
+    if isinstance(arguments, str):
+        return [writer.write(arguments)]
+    writer.variables.update(zip("ABC", [writer.refer(argument) for argument in arguments], strict=False))
+    return [writer.write(wording) for wording in construction["wordings"]]
+
+
+def _statements(rng: Random, same: bool) -> Pair:
+    equal, unequal = retelling(rng.choice(list(load("pairs")["retellings"].values())), rng)
+    if same:
+        first, second = rng.sample(equal, 2)
+        return first, second
+    return rng.choice(equal), rng.choice(unequal)
+
+
+def _synonym(text: str, rng: Random) -> str:
+    """The text with one role, time or amount replaced by its synonym, if it has one."""
+    pairs = dict(pair.split("/") for pair in lexicon()[0]["synonyms"])
+    known = [word for word in pairs if f" {word} " in f" {text} "]
+    if not known:
+        return text
+    word = rng.choice(known)
+    return f" {text} ".replace(f" {word} ", f" {pairs[word]} ").strip()
+
+
+# --- MRPC: two sentences that mean the same, or share most words and do not ---
+
+
+def paraphrase(rng: Random, same: bool) -> dict[str, str]:
+    """A pair of the wanted kind, as the text columns of MRPC."""
+    draw = _scenes if rng.random() < SCENE_SHARE else _statements
+    if same:
+        first, second = draw(rng, True)
+        if rng.random() < DENIED_TWICE:
+            first, second = (f"{rng.choice(DENIALS)} {text}" for text in (first, second))
+    elif rng.random() < DENIED_ONCE:
+        first, second = draw(rng, True)
+        if rng.randrange(2):
+            second = f"{rng.choice(DENIALS)} {second}"
+        else:
+            first = f"{rng.choice(DENIALS)} {first}"
+    else:
+        first, second = draw(rng, False)
+    return {"sentence1": sentence(with_articles(first)), "sentence2": sentence(with_articles(second))}
+
+
+def _scenes(rng: Random, same: bool) -> Pair:
+    first, second = Writer(rng, same).compose(load("pairs")["paraphrase"]).split(SEPARATOR)
+    return first, _synonym(second, rng)
+
+
+# --- RTE: a text of one or two sentences, and a hypothesis that follows from it or does not ---
+
+
+def entailment(rng: Random, not_entailed: bool) -> dict[str, str]:
+    """Text and hypothesis, as the text columns of RTE; half of the texts get a sentence that decides nothing."""
+    construction = rng.choice(entailments())
+    if callable(construction):
+        premise, hypothesis = construction(rng, not not_entailed)
+    else:
+        premise, hypothesis = Writer(rng, not not_entailed).compose(construction).split(SEPARATOR)
+    texts = [sentence(premise)]
+    if rng.random() < 0.5:
+        aside = sentence(Writer(rng, True).write("the {people} {doings} {times}"))
+        texts.insert(rng.randrange(2), aside)
+    return {"sentence1": with_articles(" ".join(texts)), "sentence2": sentence(with_articles(hypothesis))}
+
+
+@cache
+def entailments() -> tuple:
+    """All constructions of RTE; those with many more tellings than the others stand twice."""
+    left_out, added, *others = load("pairs")["entailment"].values()
+    return (left_out, left_out, added, _statements, _statements, _two_scenes, _two_scenes, *others)
+
+
+def _two_scenes(rng: Random, follows: bool) -> Pair:
+    """The text tells two scenes without a common point; the hypothesis tells one of them, or mixes them."""
+    first, second = Writer(rng, True), Writer(rng, True)
+    while not first.variables or any(
+        first.variables[name] == second.variables[name] for name in ("who", "thing", "deed")
+    ):
+        for writer in (first, second):
+            writer.compose(load("pairs")["scene"])
+    told = f"{first.refer('active')}, and {second.refer('active')}"
+    chosen, rest = rng.choice(((first, second), (second, first)))
+    if follows:
+        return told, chosen.refer("less")
+    mixed = ["who"]
+    if rest.variables["deed"] in lexicon()[0]["never_implied"] and rng.random() < 0.5:
+        mixed = ["deed", "deed_way"]
+    chosen.variables.update({name: rest.variables[name] for name in mixed})
+    return told, chosen.refer("core")
+
+
+# --- STS-B: two tellings of an event, scored by the details that they share ---
+
+
+class Detail(NamedTuple):
+    """What a sentence says on one point. Details of one family are related; an empty family has no relations."""
+
+    text: str
+    meaning: str
+    family: str
+
+
+Telling = Mapping[str, Detail]  # what a sentence does not mention is absent
+
+
+@cache
+def weights(kind: str) -> dict[str, float]:
+    """What each detail of a kind of event counts; the sum is 5."""
+    return {name: float(weight) for name, weight in load("pairs")["similarity"][kind]["weights"].items()}
+
+
+@cache
+def details(kind: str) -> dict[str, list[Detail]]:
+    """All that a sentence on this kind of event can say on each point."""
+
+    def detail(text: str, meaning: str = "", family: str = "") -> Detail:
+        return Detail(text, meaning or text, family)
+
+    listed = load("pairs")["similarity"][kind]["details"]
+    return {name: [detail(*item.split("/")) for item in items] for name, items in listed.items()}
+
+
+def similarity(first: Telling, second: Telling, weights: Mapping[str, float]) -> float:
+    """The score of a pair, 0.0 to 5.0: the sum over the details of weight times credit."""
+    return sum(weight * credit(first.get(name), second.get(name)) for name, weight in weights.items())
+
+
+def credit(first: Detail | None, second: Detail | None) -> float:
+    """What two details share.
+
+    Returns:
+        1 for the same meaning (synonyms have it) or if both sentences are silent; 0.5 for related meanings (another
+        kind of the same thing, another day, swapped roles) or if one sentence is silent; else 0.
+    """
+    if first is None or second is None:
+        return 1.0 if first is second else 0.5
+    if first.meaning == second.meaning:
+        return 1.0
+    return 0.5 if first.family and first.family == second.family else 0.0
+
+
+def similar_pair(rng: Random) -> dict[str, str | float]:
+    """A pair and its score, as the columns of STS-B. Events of two kinds score 0."""
+    kind, other_kind = rng.choice(KINDS), rng.choice(KINDS)
+    first = _telling(kind, rng)
+    if kind != other_kind and rng.random() < UNRELATED_SHARE:
+        second, score = _telling(other_kind, rng), 0.0
+    else:
+        other_kind, second = kind, _variant(kind, first, rng)
+        if kind == "dealing":
+            first, second = as_pair(first), as_pair(second)
+        score = similarity(first, second, weights(kind))
+    texts = [_worded(kind, first, rng), _worded(other_kind, second, rng)]
+    if other_kind != "price":  # "a dozen percent" is no English
+        texts[1] = _synonym(texts[1], rng)
+    sentence1, sentence2 = (sentence(with_articles(text)) for text in texts)
+    return {"sentence1": sentence1, "sentence2": sentence2, "label": score}
+
+
+def _telling(kind: str, rng: Random) -> Telling:
+    told = {name: rng.choice(choices) for name, choices in details(kind).items()}
+    for name in OPTIONAL:
+        if name in told and rng.random() < 0.3:
+            del told[name]
+    if kind == "dealing":
+        told["whom"] = _other_meaning(details(kind)["whom"], told["who"], rng)
+    return told
+
+
+def _variant(kind: str, first: Telling, rng: Random) -> Telling:
+    """Another telling, which changes each detail of the first one with a probability that is itself drawn."""
+    change = rng.random()
+    varied = ((name, _vary(name, kind, first.get(name), change, rng)) for name in details(kind))
+    second = {name: detail for name, detail in varied if detail}
+    if kind == "dealing" and (second["who"].meaning == second["whom"].meaning or rng.random() < 0.2):
+        second["who"], second["whom"] = first["whom"], first["who"]
+    return second
+
+
+def _vary(name: str, kind: str, detail: Detail | None, change: float, rng: Random) -> Detail | None:
+    choices = details(kind)[name]
+    if rng.random() >= change:
+        # The same meaning, perhaps in another word.
+        return detail and rng.choice([choice for choice in choices if choice.meaning == detail.meaning])
+    if name in OPTIONAL and rng.random() < 0.3:
+        return None
+    related = [choice for choice in choices if detail and credit(detail, choice) == 0.5]
+    return rng.choice(related) if related and rng.random() < 0.5 else _other_meaning(choices, detail, rng)
+
+
+def _other_meaning(choices: list[Detail], taken: Detail | None, rng: Random) -> Detail:
+    return rng.choice([choice for choice in choices if taken is None or choice.meaning != taken.meaning])
+
+
+def as_pair(told: Telling) -> Telling:
+    """A dealing whose two people are one family, so that swapped roles count as related."""
+    family = "+".join(sorted((told["who"].meaning, told["whom"].meaning)))
+    return {**told, "who": told["who"]._replace(family=family), "whom": told["whom"]._replace(family=family)}
+
+
+def _worded(kind: str, told: Telling, rng: Random) -> str:
+    writer = Writer(rng, True)
+    writer.variables.update({name: detail.text for name, detail in told.items()})
+    writer.variables["in_town"] = f" in {told['town'].text}" if "town" in told else ""
+    if kind == "price":
+        writer.draw("price_core", "price")
+        return writer.refer("dated_price" if "month" in told else "price_core")
+    writer.variables["was"] = "was"
+    if kind == "scene":
+        one = told["amount"].meaning == "one"
+        thing = told["thing"].text.split(";")[0 if one else 1]
+        writer.variables.update({"whom": f"{told['amount'].text} {thing}", "was": "was" if one else "were"})
+    writer.draw("event_core", "event")
+    return writer.refer("timed_event") if "time" in told else writer.write("{event_core}{in_town}")
+
+
+TEXT_OF_LABEL: dict[str, Callable[[Random, bool], dict[str, str]]] = {
+    "cola": acceptable,
+    "sst2": review,
+    "mrpc": paraphrase,
+    "rte": entailment,
+}
+TASKS = (*TEXT_OF_LABEL, "stsb")

@@ -6,9 +6,8 @@ from collections import Counter
 import pytest
 
 from tinybert.synthetic.articles import articles
-from tinybert.synthetic.facts import BATTLES, COUNTRIES, EMPIRES, EVENTS, RULERS, facts
-from tinybert.synthetic.phrases import CLAUSES
-from tinybert.synthetic.quiz import asked_facts, questions, statement
+from tinybert.synthetic.facts import asked_facts, facts, questions, statement, table
+from tinybert.synthetic.grammar import load
 
 KNOWN = {
     "The capital of France is [MASK].": "paris",
@@ -59,22 +58,23 @@ def test_no_prompt_is_asked_twice():
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("kind", "column"),
     [
-        [row.country for row in COUNTRIES],
-        [row.capital for row in COUNTRIES],
-        [row.adjective for row in COUNTRIES],
-        [row.mountain for row in COUNTRIES if row.mountain],
-        [row.battle for row in BATTLES],
-        [row.event for row in EVENTS],
-        [row.ruler for row in RULERS],
-        [row.empire for row in EMPIRES],
-        [row.capital for row in EMPIRES if row.capital],
-        [row.founder for row in EMPIRES if row.founder],
+        ("country", "country"),
+        ("country", "capital"),
+        ("country", "adjective"),
+        ("country", "mountain"),
+        ("battle", "battle"),
+        ("event", "event"),
+        ("ruler", "ruler"),
+        ("empire", "empire"),
+        ("empire", "capital"),
+        ("empire", "founder"),
     ],
 )
-def test_names_are_unique(names):
-    assert [name for name, count in Counter(names).items() if count > 1] == []
+def test_names_are_unique(kind, column):
+    names = [row[column] for row in table(kind) if row[column]]
+    assert names and [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_facts_do_not_contradict_each_other():
@@ -89,9 +89,10 @@ def test_text_of_the_tables_is_ascii():
 
 
 def test_every_asked_fact_has_six_wordings():
-    few = {key: len(wordings) for key, wordings in CLAUSES.items() if len(set(wordings)) < 6}
-    # What is never asked may be told in fewer ways.
-    assert {field for _, field in few} == {"millions", "land", "known_for", "region"}
+    clauses = load("articles")["clauses"]
+    few = {field for fields in clauses.values() for field, wordings in fields.items() if len(set(wordings)) < 6}
+    # What is never asked may be stated in fewer ways.
+    assert few == {"millions", "land", "known_for", "region"}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7, 42])
