@@ -28,7 +28,7 @@ from tinybert.augment.words import Sentence, is_plain_word, read_sentences
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, train_tokenizer
 from tinybert.models.bert import MaskedLM
-from tinybert.pipeline.text_lines import read_lines
+from tinybert.pipeline.files import read_lines
 from tinybert.synthetic.articles import articles
 from tinybert.synthetic.examples import examples
 

@@ -11,7 +11,7 @@ from tinybert.distill.text_training import train_on_text
 from tinybert.evaluate.perplexity import frequency_accuracy, heldout_batches, masked_lm_scores
 from tinybert.models.initialization import check_unfit_recipes, start_teacher
 from tinybert.pipeline import paths
-from tinybert.pipeline.launch import is_main_process
+from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 
 

@@ -4,8 +4,7 @@ from tokenizers import Tokenizer
 
 from tinybert.data.tokenizer import folder_tokenizer, hub_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import atomic_folder
-from tinybert.pipeline.text_lines import read_chunks
+from tinybert.pipeline.files import atomic_folder, read_jsonl
 from tinybert.stage import Stage, run_stage
 
 
@@ -23,8 +22,7 @@ def find_tokenizer(teacher) -> Tokenizer:
         return hub_tokenizer(teacher.hub)
     if teacher.source == "local":
         return folder_tokenizer(paths.resolve(teacher.local.folder))
-    chunks = read_chunks(paths.corpus("general", "train"))
-    texts = (text for chunk in chunks for _, text in chunk.texts())
+    texts = (document["text"] for document in read_jsonl(paths.corpus("general", "train")))
     return train_tokenizer(texts, vocabulary_size=teacher.synthetic.vocabulary_size)
 
 

@@ -12,7 +12,7 @@ from tinybert.evaluate.predictions import save_predictions
 from tinybert.evaluate.task_scores import compare_on_splits
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
-from tinybert.pipeline.launch import is_main_process
+from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 
 

@@ -20,9 +20,8 @@ from tinybert.config.schema import Params
 from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import TEMPORARY, atomic_file, full_disk_told, read_json, write_json
-from tinybert.pipeline.launch import is_main_process, relaunch
-from tinybert.pipeline.text_lines import printable
+from tinybert.pipeline.files import TEMPORARY, atomic_file, printable, read_json, report_full_disk, write_json
+from tinybert.pipeline.process import is_main_process, relaunch
 from tinybert.pipeline.tracking import Run, stage_run
 
 NOT_IN_PROVENANCE = ("tasks.teacher_cache_gb",)  # changes the speed of a run, not its result
@@ -126,7 +125,7 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
     try:
         if trains:
             relaunch(f"stages.{name}", sys.argv[1:])
-        with full_disk_told(f"a disk that the stage writes to, such as those of {Path.cwd()} and {TEMPORARY}"):
+        with report_full_disk(f"a disk that the stage writes to, such as those of {Path.cwd()} and {TEMPORARY}"):
             _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():

@@ -25,7 +25,7 @@ from tinybert.distill.teacher import LiveTeacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.checkpoints import save_model
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, atomic_folder, full_disk_told, write_json, write_jsonl
+from tinybert.pipeline.files import atomic_file, atomic_folder, report_full_disk, write_json, write_jsonl
 
 ROOM = 2 * 4096  # bytes that are left on the full disk: two pages
 
@@ -165,7 +165,7 @@ def test_without_a_disk_to_fill(tmp_path, kind, fault):
 
 def test_other_errors_and_told_ones_stay_as_they_are(tmp_path):
     for error in (OSError(errno.EACCES, "no"), UserError("a: No space left on device"), ValueError("disk")):
-        with pytest.raises(type(error)) as found, full_disk_told(tmp_path):
+        with pytest.raises(type(error)) as found, report_full_disk(tmp_path):
             raise error
         assert found.value is error
 

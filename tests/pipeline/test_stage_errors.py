@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.project import copy_project, run, tiny_params, write_params
 from tests.support.root import ROOT
-from tinybert.pipeline.text_lines import printable
+from tinybert.pipeline.files import printable
 
 
 @pytest.fixture(scope="module")

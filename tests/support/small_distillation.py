@@ -22,7 +22,7 @@ from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.text_training import SequenceBatches
-from tinybert.pipeline.launch import is_main_process
+from tinybert.pipeline.process import is_main_process
 
 OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
 MASKER = Masker(0.3, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)

@@ -19,7 +19,7 @@ from tinybert.distill.precision import check_missing_bfloat16
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, Encoder, MaskedLM, SelfAttention
 from tinybert.models.packed_linear import for_inference, linear
-from tinybert.pipeline.progress import progress_bar
+from tinybert.pipeline.process import progress_bar
 
 Query = tuple[Sentence, Word]  # a sentence and the word that is hidden in it
 

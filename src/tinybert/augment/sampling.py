@@ -12,7 +12,7 @@ import numpy as np
 from tinybert.augment.tagger import TAGGERS
 from tinybert.augment.words import in_case_of
 from tinybert.data.tasks import Task
-from tinybert.pipeline.seeds import stream
+from tinybert.pipeline.process import stream
 
 MASK = "[MASK]"  # as every tokenizer here spells it
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")

@@ -12,7 +12,7 @@ from tinybert.augment.words import Sentence, read_sentences
 from tinybert.data.tasks import Task
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
-from tinybert.pipeline.seeds import stream
+from tinybert.pipeline.process import stream
 
 BATCH_TOKENS = 2048  # of the masked LM: among the fastest of those tried on a CPU; changes nothing else
 

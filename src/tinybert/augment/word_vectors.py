@@ -11,7 +11,7 @@ import numpy as np
 from tinybert.augment.words import is_plain_word
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.text_lines import read_chunks, read_lines
+from tinybert.pipeline.files import read_jsonl, read_lines
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -67,7 +67,7 @@ class CorpusTexts:
         self.path = path
 
     def __iter__(self) -> Iterator[str]:
-        return (text for chunk in read_chunks(self.path) for _, text in chunk.texts())
+        return (document["text"] for document in read_jsonl(self.path))
 
 
 def word_vectors(settings, corpus: str | Path, *, seed: int) -> WordVectors:

@@ -17,7 +17,7 @@ from tinybert.compress.serving import Feeds, OnnxClassifier
 from tinybert.models.bert import BertConfig, SelfAttention, SequenceClassifier
 from tinybert.models.checkpoints import Classifier
 from tinybert.models.outputs import Batch, OutputSpec
-from tinybert.pipeline.files import atomic_file, full_disk_told
+from tinybert.pipeline.files import atomic_file, report_full_disk
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 OPSET = 20  # the last that the tracing exporter knows
@@ -83,7 +83,7 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     """
     plain = LogitsFromTensors(copy.deepcopy(model).cpu().float()).eval()
     served = LogitsFromTensors(_served(model), OutputSpec(only_first=True)).eval()
-    with tempfile.TemporaryDirectory() as folder, full_disk_told(folder):
+    with tempfile.TemporaryDirectory() as folder, report_full_disk(folder):
         draft = Path(folder) / "model.onnx"
         _trace(served, draft)
         _compare(plain, draft, real_rows)

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from tinybert.config.schema import Params
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.text_lines import printable
+from tinybert.pipeline.files import printable
 
 REPORTED_MISTAKES = 20
 LINE_CHARACTERS = 400

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.files import NO_TEXT, atomic_file, read_lines
 from tinybert.pipeline.hub import hub_access, load_whole
-from tinybert.pipeline.progress import TextBar, text_progress_bar
-from tinybert.pipeline.text_lines import NO_TEXT, read_lines
+from tinybert.pipeline.process import TextBar, text_progress_bar
 
 # WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = ConfigModel = =
 HEADING = re.compile(r"(?P<marks>=(?: =)*) (?P<title>[^=](?:.*[^=])?) (?P=marks)")

@@ -9,7 +9,7 @@ from pathlib import Path
 from tinybert.data.parallel import map_in_order, processes_for
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
-from tinybert.pipeline.progress import text_progress_bar
+from tinybert.pipeline.process import text_progress_bar
 from tinybert.pipeline.text_lines import CHUNK_BYTES, Chunk, read_chunks
 
 

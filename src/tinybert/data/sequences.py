@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tinybert.data.parallel import map_in_order, processes_for
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
-from tinybert.pipeline.progress import text_progress_bar
+from tinybert.pipeline.process import text_progress_bar
 from tinybert.pipeline.text_lines import CHUNK_BYTES, Chunk, read_chunks
 
 # The rest of a document behind its last full block is dropped below this length: it teaches next to nothing.

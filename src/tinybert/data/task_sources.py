@@ -8,10 +8,9 @@ from pathlib import Path
 from tinybert.data.tasks import Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_jsonl
+from tinybert.pipeline.files import NO_TEXT, printable, read_jsonl, read_lines
 from tinybert.pipeline.hub import hub_access, load_whole
-from tinybert.pipeline.seeds import stream
-from tinybert.pipeline.text_lines import NO_TEXT, printable, read_lines
+from tinybert.pipeline.process import stream
 
 KEY = "tasks.local.folder"
 UNLABELLED = -1  # the Hub's label of test rows

@@ -12,9 +12,8 @@ from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, read_json, write_json
+from tinybert.pipeline.files import atomic_file, printable, read_json, read_lines, write_json
 from tinybert.pipeline.hub import hub_folder
-from tinybert.pipeline.text_lines import printable, read_lines
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from tinybert.pipeline.seeds import stream
+from tinybert.pipeline.process import stream
 
 # θ of a learnable row at the start: all alike, or (−1, …, −1, 1), which gives a block of three (.11, .11, .78).
 STARTS = {"equal": lambda size: [0.0] * size, "last": lambda size: [-1.0] * (size - 1) + [1.0]}

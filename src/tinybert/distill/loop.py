@@ -21,7 +21,7 @@ from tinybert.distill.resume import Checkpoint, restore_training_state, training
 from tinybert.distill.teacher import LiveTeacher
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch, ModelOutput
-from tinybert.pipeline.seeds import torch_seed
+from tinybert.pipeline.process import torch_seed
 
 if TYPE_CHECKING:
     from tinybert.compress.pruning import Pruner

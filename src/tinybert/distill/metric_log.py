@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.progress import progress_bar
+from tinybert.pipeline.process import progress_bar
 
 CURVE_POINTS = 50  # logged in a run, whatever its length
 PREFIX = "recorder."

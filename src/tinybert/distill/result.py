@@ -12,7 +12,7 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.models.checkpoints import Model, OneModel, save_model, write_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder
-from tinybert.pipeline.launch import is_main_process
+from tinybert.pipeline.process import is_main_process
 
 if TYPE_CHECKING:
     from tinybert.stage import Stage

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.launch import is_main_process
+from tinybert.pipeline.process import is_main_process
 
 if TYPE_CHECKING:
     from tinybert.stage import Stage

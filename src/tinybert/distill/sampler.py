@@ -6,7 +6,7 @@ alone computes padding (models/activations.py, RealTokens).
 
 import numpy as np
 
-from tinybert.pipeline.seeds import stream
+from tinybert.pipeline.process import stream
 
 
 def shuffled_batches(rows: int, *, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:

@@ -24,7 +24,7 @@ from tinybert.distill.teacher import LiveTeacher
 from tinybert.models import bert
 from tinybert.models import outputs as activations
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, RealTokens
-from tinybert.pipeline.progress import progress_bar
+from tinybert.pipeline.process import progress_bar
 
 CODE = (activations, bert, layer_weights, objective, answer_file)  # what answers depend on beside weights and data
 ASKING_BATCH_SIZE = 64

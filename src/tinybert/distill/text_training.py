@@ -13,7 +13,7 @@ from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.sampler import shuffled_batches
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch
-from tinybert.pipeline.seeds import stream
+from tinybert.pipeline.process import stream
 
 SAMPLE_BLOCKS = 256
 SAMPLE_BATCH_SIZE = 32

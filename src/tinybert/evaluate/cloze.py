@@ -19,8 +19,7 @@ from tinybert.models.checkpoints import load_bert
 from tinybert.models.outputs import Batch, pad
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_jsonl
-from tinybert.pipeline.text_lines import NO_TEXT
+from tinybert.pipeline.files import NO_TEXT, read_jsonl
 
 SHOWN_ANSWERS = 5
 ALL_SUBJECTS = "all"

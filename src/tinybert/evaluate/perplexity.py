@@ -13,7 +13,7 @@ from tinybert.evaluate.predictions import Predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.outputs import Batch, best_device
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.seeds import stream
+from tinybert.pipeline.process import stream
 
 EVALUATION_BATCH_SIZE = 32
 

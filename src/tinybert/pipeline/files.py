@@ -1,37 +1,44 @@
-"""Files that appear whole or not at all, and the plain formats the stages exchange."""
+"""Files that appear whole or not at all, and the plain formats that stages exchange."""
 
 import errno
 import glob
+import gzip
 import json
 import os
+import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.text_lines import json_object, parse_json
 
 COMPRESSION_LEVEL = 6  # gzip's default
-CHUNK_BYTES = 1 << 20
-PARTIAL = ".partial"  # how the name of all ends that is not whole yet; git and DVC ignore it
+READ_BYTES = 2**20
+LINE_LIMIT_BYTES = 16 * 2**20
+PARTIAL = ".partial"  # the ending of everything unfinished; git and DVC ignore it
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TEMPORARY = os.environ.get("TMPDIR", "/tmp")  # tempfile.gettempdir() fails on full disks
+BYTE_ORDER_MARK = "\ufeff"
+NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of surrogate pairs, which cannot be written
 
 
 @contextmanager
 def atomic_file(path: str | Path, mode: str = "w") -> Iterator[IO]:
-    """Opens a temporary file beside `path`; renames it to `path` when the block ends without error.
+    """Opens a temporary file beside `path` and renames it to `path` when the block ends without an error.
 
-    Text is UTF-8 with "\\n" line ends. On an error nothing is left behind and an older `path` stays; what a killed
-    writer of `path` left is removed. UserError where the disk is full.
+    Text is UTF-8 with "\\n" line ends. On an error nothing is left behind and an older `path` stays. What a killed
+    writer of `path` left is removed.
+
+    Raises:
+        UserError: The disk is full.
     """
     path = Path(path)
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
-    with full_disk_told(path):
+    with report_full_disk(path):
         temporary = _temporary(path)
         try:
             with open(temporary, mode, encoding=encoding, newline=newline) as handle:
@@ -44,16 +51,13 @@ def atomic_file(path: str | Path, mode: str = "w") -> Iterator[IO]:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yields an empty temporary folder beside `path`; it becomes `path` when the block ends without error.
+    """Yields an empty temporary folder beside `path`, which becomes `path` when the block ends without an error.
 
-    An older folder at `path` is replaced as a whole. On an error nothing is left behind; what a killed writer of `path`
-    left is removed. UserError where the disk is full.
-
-    A kill just between the old folder and the new one leaves none. Nothing is lost: DVC removes the old one anyway
-    before it runs a stage, and runs a stage again whose folder is absent.
+    An older folder at `path` is replaced as a whole; otherwise as `atomic_file`. A kill between removing the old folder
+    and renaming the new one leaves neither, which loses nothing: DVC reruns a stage whose output is missing.
     """
     path = Path(path)
-    with full_disk_told(path):
+    with report_full_disk(path):
         temporary = _temporary(path)
         try:
             temporary.mkdir()
@@ -65,33 +69,31 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def full_disk_told(place: str | Path) -> Iterator[None]:
-    """UserError where the block finds a disk full; it names the file that the system names, else `place`.
+def report_full_disk(place: str | Path) -> Iterator[None]:
+    """Turns the error of a full disk in its block into a UserError, which names the system's file or else `place`.
 
-    Of what is written into a temporary folder the one who made that folder tells.
+    Errors inside a temporary folder are reported by the block that created it.
     """
     try:
         yield
-    except Exception as error:  # safetensors and ONNX Runtime have errors of their own for it
+    except Exception as error:  # safetensors and ONNX Runtime have error types of their own for it
         reasons = [os.strerror(number) for number in FULL if number == getattr(error, "errno", None)]
         reasons += [os.strerror(number) for number in FULL if os.strerror(number) in str(error)]
         if not reasons or isinstance(error, UserError) or PARTIAL in str(place):
             raise
         named = str(getattr(error, "filename", None) or place)
-        raise UserError(
-            f"{place if PARTIAL in named else named}: {reasons[0]}; free some space, and run it again"
-        ) from error
+        where = place if PARTIAL in named else named
+        raise UserError(f"{where}: {reasons[0]}; fix: free some space and run the command again") from error
 
 
 def _temporary(path: Path) -> Path:
-    """A free name beside `path`, on the same disk, which git and DVC ignore.
+    """A free name beside `path`, in its folder, which is created; what killed writers of `path` left is removed.
 
-    Makes the folder for it, and removes what killed writers of `path` left there. A writer of `path` that is still
-    at work, a stage whose `dvc repro` alone was killed, loses what it has and ends with an error when it renames it.
+    Another writer of `path` that is still running (its `dvc repro` alone was killed) fails when it renames its file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in list(path.parent.glob(f".{glob.escape(path.name)}.????????{PARTIAL}")):
-        doomed = _free_name(path)  # half removed it would pass for a whole one
+        doomed = _free_name(path)  # its owner must not find it half removed
         os.replace(leftover, doomed)
         shutil.rmtree(doomed) if doomed.is_dir() else doomed.unlink()
     return _free_name(path)
@@ -114,16 +116,28 @@ def _replace_folder(path: Path, new: Path) -> None:
     shutil.rmtree(older, ignore_errors=True)
 
 
-def write_json(path: str | Path, value) -> None:
-    """Writes `value` as indented JSON, in the order given; NaN and infinity are refused (ValueError)."""
+def write_json(path: str | Path, value: Any) -> None:
+    """Writes `value` as indented JSON in the order given; ValueError for NaN and infinity."""
     with atomic_file(path) as handle:
         json.dump(value, handle, indent=2, ensure_ascii=False, allow_nan=False)
         handle.write("\n")
 
 
-def read_json(path: str | Path):
-    """Reads a JSON file; ValueError where it is none, or holds NaN or infinity, which are no JSON."""
+def read_json(path: str | Path) -> Any:
+    """Reads a JSON file; ValueError if it holds none, or NaN or infinity, which are no JSON."""
     return parse_json(Path(path).read_text(encoding="utf-8"))
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text; ValueError if it has none: NaN, infinity and endless nesting are no JSON."""
+    try:
+        return json.loads(text, parse_constant=_reject_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def write_jsonl(path: str | Path, rows: Iterable[dict]) -> int:
@@ -137,18 +151,81 @@ def write_jsonl(path: str | Path, rows: Iterable[dict]) -> int:
 
 
 def read_jsonl(path: str | Path) -> Iterator[dict]:
-    """Yields the objects of a JSON-lines file one by one; a line that is none is a UserError."""
+    """Yields the objects of a JSON-lines file one by one; UserError for a line without one."""
     with open(path, "rb") as handle:
         for number, line in enumerate(handle, start=1):
             yield json_object(line, f"{path}, line {number}")
 
 
+def json_object(line: bytes, where: str) -> dict:
+    """The JSON object on a line of UTF-8; UserError, which begins with `where`, if there is none."""
+    try:
+        found = parse_json(line.decode("utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        beginning = line[:40].decode("utf-8", errors="replace")
+        raise UserError(f"{where}: must be a JSON object (got {beginning!r})")
+    return found
+
+
+def read_lines(
+    path: str | Path, *, key: str, on_read: Callable[[int], object] = lambda size_bytes: None
+) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a third-party UTF-8 text file, unpacking `.gz` on the way.
+
+    Args:
+        path: The file; only "\\n" and "\\r\\n" end a line.
+        key: The params key that names the file; errors begin with it.
+        on_read: Called with the bytes of the file, packed if it is, that were read since the last call.
+
+    Yields:
+        The line's number from 1, and the line without its end.
+
+    Raises:
+        UserError: The file cannot be read, is no sound gzip file, is not UTF-8, holds NUL bytes, or has a line above
+            16 MiB.
+    """
+    path = Path(path)
+    is_packed = path.suffix.lower() == ".gz"
+    try:
+        with open(path, "rb") as file, gzip.open(file) if is_packed else file as handle:
+            number = position = 0
+            while raw := handle.readline(LINE_LIMIT_BYTES + 1):
+                number += 1
+                before, position = position, file.tell()
+                on_read(position - before)
+                yield number, _decode(raw, f"{key}: {path}, line {number}")
+    except FileNotFoundError:
+        raise UserError(f"{key}: {path} does not exist; fix: correct the path") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{key}: {path} cannot be read ({reason}); fix: replace the file") from None
+
+
+def _decode(raw: bytes, where: str) -> str:
+    if len(raw) > LINE_LIMIT_BYTES:
+        raise UserError(f"{where}: longer than {LINE_LIMIT_BYTES // 2**20} MiB; fix: break the text into lines")
+    if b"\0" in raw:
+        raise UserError(f"{where}: holds NUL bytes; fix: save the file as plain UTF-8 text")
+    try:
+        return raw.decode("utf-8").removeprefix(BYTE_ORDER_MARK).rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
+        raise UserError(f"{where}: not UTF-8 ({found}); fix: convert it, for example with iconv -t utf-8") from None
+
+
+def printable(text: str) -> str:
+    """The text with control characters, which a terminal would obey, as escapes."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
 def file_sizes_mb(path: str | Path) -> dict[str, float]:
-    """Size of a file in MB (10^6 bytes): raw, and compressed as gzip does at its default level."""
+    """The size of a file in MB (10^6 bytes): raw, and compressed as gzip does by default."""
     compressor = zlib.compressobj(COMPRESSION_LEVEL, wbits=31)  # 31: gzip format, time stamp 0
     compressed = 0
     with open(path, "rb") as handle:
-        while chunk := handle.read(CHUNK_BYTES):
+        while chunk := handle.read(READ_BYTES):
             compressed += len(compressor.compress(chunk))
     compressed += len(compressor.flush())
     return {"raw": Path(path).stat().st_size / 1e6, "compressed": compressed / 1e6}

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinybert.pipeline.launch import is_main_process
 from tinybert.pipeline.paths import project_root
+from tinybert.pipeline.process import is_main_process
 from tinybert.pipeline.revision import head_revision
 
 EXPERIMENT = "tinybert"

@@ -8,7 +8,7 @@ import pytest
 
 from tinybert.augment.sampling import WORD, Settings, TaggedText, Unigrams, sample, tag_texts, vary
 from tinybert.data.tasks import TASKS
-from tinybert.pipeline.seeds import stream
+from tinybert.pipeline.process import stream
 
 PUBLISHED = Settings(
     copies=20,

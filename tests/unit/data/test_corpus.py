@@ -17,7 +17,7 @@ from tinybert.data import corpus as sources
 from tinybert.data.corpus import documents, split_heldout, wikitext_articles, write_splits
 from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.progress import text_progress_bar
+from tinybert.pipeline.process import text_progress_bar
 
 REAL = Path(__file__).parents[4] / "shared" / "real"
 
@@ -181,7 +181,7 @@ def test_mistakes_in_a_file_are_one_line_with_file_and_place(tmp_path, name, con
 
 
 def test_overlong_lines_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("tinybert.pipeline.text_lines.LINE_LIMIT_BYTES", 2**20)
+    monkeypatch.setattr("tinybert.pipeline.files.LINE_LIMIT_BYTES", 2**20)
     file = write(tmp_path / "a.txt", b"x" * (2**20 + 1))
     with pytest.raises(UserError, match="line 1: longer than 1 MiB"):
         read(file)

@@ -260,7 +260,10 @@ def test_code_that_a_checkpoint_brings_never_runs(tmp_path):
 
 
 UNFIT = [
-    (replace(TEACHER, num_attention_heads=2), "general.losses.attention: the student has 3 heads, the teacher 2; fix: set"),
+    (
+        replace(TEACHER, num_attention_heads=2),
+        "general.losses.attention: the student has 3 heads, the teacher 2",
+    ),
     (replace(TEACHER, hidden_size=21), "domain.losses.value_relation: relation_heads 6 must divide .* 12 and .* 21"),
     (replace(TEACHER, num_hidden_layers=1), "layer_map: "),
 ]

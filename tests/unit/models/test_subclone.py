@@ -183,7 +183,10 @@ def test_padding_does_not_matter():
     [
         ({"hidden_size": 36}, r"architecture\.width is 36, the teacher has 24"),
         ({"intermediate_size": 60}, r"architecture\.feed_forward is 60, the teacher has 48"),
-        ({"num_attention_heads": 4}, r"width 12 in 4 heads .* 3 heads of 8; fix: set architecture\.heads to 2 or 3, or set"),
+        (
+            {"num_attention_heads": 4},
+            r"width 12 in 4 heads .* 3 heads of 8; fix: set architecture\.heads to 2 or 3, or set",
+        ),
         ({"num_attention_heads": 1}, r"width 12 in 1 heads .*; fix: set architecture\.heads to 2 or 3, or set init"),
         ({"hidden_size": 22, "num_attention_heads": 2}, r"width 22 in 2 heads .*; fix: change architecture\.width"),
     ],

@@ -27,7 +27,7 @@ def test_an_empty_file_has_no_chunks(tmp_path):
 @pytest.mark.parametrize("line", [b"", b"[1]", b'{"n": ', b'{"n": "\xff"}', b"[" * 100_000])
 def test_a_line_without_an_object_is_named(line):
     chunk = Chunk("a.jsonl", 7, b'{"n": 1}\n' + line + b"\n")
-    with pytest.raises(UserError, match=r"^a\.jsonl, line 8: .* is no JSON object; one a line is expected$"):
+    with pytest.raises(UserError, match=r"^a\.jsonl, line 8: must be a JSON object"):
         list(chunk.objects())
 
 

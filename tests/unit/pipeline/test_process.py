@@ -1,11 +1,27 @@
-"""How a training stage is launched."""
+"""Random streams that share nothing, how a training stage is launched, and the bar of text."""
 
+import itertools
 import os
 
 import pytest
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.launch import LAUNCHED, VARIABLE, is_main_process, relaunch
+from tinybert.pipeline.process import LAUNCHED, LAUNCHER, is_main_process, relaunch, stream, text_progress_bar
+
+PLACES = [(42, "order"), (42, "order", 0), (42, "order", 0, 0), (42, "masks", 0), (42, "masks", 0, 0), (0, "order", 42)]
+
+
+def first_draw(place) -> float:
+    return stream(*place).random()
+
+
+def test_the_same_place_gives_the_same_numbers():
+    assert first_draw((42, "order", 3)) == first_draw((42, "order", 3))
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(PLACES, 2)))
+def test_different_places_give_different_numbers(one, other):
+    assert first_draw(one) != first_draw(other)
 
 
 @pytest.fixture
@@ -18,20 +34,20 @@ def executed(monkeypatch):
 
 
 def test_without_a_launcher_the_process_goes_on(executed, monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(LAUNCHER, raising=False)
     relaunch("stages.general_distill", ["--student", "lazy"])
     assert executed == []
 
 
 def test_the_launcher_gets_the_stage_as_a_module(executed, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "env 'two words' -x")
+    monkeypatch.setenv(LAUNCHER, "env 'two words' -x")
     relaunch("stages.general_distill", ["--student", "lazy"])
     assert executed == [("env", ["env", "two words", "-x", "-m", "stages.general_distill", "--student", "lazy"])]
 
 
 def test_a_launched_process_launches_no_more(executed, monkeypatch):
     """Though its launcher leaves no rank, as Accelerate's does for one process."""
-    monkeypatch.setenv(VARIABLE, "env")
+    monkeypatch.setenv(LAUNCHER, "env")
     relaunch("stages.general_distill", [])
     relaunch("stages.general_distill", [])
     assert len(executed) == 1
@@ -47,6 +63,16 @@ def test_the_first_of_several_processes_writes(executed, monkeypatch):
 
 
 def test_a_launcher_that_is_no_command_is_refused(executed, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "no-such-launcher launch")
+    monkeypatch.setenv(LAUNCHER, "no-such-launcher launch")
     with pytest.raises(UserError, match="TINYBERT_LAUNCHER: 'no-such-launcher' is no command here"):
         relaunch("stages.general_distill", [])
+
+
+def test_documents_a_second_stand_behind_the_bytes():
+    with text_progress_bar("read", 100) as bar:
+        bar.advance(30, documents=4000)
+        bar.advance(20, documents=2000)
+        bar.start_t -= 4
+        assert (bar.n, bar.documents) == (50, 6000)
+        assert 1400 < int(bar.format_dict["postfix"].removesuffix(" documents/s").replace(",", "")) <= 1500
+        assert "50.0/100 " in str(bar) and "documents/s" in str(bar)
