@@ -1,4 +1,4 @@
-"""Latency and size of the ONNX forms, BERT-base and TinyBERT4, batches alternating in one run.
+"""Latency and size of the ONNX variants, BERT-base and TinyBERT4, batches alternating in one run.
 
 `python -m benchmarks.inference`: batches of 32 x 128 random tokens on the same threads; FP32, dynamic, QDQ and
 QOperator of each. Weights are random, so every product is given the smoothing that a trained model's outliers
@@ -22,19 +22,15 @@ from benchmarks import ours
 from benchmarks.general_distill import SIZES, Work
 from benchmarks.reference import Shape
 from benchmarks.timing import hardware
-from tinybert.compress.calibration import Activation, calibrate
 from tinybert.compress.export import export_onnx
-from tinybert.compress.graph import Product, quantizable, read_graph
-from tinybert.compress.latency import random_feeds
-from tinybert.compress.quantization import Plan, write_int8
-from tinybert.compress.serving import OnnxClassifier
-from tinybert.compress.variants import FORMS, INT8_FORMS
+from tinybert.compress.quantization import LinearLayer, plan_int8, write_int8
+from tinybert.compress.serving import INT8_VARIANTS, VARIANTS, OnnxClassifier, random_feeds
 from tinybert.models.bert import SequenceClassifier
 
 TEACHER, STUDENT = "BERT-base", "TinyBERT4"
 CALIBRATION_ROWS = 2
 # The published reproduction's INT8 BERT-base ran at 1.9 (QOperator) and 0.8 (QDQ) times its FP32.
-LEAST_SPEED_UPS = {"dynamic": 3.0, "qdq": 2.0, "qoperator": 3.0}
+LEAST_SPEED_UPS = {"int8-dynamic": 3.0, "int8-qdq": 2.0, "int8-qoperator": 3.0}
 LEAST_RATIO, LARGEST_FILE_MB = 28.0, 15.0
 
 
@@ -43,39 +39,34 @@ class System:
     """One ONNX file at work. times_ms: of its batches, in the order of the rounds."""
 
     model: str
-    form: str
+    variant: str
     served: OnnxClassifier
     file_mb: float
     times_ms: list[float]
 
 
 def systems(work: Work, threads: int, folder: Path) -> Iterator[System]:
-    """Writes the forms of both models, and opens them."""
+    """Writes the variants of both models and opens them."""
     for model, shape in ((TEACHER, work.teacher), (STUDENT, work.student)):
-        write_forms(shape, work, folder / model)
-        for form in FORMS:
-            path = folder / model / f"{form}.onnx"
-            yield System(model, form, OnnxClassifier(path, threads), path.stat().st_size / 1e6, [])
+        write_variants(shape, work, folder / model)
+        for variant in VARIANTS:
+            path = folder / model / f"{variant}.onnx"
+            yield System(model, variant, OnnxClassifier(path, threads), path.stat().st_size / 1e6, [])
 
 
-def write_forms(shape: Shape, work: Work, folder: Path) -> None:
-    """A classifier of random weights in all forms."""
+def write_variants(shape: Shape, work: Work, folder: Path) -> None:
+    """Writes a classifier of random weights in all variants."""
     torch.manual_seed(0)
     folder.mkdir()
     fp32 = folder / "fp32.onnx"
     export_onnx(SequenceClassifier(ours.bert_config(shape, work.vocabulary), ("no", "yes")), fp32)
-    model = read_graph(fp32)
-    products = [part for part in quantizable(model) if isinstance(part, Product)]
     feeds = random_feeds(CALIBRATION_ROWS, work.length_tokens, work.vocabulary)
-    activations = calibrate(model, products, [feeds], method="minmax", percentile=100.0, smoothing=0.0)
-    plan = Plan({part.input: smoothed(activations[part.input], part) for part in products}, costs={}, in_float=())
-    for form in INT8_FORMS:
-        write_int8(fp32, folder / f"{form}.onnx", form=form, plan=plan)
-
-
-def smoothed(activation: Activation, product: Product) -> Activation:
-    """The same values through the operators of smoothing."""
-    return replace(activation, factors=np.ones(len(product.weight), np.float32))
+    plan = plan_int8(fp32, [feeds], smoothing=0.0)
+    # Factors of 1: the same values through the operators of smoothing.
+    widths = {layer.input: len(layer.weight) for layer in plan.layers if isinstance(layer, LinearLayer)}
+    smoothed = {name: replace(plan.ranges[name], factors=np.ones(width, np.float32)) for name, width in widths.items()}
+    for variant in INT8_VARIANTS:
+        write_int8(replace(plan, ranges=smoothed), folder / f"{variant}.onnx", variant)
 
 
 def take_turns(contestants: list[System], work: Work, *, warmup_rounds: int, rounds: int) -> None:
@@ -96,16 +87,16 @@ def speed_up(slower: System, faster: System) -> float:
 
 def report(found: dict[tuple[str, str], System]) -> float:
     """Prints a line on each system and the goals; returns the ratio."""
-    for (model, form), system in found.items():
+    for (model, variant), system in found.items():
         middle, low, high = median(system.times_ms), min(system.times_ms), max(system.times_ms)
         times = speed_up(found[model, "fp32"], system)
         spread = f"({low:.1f} to {high:.1f})"
-        print(f"{model:10}{form:10}{middle:9.1f} ms {spread:22}{times:6.2f} x its FP32 {system.file_mb:8.2f} MB")
+        print(f"{model:10}{variant:15}{middle:9.1f} ms {spread:22}{times:6.2f} x its FP32 {system.file_mb:8.2f} MB")
     original = found[TEACHER, "fp32"]
-    ratios = {form: speed_up(original, found[STUDENT, form]) for form in INT8_FORMS}
+    ratios = {variant: speed_up(original, found[STUDENT, variant]) for variant in INT8_VARIANTS}
     best = max(ratios, key=ratios.get)
-    for form, least in LEAST_SPEED_UPS.items():
-        print(goal(f"{TEACHER} {form} over its FP32", speed_up(original, found[TEACHER, form]), at_least=least))
+    for variant, least in LEAST_SPEED_UPS.items():
+        print(goal(f"{TEACHER} {variant} over its FP32", speed_up(original, found[TEACHER, variant]), at_least=least))
     print(goal(f"{TEACHER} FP32 over {STUDENT} {best}", ratios[best], at_least=LEAST_RATIO))
     size_mb = found[STUDENT, best].file_mb
     print(
@@ -138,7 +129,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         contestants = list(systems(work, options.threads, Path(folder)))
         take_turns(contestants, work, warmup_rounds=options.warmup, rounds=options.rounds)
-    ratio = report({(system.model, system.form): system for system in contestants})
+    ratio = report({(system.model, system.variant): system for system in contestants})
     print(f"ratio {ratio:.2f}")
 
 

@@ -35,9 +35,10 @@ def main(stage: Stage) -> None:
     student, teacher = load_task_model(source), load_bert(SequenceClassifier, paths.task_model(task.name, "teacher"))
 
     def pruner_for(steps: int) -> Pruner:
-        ramp_steps = max(1, round(params.pruning.ramp_fraction * steps))
         criterion = PRUNERS[params.pruning.criterion]
-        return criterion(student, target=int(percent) / 100, schedule="cubic", ramp_steps=ramp_steps)
+        pruner = criterion(student, target=int(percent) / 100, ramp_fraction=params.pruning.ramp_fraction)
+        pruner.begin(steps)
+        return pruner
 
     def train_pruned(**hooks) -> Trained[Classifier]:
         torch.manual_seed(params.seed)

@@ -5,6 +5,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,36 +14,37 @@ import torch.nn.functional as F
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 
-from tinybert.compress.serving import Feeds, OnnxClassifier
+from tinybert.compress.serving import INPUT_NAMES, OnnxClassifier, feeds_of
 from tinybert.models.bert import BertConfig, SelfAttention, SequenceClassifier
 from tinybert.models.checkpoints import Classifier
 from tinybert.models.outputs import Batch, OutputSpec
 from tinybert.pipeline.files import atomic_file, report_full_disk
 
-INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
-OPSET = 20  # the last that the tracing exporter knows
-ATTENTION_OPSET = 23  # the first with attention as one operator; of our operators only allowed types changed
+OPSET = 20  # the last one that the tracing exporter knows
+ATTENTION_OPSET = 23  # the first one with an Attention operator; our other operators only gained types since 20
 UNKNOWN_DOMAIN = "later"
 LARGEST_DIFFERENCE = 1e-4
 
 
 class AttentionOperator(torch.autograd.Function):
-    """softmax(q·kᵀ/√d)·v over all heads as one operator of ONNX.
+    """softmax(q·kᵀ/√d)·v over all heads as one ONNX operator.
 
-    Exported step by step it also guards against rows without a real token, which no batch has, and that guard alone
-    took a fifth of a small INT8 model's time.
+    Exported step by step, attention also contains a guard for rows without a real token, which no batch has; that
+    guard alone took a fifth of a small INT8 model's time.
     """
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int) -> Tensor:
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int
+    ) -> Tensor:
         """query, key, value (batch, length, width), mask (batch, 1, 1, key) bool -> (batch, query, width)."""
         query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, key, value))
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return context.transpose(1, 2).flatten(2)
 
     @staticmethod
-    def symbolic(graph, query, key, value, mask, heads: int):
-        """The node, in a domain that `_trace` takes away, for the tracer knows no such operator."""
+    def symbolic(graph: Any, query: Any, key: Any, value: Any, mask: Any, heads: int) -> Any:
+        """The node, in a made-up domain that `_trace` removes, because the tracer does not know the operator."""
         one = graph.op("Constant", value_t=torch.ones(1, dtype=torch.int64))
         length = graph.op("Shape", query, start_i=1, end_i=2)
         mask = graph.op("Expand", mask, graph.op("Concat", one, one, length, one, axis_i=0))
@@ -55,13 +57,15 @@ class AttentionOperator(torch.autograd.Function):
 class ServedAttention(SelfAttention):
     """Self-attention that is exported as one operator."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores=None) -> Tensor:
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
+    ) -> Tensor:
         """As SelfAttention's; scores are never given."""
         return AttentionOperator.apply(query, key, value, mask, self.heads)
 
 
 class LogitsFromTensors(nn.Module):
-    """The classifier behind plain tensors, as a graph has them."""
+    """The classifier with plain tensors as inputs, as a graph has them."""
 
     def __init__(self, model: Classifier, want: OutputSpec = OutputSpec()) -> None:  # noqa: B008 (frozen)
         super().__init__()
@@ -70,52 +74,52 @@ class LogitsFromTensors(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         batch = Batch(input_ids=input_ids, mask=attention_mask.bool(), token_type_ids=token_type_ids)
-        return self.model(batch, self.want).logits
+        return self.model(batch, self.want).required_logits
 
 
 def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batch] = ()) -> None:
-    """Writes the model, as it answers in evaluation mode, to one ONNX file.
+    """Writes the model in evaluation mode to one ONNX file; the same weights give the same bytes.
 
-    Inputs input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
-    sizes free; output logits, float32 (batch, classes). The same weights give the same bytes.
-    RuntimeError, and no file, when ONNX Runtime and PyTorch differ by more than 1e-4 in any logit, on made-up rows or
-    on the padded batches `real_rows`.
+    Inputs of the graph: input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
+    sizes free. Output: logits, float32 (batch, classes).
+
+    Args:
+        model: stays as it is.
+        path: of the file.
+        real_rows: padded batches on which the graph is compared with PyTorch, besides made-up rows.
+
+    Raises:
+        RuntimeError: ONNX Runtime and PyTorch differ by more than 1e-4 in a logit. No file is left.
     """
     plain = LogitsFromTensors(copy.deepcopy(model).cpu().float()).eval()
-    served = LogitsFromTensors(_served(model), OutputSpec(only_first=True)).eval()
     with tempfile.TemporaryDirectory() as folder, report_full_disk(folder):
         draft = Path(folder) / "model.onnx"
-        _trace(served, draft)
+        _trace(_served(model), draft)
         _compare(plain, draft, real_rows)
         with atomic_file(path, "wb") as handle:
             handle.write(draft.read_bytes())
 
 
-def feeds_of(batch: Batch) -> Feeds:
-    """The batch as the graph's inputs: name -> (batch, length) int64."""
-    tensors = (batch.input_ids, batch.mask.long(), batch.token_type_ids)
-    return {name: tensor.cpu().numpy() for name, tensor in zip(INPUT_NAMES, tensors, strict=True)}
-
-
-def _served(model: Classifier) -> Classifier:
+def _served(model: Classifier) -> LogitsFromTensors:
     """A copy with the same weights that computes the same logits with less work."""
     served = copy.deepcopy(model).cpu().float()
     if isinstance(served, SequenceClassifier):
         for layer in served.bert.encoder.layers:
             layer.attention.self.__class__ = ServedAttention
-    return served
+    # The classifier reads [CLS] alone, so the last layer computes no other row.
+    return LogitsFromTensors(served, OutputSpec(only_first=True)).eval()
 
 
 def _trace(served: LogitsFromTensors, path: Path) -> None:
-    """Writes the graph without the check."""
+    """Writes the graph without the comparison."""
     sizes = {name: {0: "batch", 1: "length"} for name in INPUT_NAMES} | {"logits": {0: "batch"}}
     with warnings.catch_warnings():
-        # The tracing exporter takes 0.3 s where the one on torch.export takes 5 s, and its graph runs no
-        # slower. It is deprecated and warns so; the comparison tells when a new version breaks it.
+        # The tracing exporter takes 0.3 s, the one on torch.export 5 s, and its graph runs no slower. It is
+        # deprecated and warns about that; the comparison reports if a new version breaks it.
         warnings.simplefilter("ignore", DeprecationWarning)
-        # Of an LSTM it doubts other shapes than the traced one, which the comparison tries.
+        # For an LSTM it doubts shapes other than the traced one; the comparison tries some.
         warnings.filterwarnings("ignore", "Exporting a model to ONNX with a batch_size", UserWarning)
-        doubts = torch.jit.TracerWarning  # type: ignore[attr-defined] # public, but PyTorch's own list lacks it
+        doubts = torch.jit.TracerWarning  # type: ignore[attr-defined] # public, but missing in PyTorch's own list
         warnings.filterwarnings("ignore", category=doubts, module=r"torch\.nn\.modules\.rnn")
         torch.onnx.export(
             served,
@@ -134,11 +138,11 @@ def _trace(served: LogitsFromTensors, path: Path) -> None:
     model.opset_import.append(onnx.helper.make_opsetid("", ATTENTION_OPSET))
     model.ir_version = onnx.helper.find_min_ir_version_for(model.opset_import)
     onnx.save(model, path)
-    quant_pre_process(path, path, skip_symbolic_shape=True)  # constants folded
+    quant_pre_process(path, path, skip_symbolic_shape=True)  # folds constants
 
 
 def _compare(plain: LogitsFromTensors, path: Path, real_rows: Sequence[Batch]) -> None:
-    """RuntimeError unless ONNX Runtime and PyTorch agree, on made-up rows of other shapes than the traced one too."""
+    """RuntimeError unless ONNX Runtime and PyTorch agree, also on shapes other than the traced one."""
     served = OnnxClassifier(path, 1)
     made_up = (_padded_example(plain.model, batch_size=rows, length=length) for rows, length in ((1, 5), (3, 17)))
     made_up_feeds = [dict(zip(INPUT_NAMES, map(Tensor.numpy, parts), strict=True)) for parts in made_up]
@@ -146,11 +150,11 @@ def _compare(plain: LogitsFromTensors, path: Path, real_rows: Sequence[Batch]) -
         with torch.inference_mode():
             expected = plain(*map(torch.from_numpy, feeds.values())).numpy()
         difference = float(np.abs(served.logits(feeds) - expected).max())
-        if not difference <= LARGEST_DIFFERENCE:  # NaN is no agreement
+        if not difference <= LARGEST_DIFFERENCE:  # true for NaN as well
             batch_size, length = feeds["input_ids"].shape
             raise RuntimeError(
                 f"the exported graph differs from PyTorch by {difference:.2g} in a logit at batch {batch_size}, "
-                f"length {length}; at most {LARGEST_DIFFERENCE:g} is allowed"
+                f"length {length}; allowed: at most {LARGEST_DIFFERENCE:g}"
             )
 
 

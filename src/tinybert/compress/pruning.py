@@ -1,8 +1,8 @@
-"""Global unstructured pruning of all Linear and LSTM weights, raised step by step while the model trains.
+"""Global unstructured pruning of Linear and LSTM weights while the model trains.
 
-One ranking over all these weights together (biases, embeddings and layer norms are never pruned); the sparsity
-follows a schedule, cubic being that of Zhu & Gupta (2017), eq. 1. What ranks them is the criterion: their magnitude
-(L1), or which way training moves them (Sanh et al. 2020, "Movement pruning").
+All these weights are ranked together (biases, embeddings and layer norms are never pruned), and sparsity rises in a
+cubic ramp (Zhu & Gupta 2017, eq. 1). The criterion ranks by magnitude (L1) or by the direction in which training moves
+a weight (Sanh et al. 2020, "Movement pruning").
 """
 
 from abc import ABC, abstractmethod
@@ -14,50 +14,49 @@ from torch import Tensor, nn
 
 from tinybert.pipeline.errors import UserError
 
-# progress in 0..1 -> share of the target in 0..1
-SCHEDULES = {
-    "cubic": lambda progress: 1.0 - (1.0 - progress) ** 3,
-    "linear": lambda progress: progress,
-}
 PREFIX = "pruner."  # of its tensors in a checkpoint
-STATE = ("scores", "kept", "pruned")  # names of what a movement pruner keeps there
+STATE = ("scores", "kept", "pruned")  # names of a movement pruner's tensors there
 
 
 class Pruner(ABC):
-    """Holds the least important Linear and LSTM weights of a model at exactly zero, ever more of them, up to a target.
+    """Holds the least important weights of a model at exactly zero, more of them with each step up to a target.
 
-    target: share of ALL these weights that ends as zero, 0..1. Every increment counts from all weights, not from
-    those left, so that increments do not compound to less than the target.
-    ramp_steps: optimizer steps until the target is reached; every one of them raises the masks, which then stay. The
-    published run raises them once an epoch, 5 or 6 times in all.
+    The training loop calls `begin` once, `before_step` and `after_step` around each optimizer step. `target` is a
+    share of ALL Linear and LSTM weights, and so is each increment: increments of what is left would compound to less
+    than the target.
 
-    To be built when the model is on its device. UserError when an argument is out of range, or the model has nothing
-    to prune.
+    Args:
+        model: on its device already.
+        target: final share of weights that are zero, 0 to 1.
+        ramp_fraction: share of the training steps in which sparsity rises, above 0 and at most 1; every step of the
+            ramp raises it (the published run: once an epoch, 5 or 6 times in all).
+
+    Raises:
+        UserError: the model has no Linear or LSTM weights.
     """
 
-    def __init__(self, model: nn.Module, *, target: float, schedule: str, ramp_steps: int) -> None:
-        if not 0.0 <= target <= 1.0:
-            raise UserError(f"pruning target {target}: a share of all Linear weights is expected, 0 to 1")
-        if schedule not in SCHEDULES:
-            raise UserError(f"pruning schedule {schedule!r}: one of {', '.join(SCHEDULES)} is expected")
-        if ramp_steps < 1:
-            raise UserError(f"pruning ramp of {ramp_steps} steps: at least 1 is needed; train longer")
+    def __init__(self, model: nn.Module, *, target: float, ramp_fraction: float) -> None:
         self.weights = _linear_weights(model)
         self.pruned = _zeros(self.weights)
         self.target = target
-        self.schedule = SCHEDULES[schedule]
-        self.ramp_steps = ramp_steps
+        self.ramp_fraction = ramp_fraction
+        self.ramp_steps = 1
+
+    def begin(self, steps: int) -> None:
+        """Sets the length of the ramp. To be called with the number of optimizer steps before the first one."""
+        self.ramp_steps = max(1, round(self.ramp_fraction * steps))
 
     def scheduled_sparsity(self, step: int) -> float:
         """The share of all weights that is zero after optimizer step `step`, counted from 0."""
-        return self.target * self.schedule(min((step + 1) / self.ramp_steps, 1.0))
+        progress = min((step + 1) / self.ramp_steps, 1.0)
+        return self.target * (1.0 - (1.0 - progress) ** 3)
 
     @torch.no_grad()
     def before_step(self, step: int) -> None:
-        """Raises the masks while that is due and zeroes the gradients of pruned weights.
+        """Raises the masks during the ramp, and zeroes the gradients of pruned weights.
 
-        To be called between the backward pass and the optimizer step `step` (from 0), before gradients
-        are clipped, so that pruned weights have no part in the norm.
+        To be called between the backward pass and optimizer step `step` (from 0), before gradients are clipped, so
+        that pruned weights do not count in the norm.
         """
         if step < self.ramp_steps:
             self._raise_masks(round(self.scheduled_sparsity(step) * _total(self.weights)))
@@ -65,21 +64,21 @@ class Pruner(ABC):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Sets pruned weights back to zero: momentum from before the pruning still moves them."""
+        """Sets pruned weights back to zero, because momentum from before they were pruned still moves them."""
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
             weight.masked_fill_(pruned, 0.0)
 
     @abstractmethod
     def _raise_masks(self, count: int) -> None:
-        """Chooses the `count` weights to be pruned from now on; gradients are those of this step, not yet masked."""
+        """Chooses the `count` weights to prune from now on; gradients are those of this step, not masked yet."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps beside the model's weights."""
+        """What a checkpoint stores beside the model's weights."""
 
     @abstractmethod
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Goes on where `tensors`, of a checkpoint, were taken; the model's weights are those of then already."""
+        """Takes over the state of a checkpoint; the model's weights are restored already."""
 
     def _mask_gradients(self) -> None:
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
@@ -88,45 +87,47 @@ class Pruner(ABC):
 
 
 class MagnitudePruner(Pruner):
-    """Prunes the weights of smallest magnitude; what is pruned stays so. Its masks are the zeros of the weights."""
+    """Prunes the weights of smallest magnitude, for good. Its masks are the zeros of the weights."""
 
     def _raise_masks(self, count: int) -> None:
         if count > _count_true(self.pruned):
             masked = zip(self.weights, self.pruned, strict=True)
+            # -1 ranks pruned weights below all others, even below a weight that happens to be 0.
             self.pruned = _lowest([weight.abs().masked_fill(pruned, -1.0) for weight, pruned in masked], count)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Nothing: the weights are all the state there is."""
+        """Nothing: the zeros of the weights are the state."""
         return {}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Takes up the zeros of the restored weights."""
+        """Reads the masks from the restored weights."""
         self.pruned = _zeros(self.weights)
 
 
 class MovementPruner(Pruner):
-    """Prunes the weights that training moves towards zero: those of lowest S = −Σ_t (∂L/∂W')_t · W_t (sec. 4).
+    """Prunes the weights that training moves towards zero: those of lowest S = -Σ_t (∂L/∂W')_t · W_t (section 4).
 
-    The forward pass reads the masked weight W' = M ⊙ W, which is what the model holds; the values of pruned weights are
-    kept here. The mask passes gradients straight through to the scores: while the ramp lasts, the score of a pruned
-    weight goes on with the gradient of its W' (which is 0) times its kept value. That value itself has no gradient, as
-    in the paper, nor is it decayed: a weight whose score recovers comes back as it went. At the end of the ramp the
-    masks are final. The paper's constant learning rate of S changes no ranking and is left out; gradients are
-    those of the whole batch, before clipping.
+    The model holds the masked weights W' = M ⊙ W that the forward pass reads; the values of pruned weights are kept
+    here. During the ramp the mask passes gradients straight through to the scores: the score of a pruned weight
+    continues with the gradient at its W' (0) times its kept value. The value itself gets no gradient (as in the paper)
+    and no weight decay, so a weight whose score recovers returns as it was. After the ramp the masks are final.
+    The paper's constant learning rate of S changes no ranking and is left out. Gradients are those of the full batch
+    before clipping.
     """
 
-    def __init__(self, model: nn.Module, *, target: float, schedule: str, ramp_steps: int) -> None:
-        super().__init__(model, target=target, schedule=schedule, ramp_steps=ramp_steps)
+    def __init__(self, model: nn.Module, *, target: float, ramp_fraction: float) -> None:
+        super().__init__(model, target=target, ramp_fraction=ramp_fraction)
         self.scores = [torch.zeros_like(weight.detach()) for weight in self.weights]
         self.kept = [torch.zeros_like(weight.detach()) for weight in self.weights]  # 0 where not pruned
 
     def _raise_masks(self, count: int) -> None:
-        # One of the two summands is 0 everywhere: the sum is exact.
+        # One of the two summands is 0 everywhere, so the sum is exact.
         dense = [weight + kept for weight, kept in zip(self.weights, self.kept, strict=True)]
         for weight, score, value in zip(self.weights, self.scores, dense, strict=True):
             if weight.grad is not None:
                 score.addcmul_(weight.grad, value, value=-1.0)
-        self._mask_gradients()  # by the masks of this forward pass: what comes back moves from the next step on
+        # Masked by this forward pass: a weight that returns now moves from the next step on.
+        self._mask_gradients()
         self.pruned = _lowest(self.scores, count)
         for weight, kept, value, pruned in zip(self.weights, self.kept, dense, self.pruned, strict=True):
             weight.copy_(value.masked_fill(pruned, 0.0))
@@ -138,7 +139,7 @@ class MovementPruner(Pruner):
         return {f"{PREFIX}{name}.{index}": part for name, group in groups for index, part in enumerate(group)}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Puts back what `tensors` gave."""
+        """Takes over what `tensors` returned."""
         self.scores, self.kept, self.pruned = (
             [tensors[f"{PREFIX}{name}.{index}"].to(weight.device) for index, weight in enumerate(self.weights)]
             for name in STATE
@@ -152,16 +153,13 @@ PRUNERS: dict[str, type[MagnitudePruner | MovementPruner]] = {
 
 
 def linear_sparsity(model: nn.Module) -> float:
-    """Share of exact zeros over all Linear and LSTM weights of `model`."""
+    """The share of exact zeros among all Linear and LSTM weights."""
     weights = _linear_weights(model)
     return _count_true(_zeros(weights)) / _total(weights)
 
 
 def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
-    """The weights of all Linear modules and LSTMs, in module order; UserError when there is none.
-
-    An LSTM's input and recurrent weights are the Linear weights of its four gates.
-    """
+    """All Linear weights in module order; an LSTM's are the Linear weights of its four gates."""
     weights = [
         parameter
         for module in model.modules()
@@ -170,19 +168,16 @@ def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
         if name.startswith("weight")
     ]
     if not weights:
-        raise UserError(f"{type(model).__name__} has no Linear layer; pruning needs at least one")
+        raise UserError(f"pruning: no Linear layer to prune (got {type(model).__name__}); fix: choose another student")
     return weights
 
 
 def _lowest(scores: list[Tensor], count: int) -> list[Tensor]:
-    """Masks of exactly the `count` lowest scores of all tensors together; equal ones in order.
-
-    Returns one bool tensor for each of scores, True where chosen.
-    """
+    """Masks of exactly the `count` lowest scores of all tensors together, equal ones in order: True where chosen."""
     if count == 0:
         return [torch.zeros_like(part, dtype=torch.bool) for part in scores]
     ranked = torch.cat([part.flatten() for part in scores])
-    # By NumPy: on a CPU ten times as fast as kthvalue, and this is done at every step of the ramp.
+    # NumPy's partition is ten times as fast as kthvalue on a CPU, and every step of the ramp needs one.
     threshold = float(np.partition(ranked.numpy(force=True), count - 1)[count - 1])
     chosen = ranked < threshold
     tied = (ranked == threshold).nonzero().squeeze(1)

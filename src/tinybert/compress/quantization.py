@@ -1,200 +1,295 @@
-"""INT8 models from an FP32 ONNX file: dynamic, and static in two formats.
+"""INT8 ONNX files from an FP32 one: dynamic, and static in the QDQ and QOperator formats.
 
-Quantized are the Linear layers, weights int8 per output channel, inputs uint8, and the embedding tables, int8 per row.
-In float stay the products of two activations (attention), the classifier, and what a search on calibration data finds
-too dear (sensitivity.py). The results of products stay in float too: bias, residual sum and layer norm need them
-so, and cutting them to 256 steps costs more score than all else.
+Linear layers become integer products (weights int8 with a scale per output channel, inputs uint8 with a zero point) and
+embedding tables int8 with a scale per row. uint8 x int8 is what ONNX Runtime's fastest x64 kernels compute. Attention
+(a product of two activations), the classifier (few weights) and excluded nodes stay in float, and so do all results:
+bias, residual sum and layer norm need them so, and 256 steps there cost more score than everything else together.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.calibration import Activation, calibrate
-from tinybert.compress.graph import Product, Table, quantizable, read_graph, replace_parts
-from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
-from tinybert.compress.sensitivity import costs_of_parts, left_in_float
-from tinybert.compress.serving import Feeds
-from tinybert.compress.smoothing import folded
-from tinybert.compress.variants import INT8_FORMS
+from tinybert.compress.calibration import ActivationRange, calibrate
+from tinybert.compress.serving import INT8_VARIANTS, Feeds
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
 
 ORT_DOMAIN = "com.microsoft"
+LARGEST_INT8 = 127
+STEPS_UINT8 = 255
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What all INT8 forms of a model share.
+class EmbeddingTable:
+    """Rows looked up by number. weight: (rows, width) float32; nodes: the names of those that compute it now."""
 
-    activations: of the products' inputs. costs: of each part by itself, the mean squared move of the logits as a share
-    of their mean square. in_float: the parts that the search leaves out.
+    name: str
+    input: str
+    output: str
+    weight: np.ndarray
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LinearLayer(EmbeddingTable):
+    """input @ weight + bias. weight: (in, out) float32; bias: (out,) or None."""
+
+    bias: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Int8Plan:
+    """What all INT8 variants of a model share: the FP32 graph, what becomes INT8, and the ranges of its inputs."""
+
+    model: onnx.ModelProto
+    layers: list[EmbeddingTable]
+    ranges: dict[str, ActivationRange]
+
+
+def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, exclude: Sequence[str] = ()) -> Int8Plan:
+    """Finds the layers of an FP32 ONNX file and calibrates their inputs.
+
+    Args:
+        fp32: the file.
+        batches: calibration examples as inputs of the graph.
+        smoothing: see `calibrate`.
+        exclude: patterns (`*`, `?`) of names of nodes that stay in float.
+
+    Raises:
+        UserError: nothing is left to quantize.
     """
+    model = onnx.load(fp32)
+    found = quantizable_layers(model)
+    layers = [layer for layer in found if not any(fnmatchcase(layer.name, pattern) for pattern in exclude)]
+    if not layers:
+        raise UserError(
+            f"quantization.exclude: {fp32} has no Linear layer and no embedding left to quantize "
+            f"(got {list(exclude)} for {len(found)} nodes); fix: remove patterns, or the model from quantization.models"
+        )
+    weights: dict[str, list[np.ndarray]] = {}
+    for layer in layers:
+        if isinstance(layer, LinearLayer):
+            weights.setdefault(layer.input, []).append(layer.weight)
+    joined = {name: np.concatenate(parts, axis=1) for name, parts in weights.items()}
+    return Int8Plan(model, layers, calibrate(model, joined, batches, smoothing))
 
-    activations: dict[str, Activation]
-    costs: dict[str, float]
-    in_float: tuple[str, ...]
 
+def write_int8(plan: Int8Plan, path: str | Path, variant: str) -> None:
+    """Writes one INT8 variant; the same plan gives the same bytes.
 
-def plan_int8(
-    fp32: str | Path,
-    calibration: Sequence[Feeds],
-    *,
-    method: str,
-    percentile: float,
-    smoothing: float,
-    tolerance: float,
-    search_examples: int,
-) -> Plan:
-    """Calibrates the FP32 file and searches for what must stay in float.
-
-    method, percentile, smoothing: see `calibrate`. tolerance: mean squared move of the logits, as a share of
-    their mean square, that INT8 may cost. search_examples: how many of the calibration's rows the search reads, in
-    whole batches, half of them at most; these set no range, for a range errs least on the rows that set it.
-    UserError without calibration batches, or without anything to quantize.
+    Args:
+        plan: of `plan_int8`.
+        path: of the file.
+        variant: "int8-dynamic" (inputs are scaled for each batch or slice anew, so a row's logits depend slightly on
+            the rows beside it), "int8-qdq" (standard operators: float products between QuantizeLinear and
+            DequantizeLinear, which the runtime fuses, except the pooler's) or "int8-qoperator" (the integer products
+            of the runtime itself).
     """
-    if not calibration:
-        raise UserError(f"{fp32}: no calibration batches; quantization needs at least one training example")
-    ranging, searched = _split(calibration, search_examples)
-    model = read_graph(fp32)
-    parts = quantizable(model)
-    products = [part for part in parts if isinstance(part, Product)]
-    activations = calibrate(model, products, ranging, method=method, percentile=percentile, smoothing=smoothing)
-    costs = costs_of_parts(model, parts, activations, searched)
-    sizes = {part.name: part.weight.size for part in parts}
-    return Plan(activations, costs, tuple(left_in_float(costs, sizes, tolerance)))
-
-
-def _split(calibration: Sequence[Feeds], search_examples: int) -> tuple[list[Feeds], list[Feeds]]:
-    """The batches that set ranges, and those of the search, evenly spread over the lengths; a lone batch is both."""
-    total = len(calibration)
-    if total == 1:
-        return list(calibration), list(calibration)
-    rows = sum(len(feeds["input_ids"]) for feeds in calibration)
-    count = min(max(1, round(search_examples * total / rows)), total // 2)
-    chosen = {number * total // count for number in range(count)}  # never the longest, which set ranges
-    parts = [
-        [feeds for number, feeds in enumerate(calibration) if (number in chosen) is kept] for kept in (False, True)
-    ]
-    return parts[0], parts[1]
-
-
-def write_int8(fp32: str | Path, path: str | Path, *, form: str, plan: Plan) -> None:
-    """Writes one INT8 form of the file `fp32`.
-
-    form: "dynamic" (DynamicQuantizeLinear: the inputs of products are scaled anew for each batch or slice, so a row's
-    logits depend a little on the rows beside it), "qdq" (standard operators: float products between QuantizeLinear and
-    DequantizeLinear, which the runtime fuses, all but the pooler's), "qoperator" (integer products of the runtime's
-    own, as it runs them).
-    """
-    if form not in INT8_FORMS:
-        raise ValueError(f"{form!r}: one of {', '.join(INT8_FORMS)} is expected")
-    model = read_graph(fp32)
-    parts = [part for part in quantizable(model) if part.name not in plan.in_float]
-    parts, activations = folded(model, parts, plan.activations)
-    _Rewriting(model, form, activations).replace(parts)
+    if variant not in INT8_VARIANTS:
+        raise ValueError(f"variant {variant!r}: one of {', '.join(INT8_VARIANTS)} is expected")
+    model = onnx.ModelProto()
+    model.CopyFrom(plan.model)
+    layers, ranges = fold_smoothing(model, plan.layers, plan.ranges)
+    writer = _Int8Nodes(variant, ranges)
+    replace_layers(model, layers, writer.nodes_of)
+    del model.graph.value_info[:]
+    model.graph.initializer.extend(writer.constants.values())
+    if ORT_DOMAIN not in {entry.domain for entry in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(ORT_DOMAIN, 1))
     with atomic_file(path, "wb") as handle:
         handle.write(model.SerializeToString(deterministic=True))
 
 
-class _Rewriting:
-    """Puts integer nodes in the place of float ones in a model."""
+def quantizable_layers(model: onnx.ModelProto) -> list[EmbeddingTable]:
+    """The Linear layers and embedding tables in graph order, without the layer that writes the logits."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    reads = Counter(name for node in model.graph.node for name in node.input)
+    adds = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input if reads[name] == 1}
 
-    def __init__(self, model: onnx.ModelProto, form: str, activations: dict[str, Activation]) -> None:
-        self.model = model
-        self.form = form
-        self.activations = activations
+    def constant(node: onnx.NodeProto, index: int, dimensions: int) -> np.ndarray | None:
+        tensor = constants.get(node.input[index]) if index < len(node.input) else None
+        if tensor is None or tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != dimensions:
+            return None
+        return numpy_helper.to_array(tensor)
+
+    layers: list[EmbeddingTable] = []
+    for node in model.graph.node:
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        if node.op_type == "Gather" and not attributes.get("axis") and (table := constant(node, 0, 2)) is not None:
+            layers.append(EmbeddingTable(node.name, node.input[1], node.output[0], table, (node.name,)))
+        elif node.op_type not in ("Gemm", "MatMul") or (weight := constant(node, 1, 2)) is None:
+            continue
+        elif node.op_type == "MatMul":
+            layer = LinearLayer(node.name, node.input[0], node.output[0], weight, (node.name,))
+            add = adds.get(node.output[0])
+            biases = [constant(add, index, 1) for index in range(2)] if add else []
+            for bias in biases:
+                if add and bias is not None and len(bias) == weight.shape[1]:
+                    layer = replace(layer, output=add.output[0], nodes=(node.name, add.name), bias=bias)
+            layers.append(layer)
+        elif not attributes.get("transA") and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0:
+            weight = weight.T if attributes.get("transB") else weight
+            layers.append(
+                LinearLayer(node.name, node.input[0], node.output[0], weight, (node.name,), constant(node, 2, 1))
+            )
+    return [layer for layer in layers if layer.output != "logits"]
+
+
+def fold_smoothing(
+    model: onnx.ModelProto, layers: Sequence[EmbeddingTable], ranges: Mapping[str, ActivationRange]
+) -> tuple[list[EmbeddingTable], dict[str, ActivationRange]]:
+    """Moves the smoothing of attention's output into the weights of the values, where it costs no operator.
+
+    A channel of attention's output is a weighted mean of that channel of the values. So dividing the one is dividing
+    the other, which is a column of weights; INT8 scales that column by itself, so the division costs no precision.
+    This holds for our exported graphs: attention alone reads the values, one product alone reads attention's output.
+    The latter needs no Clip in the dynamic variant either, because padded positions have no part in it.
+
+    Returns:
+        The layers and ranges of a graph that computes the same.
+    """
+    linear = [layer for layer in layers if isinstance(layer, LinearLayer)]
+    writers, readers = {layer.output: layer for layer in linear}, {layer.input: layer for layer in linear}
+    changed: dict[str, EmbeddingTable] = {}
+    found = dict(ranges)
+    for node in model.graph.node:
+        if node.op_type != "Attention":
+            continue
+        values, reader = writers.get(node.input[2]), readers.get(node.output[0])
+        if values is None or reader is None or (factors := ranges[reader.input].factors) is None:
+            continue
+        bias = None if values.bias is None else values.bias / factors
+        changed[values.name] = replace(values, weight=values.weight / factors, bias=bias)
+        changed[reader.name] = replace(reader, weight=reader.weight * factors[:, None])
+        found[reader.input] = replace(ranges[reader.input], factors=None)
+    return [changed.get(layer.name, layer) for layer in layers], found
+
+
+def replace_layers(
+    model: onnx.ModelProto,
+    layers: Sequence[EmbeddingTable],
+    nodes_of: Callable[[EmbeddingTable], list[onnx.NodeProto]],
+) -> None:
+    """Puts `nodes_of` each layer in the place of its nodes, and drops the weights that no node reads any more."""
+    graph = model.graph
+    last = {layer.nodes[-1]: layer for layer in layers}
+    replaced = {name for layer in layers for name in layer.nodes}
+    nodes = []
+    for node in graph.node:
+        if node.name in last:
+            nodes += nodes_of(last[node.name])
+        elif node.name not in replaced:
+            nodes.append(node)
+    read = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(kept)
+
+
+def quantize_symmetric(values: np.ndarray, *, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """int8 of the same shape, and float32 scales of what is left when `axis` is reduced; all zeros have scale 1."""
+    scales = np.abs(values).max(axis) / LARGEST_INT8
+    scales = np.where(scales > 0, scales, 1.0).astype(np.float32)
+    integers = np.rint(values / np.expand_dims(scales, axis))
+    return np.clip(integers, -LARGEST_INT8, LARGEST_INT8).astype(np.int8), scales
+
+
+def scale_and_zero_point(found: ActivationRange) -> tuple[np.ndarray, np.ndarray]:
+    """float32 and uint8 scalars: value = scale * (integer - zero point). A tensor that is always 0 has scale 1."""
+    scale = np.float32((found.high - found.low) / STEPS_UINT8)
+    if not scale > 0:
+        return np.array(1, np.float32), np.array(0, np.uint8)
+    return np.array(scale), np.array(np.clip(np.rint(-found.low / scale), 0, STEPS_UINT8), np.uint8)
+
+
+class _Int8Nodes:
+    """Makes the integer nodes of one variant, and collects their constants."""
+
+    def __init__(self, variant: str, ranges: Mapping[str, ActivationRange]) -> None:
+        self.variant = variant
+        self.ranges = ranges
         self.constants: dict[str, onnx.TensorProto] = {}
-        self.nodes: list[onnx.NodeProto] = []  # of the part at hand
+        self.nodes: list[onnx.NodeProto] = []  # of the current layer
         self.prepared: set[str] = set()  # inputs that are integers already
 
-    def replace(self, parts: Sequence[Product | Table]) -> None:
-        """Rewrites the model's graph."""
-        replace_parts(self.model, parts, self._nodes_of)
-        del self.model.graph.value_info[:]
-        self.model.graph.initializer.extend(self.constants.values())
-        if ORT_DOMAIN not in {entry.domain for entry in self.model.opset_import}:
-            self.model.opset_import.append(helper.make_opsetid(ORT_DOMAIN, 1))
-
-    def _nodes_of(self, part: Product | Table) -> list[onnx.NodeProto]:
+    def nodes_of(self, layer: EmbeddingTable) -> list[onnx.NodeProto]:
+        """The nodes that compute the layer."""
         self.nodes = []
-        self._table(part) if isinstance(part, Table) else self._product(part)
+        if isinstance(layer, LinearLayer):
+            self._linear(layer)
+        else:
+            self._table(layer)
         return self.nodes
 
-    def _table(self, part: Table) -> None:
-        """Looks up integers and their row's scale: one scale a table would cost ten times the error."""
-        integers, scales = quantized_rows(part.weight)
-        own = part.name
-        self._node("Gather", [self._constant(f"{own}_quantized", integers), part.input], f"{own}_integers")
-        self._node("Gather", [self._constant(f"{own}_scale", scales), part.input], f"{own}_row_scale")
+    def _table(self, table: EmbeddingTable) -> None:
+        # A scale for each row: one for the table would cost ten times the error.
+        integers, scales = quantize_symmetric(table.weight, axis=1)
+        own = table.name
+        self._node("Gather", [self._constant(f"{own}_quantized", integers), table.input], f"{own}_integers")
+        self._node("Gather", [self._constant(f"{own}_scale", scales[:, None]), table.input], f"{own}_row_scale")
         self._node("Cast", [f"{own}_integers"], f"{own}_floats", to=TensorProto.FLOAT)
-        self._node("Mul", [f"{own}_floats", f"{own}_row_scale"], part.output)
+        self._node("Mul", [f"{own}_floats", f"{own}_row_scale"], table.output)
 
-    def _product(self, part: Product) -> None:
-        activation = self.activations[part.input]
-        factors = activation.factors
-        weight = part.weight if factors is None else part.weight * factors[:, None]
-        integers, scales = quantized_weight(weight)
+    def _linear(self, layer: LinearLayer) -> None:
+        own, factors = layer.name, self.ranges[layer.input].factors
+        weight = layer.weight if factors is None else layer.weight * factors[:, None]
+        integers, scales = quantize_symmetric(weight, axis=0)
         constants = [
-            self._constant(f"{part.name}_quantized", integers),
-            self._constant(f"{part.name}_scale", scales),
-            self._constant(f"{part.name}_zero_point", np.zeros_like(scales, dtype=np.int8)),
+            self._constant(f"{own}_quantized", integers),
+            self._constant(f"{own}_scale", scales),
+            self._constant(f"{own}_zero_point", np.zeros_like(scales, dtype=np.int8)),
         ]
-        read = self._integers(part.input, activation)
-        if self.form == "qdq":
-            self._float_product(part, read, constants)
-        else:
-            bias = [] if part.bias is None else [self._constant(f"{part.name}_bias", part.bias)]
+        read = self._quantized_input(layer.input)
+        bias = [] if layer.bias is None else [self._constant(f"{own}_bias", layer.bias)]
+        if self.variant != "int8-qdq":
             inputs = [read[0], constants[0], read[1], constants[1], read[2], constants[2], *bias]
-            self._node("MatMulIntegerToFloat", inputs, part.output, domain=ORT_DOMAIN)
+            self._node("MatMulIntegerToFloat", inputs, layer.output, domain=ORT_DOMAIN)
+            return
+        # A DequantizeLinear for each product, even of a shared input: otherwise the runtime does not fuse it.
+        self._node("DequantizeLinear", read, f"{own}_input")
+        self._node("DequantizeLinear", constants, f"{own}_weight", axis=1)
+        product = f"{own}_product" if bias else layer.output
+        self._node("MatMul", [f"{own}_input", f"{own}_weight"], product)
+        if bias:
+            self._node("Add", [product, *bias], layer.output)
 
-    def _float_product(self, part: Product, read: tuple[str, str, str], constants: list[str]) -> None:
-        """A float product between DequantizeLinear nodes."""
-        # One node for each product, or the runtime's fusion would not take it.
-        self._node("DequantizeLinear", list(read), f"{part.name}_input")
-        self._node("DequantizeLinear", constants, f"{part.name}_weight", axis=1)
-        product = part.output if part.bias is None else f"{part.name}_product"
-        self._node("MatMul", [f"{part.name}_input", f"{part.name}_weight"], product)
-        if part.bias is not None:
-            self._node("Add", [product, self._constant(f"{part.name}_bias", part.bias)], part.output)
-
-    def _integers(self, name: str, activation: Activation) -> tuple[str, str, str]:
-        """Names of a tensor as uint8, of its scale and its zero point; made once for all products that read it."""
-        found = (f"{name}_uint8", f"{name}_scale", f"{name}_zero_point")
+    def _quantized_input(self, name: str) -> list[str]:
+        """Names of a tensor as uint8, its scale and its zero point; made once for all layers that read it."""
+        found = [f"{name}_uint8", f"{name}_scale", f"{name}_zero_point"]
         if name in self.prepared:
             return found
         self.prepared.add(name)
-        smooth = name
-        if activation.factors is not None:
-            smooth = f"{name}_smooth"
-            self._node("Mul", [name, self._constant(f"{name}_divisor", 1 / activation.factors)], smooth)
-        if self.form == "dynamic":
-            smooth = self._clipped(name, smooth, activation)
-            self.nodes.append(helper.make_node("DynamicQuantizeLinear", [smooth], found, name=f"{found[0]}_node"))
+        values, observed = name, self.ranges[name]
+        if observed.factors is not None:
+            values = f"{name}_smooth"
+            self._node("Mul", [name, self._constant(f"{name}_divisor", 1 / observed.factors)], values)
+        if self.variant == "int8-dynamic":
+            if observed.factors is not None:
+                # A channel that was small in calibration is divided by little: a single large value in it, even at
+                # a padded position, would take all steps from the rest of the batch.
+                edges = {"low": observed.low, "high": observed.high}
+                limits = [
+                    self._constant(f"{name}_{edge}", np.array(value, np.float32)) for edge, value in edges.items()
+                ]
+                self._node("Clip", [values, *limits], f"{name}_clipped")
+                values = f"{name}_clipped"
+            self.nodes.append(helper.make_node("DynamicQuantizeLinear", [values], found, name=f"{found[0]}_node"))
             return found
-        scale, zero_point = scale_and_zero_point(activation)
-        self._constant(found[1], scale), self._constant(found[2], zero_point)
-        self._node("QuantizeLinear", [smooth, *found[1:]], found[0])
+        for constant, value in zip(found[1:], scale_and_zero_point(observed), strict=True):
+            self._constant(constant, value)
+        self._node("QuantizeLinear", [values, *found[1:]], found[0])
         return found
 
-    def _clipped(self, name: str, smooth: str, activation: Activation) -> str:
-        """Smoothed values within the range of calibration.
-
-        A channel that was small there is divided by little; one large value in it, even of a padded position, would
-        take all steps from the rest of the batch.
-        """
-        if activation.factors is None:
-            return smooth
-        edges = {"low": activation.low, "high": activation.high}
-        names = [self._constant(f"{name}_{edge}", np.array(value, np.float32)) for edge, value in edges.items()]
-        self._node("Clip", [smooth, *names], f"{name}_clipped")
-        return f"{name}_clipped"
-
-    def _node(self, operator: str, inputs: list[str], output: str, **attributes) -> None:
+    def _node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> None:
         self.nodes.append(helper.make_node(operator, inputs, [output], name=f"{output}_node", **attributes))
 
     def _constant(self, name: str, value: np.ndarray) -> str:

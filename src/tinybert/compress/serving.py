@@ -1,5 +1,7 @@
-"""ONNX models at work."""
+"""ONNX classifiers in use: logits in slices of a batch, and the latency of a batch."""
 
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
@@ -9,10 +11,15 @@ import onnx
 import onnxruntime
 import torch
 
-from tinybert.pipeline.errors import UserError
+from tinybert.config.schema import Latency
+from tinybert.data.encoding import Encoded
+from tinybert.models.outputs import Batch
 
 Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
 
+INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+INT8_VARIANTS = ("int8-dynamic", "int8-qdq", "int8-qoperator")
+VARIANTS = ("fp32", *INT8_VARIANTS)
 SEVERITY_ERROR = 3
 VNNI = ("avx512_vnni", "avx_vnni")
 PROVIDERS = ["CPUExecutionProvider"]
@@ -20,20 +27,18 @@ SLICE_TOKENS = 256  # among the fastest of 128 to 4,096, at the size of BERT-bas
 
 
 class OnnxClassifier:
-    """An ONNX file on `threads` cores of the CPU.
+    """An ONNX file on `threads` CPU threads, for one caller at a time.
 
-    A batch is answered in slices of few rows, each by one thread: between two layers a slice stays in the core's cache,
-    and no thread waits for another at every node. One caller at a time. UserError without the file.
+    A batch is split into slices of few rows, each run by one thread: a slice stays in its core's cache from layer to
+    layer, and no thread waits for another one after every node.
     """
 
     def __init__(self, path: str | Path, threads: int) -> None:
-        if not Path(path).is_file():
-            raise UserError(f"{path}: absent; an ONNX file is expected, export the model first")
         self.path = str(path)
         self.threads = threads
 
     def logits(self, feeds: Feeds) -> np.ndarray:
-        """(batch, classes) float32 of one batch: the same from run to run, and for any number of threads."""
+        """Logits of one batch: (batch, classes) float32, identical in every run and for any number of threads."""
         slices = sliced(feeds)
         if len(slices) < self.threads:
             found = [_run(self._joint, each) for each in slices]
@@ -41,28 +46,46 @@ class OnnxClassifier:
             found = list(self._pool.map(partial(_run, self._single), slices))
         return np.concatenate(found)
 
+    def logits_of(self, examples: Encoded, batch_size: int) -> np.ndarray:
+        """Logits of all examples in their order: (rows, classes) float32."""
+        found = [(rows, self.logits(feeds_of(batch))) for rows, batch in examples.batches(batch_size)]
+        rows, logits = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return logits[np.argsort(rows)]
+
     @cached_property
     def _joint(self) -> onnxruntime.InferenceSession:
-        """All threads at each node: for batches of too few rows."""
-        return self._session(self.threads)
+        """All threads at each node: for batches of fewer slices than threads."""
+        return onnxruntime.InferenceSession(self.path, _options(self.threads), providers=PROVIDERS)
 
     @cached_property
     def _single(self) -> onnxruntime.InferenceSession:
-        """One thread a call, and several calls at a time."""
-        return self._session(1)
+        """One thread per call, for several calls at a time."""
+        return onnxruntime.InferenceSession(self.path, _options(1), providers=PROVIDERS)
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.threads)
 
-    def _session(self, threads: int) -> onnxruntime.InferenceSession:
-        return onnxruntime.InferenceSession(self.path, _options(threads), providers=PROVIDERS)
+
+def feeds_of(batch: Batch) -> Feeds:
+    """The batch as inputs of the graph: name -> (batch, length) int64."""
+    tensors = (batch.input_ids, batch.mask.long(), batch.token_type_ids)
+    return {name: tensor.cpu().numpy() for name, tensor in zip(INPUT_NAMES, tensors, strict=True)}
+
+
+def random_feeds(batch_size: int, length_tokens: int, vocab_size: int) -> Feeds:
+    """A batch of full-length rows of random tokens, the same in every run."""
+    shape = (batch_size, length_tokens)
+    input_ids = np.random.default_rng(0).integers(0, vocab_size, shape, dtype=np.int64)
+    rest = (np.ones(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
+    return dict(zip(INPUT_NAMES, (input_ids, *rest), strict=True))
 
 
 def sliced(feeds: Feeds) -> list[Feeds]:
-    """The batch as slices of at most SLICE_TOKENS tokens, or of one row, alike in size and even in number."""
+    """The batch in slices of at most SLICE_TOKENS tokens (or one row), of similar size and even in number."""
     rows, length = feeds["input_ids"].shape
     count = -(-rows // max(1, SLICE_TOKENS // length))
+    # An odd number would leave one of two threads idle while the last slice runs.
     count = min(count + count % 2, rows)
     pieces = {name: np.array_split(values, count) for name, values in feeds.items()}
     return [{name: pieces[name][number] for name in feeds} for number in range(count)]
@@ -73,10 +96,65 @@ def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), _options(0), providers=PROVIDERS)
 
 
+def latencies(models: Mapping[str, str | Path], settings: Latency, examples: Encoded, vocab_size: int) -> dict:
+    """Times one batch on each ONNX file, for every batch size.
+
+    Args:
+        models: variant -> its ONNX file.
+        settings: the section quantization.latency of params.
+        examples: dev rows to be timed at their real lengths.
+        vocab_size: random tokens are drawn below it.
+
+    Returns:
+        threads, length_tokens and dev_examples as used, and for each variant median, p10 and p90 in milliseconds of
+        batch_<n> (`length_tokens` random tokens a row, `runs` times) and dev_batch_<n> (rows evenly spread over the
+        lengths of `examples`, each batch once: the spread is that of the lengths).
+    """
+    dev = _spread(examples, settings.dev_examples)
+    results: dict = {"threads": settings.threads, "length_tokens": settings.length_tokens, "dev_examples": len(dev)}
+    for variant, path in models.items():
+        model = OnnxClassifier(path, settings.threads)
+        results[variant] = {}
+        for size in settings.batch_sizes:
+            full = [random_feeds(size, settings.length_tokens, vocab_size)] * settings.runs
+            results[variant] |= {
+                f"batch_{size}": measure_latency_ms(model, full, warmup_runs=settings.warmup_runs),
+                f"dev_batch_{size}": measure_latency_ms(
+                    model, _full_batches(dev, size), warmup_runs=settings.warmup_runs
+                ),
+            }
+    return results
+
+
+def measure_latency_ms(model: OnnxClassifier, batches: Sequence[Feeds], *, warmup_runs: int) -> dict[str, float]:
+    """Median, p10 and p90 of the milliseconds per batch, after the first batch was run `warmup_runs` times."""
+    times_ms = []
+    for feeds in [batches[0]] * warmup_runs + list(batches):
+        started = time.perf_counter()
+        model.logits(feeds)
+        times_ms.append(1000.0 * (time.perf_counter() - started))
+    median, p10, p90 = np.percentile(times_ms[warmup_runs:], [50, 10, 90])
+    return {"median": float(median), "p10": float(p10), "p90": float(p90)}
+
+
 def has_int8_dot_products() -> bool:
     """Whether the CPU multiplies uint8 by int8 into 32 bits (VNNI)."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in VNNI)
+
+
+def _full_batches(examples: Encoded, batch_size: int) -> list[Feeds]:
+    """Batches of exactly that size; a smaller one only if there is no other."""
+    batches = [feeds_of(batch) for _, batch in examples.batches(batch_size)]
+    return batches[: max(1, len(examples) // batch_size)]
+
+
+def _spread(examples: Encoded, count: int) -> Encoded:
+    """At most `count` rows, evenly spread over the lengths."""
+    order = np.argsort(examples.lengths, kind="stable")
+    rows = order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)]
+    input_ids, segments = ([values[row] for row in rows] for values in (examples.input_ids, examples.token_type_ids))
+    return Encoded(input_ids, segments, labels=None)
 
 
 def _run(session: onnxruntime.InferenceSession, feeds: Feeds) -> np.ndarray:
@@ -89,10 +167,10 @@ def _options(threads: int) -> onnxruntime.SessionOptions:
     options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
     options.log_severity_level = SEVERITY_ERROR
-    # Idle threads of one session would else spin for a while on the cores that the next one runs on.
+    # Otherwise idle threads of one session spin for a while on the cores that the next session runs on.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if not has_int8_dot_products():
-        # There the fast uint8·int8 product of x64 saturates at 16 bits, which can ruin a score; this asks for an
-        # exact one. Where it is not needed it must not be set: it then takes half as much time again.
+        # Without VNNI the fast uint8 x int8 product of x64 saturates at 16 bits, which can ruin a score; this entry
+        # asks for an exact one. With VNNI it must stay unset: it costs half of the speed there.
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options

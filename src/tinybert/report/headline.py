@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tinybert.compress.variants import INT8_FORMS
+from tinybert.compress.serving import INT8_VARIANTS
 from tinybert.data.tasks import TASKS
 from tinybert.report.results import Results, onnx_models, pruned_models
 from tinybert.report.tables import evaluations
@@ -46,7 +46,7 @@ def _tasks(results: Results) -> dict[str, dict[str, Numbers]]:
             score = found["student"][TASKS[task].headline]
             tasks.setdefault(task, {})[student] = {"score": score, "kept": found["retention"]["above_majority"]}
     for task, model, form, found in onnx_models(results):
-        if form in INT8_FORMS and model in tasks[task]:
+        if form in INT8_VARIANTS and model in tasks[task]:
             score = found["dev"][TASKS[task].headline]
             tasks[task][model]["int8_worst"] = min(score, tasks[task][model].get("int8_worst", score))
     for task, student, target, found in pruned_models(results):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinybert.compress.variants import FORMS
+from tinybert.compress.serving import VARIANTS
 from tinybert.config.schema import Params
 from tinybert.data.tasks import TASKS
 from tinybert.pipeline import paths
@@ -128,7 +128,7 @@ def onnx_models(results: Results) -> Iterator[tuple[str, str, str, dict]]:
     """(task, model, form, its metrics) of each quantized or FP32 ONNX file."""
     for task in results.params.tasks.run:
         for model in results.params.quantization.models:
-            for form in FORMS:
+            for form in VARIANTS:
                 for keys in (("dev", TASKS[task].headline), ("difference_95", "low"), ("size_mb", "raw")):
                     results.value("quantize", f"{task}-{model}", form, *keys)
                 yield task, model, form, results.value("quantize", f"{task}-{model}", form)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tinybert.compress.pruning import linear_sparsity
-from tinybert.compress.variants import FORMS
+from tinybert.compress.serving import VARIANTS
 from tinybert.data.tasks import Task
 from tinybert.pipeline import paths
 from tinybert.report.card import INHERITED, architecture, bullets, recipe_section, revision_section, write_card
@@ -46,7 +46,7 @@ class TaskModel:
     """A finished task model and all that its card says of it.
 
     name: teacher, a student or a pruned student. model: itself; history: how it was trained. params: what the stage
-    declares. scores: of its ONNX forms (compress.measure). teacher, majority: dev metrics of the task's teacher and of
+    declares. scores: of its ONNX variants. teacher, majority: dev metrics of the task's teacher and of
     the majority guess. examples: rows by split.
     """
 
@@ -157,7 +157,7 @@ def _scores(of: TaskModel) -> str:
     metrics = of.task.metrics
     guess = [("majority guess", *(score(of.majority[metric]) for metric in metrics), ABSENT, ABSENT, ABSENT)]
     teacher = [("teacher", *(score(of.teacher[metric]) for metric in metrics), ABSENT, ABSENT, ABSENT)]
-    rows = [_form_row(of, form) for form in FORMS]
+    rows = [_form_row(of, form) for form in VARIANTS]
     columns = ("", *metrics, "as FP32", f"{of.task.headline} less FP32's, 95 %", "MB")
     note = (
         f"On {of.task.dev_splits[0]}. fp32, dynamic, qdq and qoperator are the ONNX files of these names. As FP32: "
@@ -180,7 +180,7 @@ def _form_row(of: TaskModel, form: str) -> tuple[str, ...]:
 
 def _limits(of: TaskModel) -> str:
     """What a reader must know before using it."""
-    collapsed = [form for form in FORMS if of.scores[form]["collapsed"]]
+    collapsed = [form for form in VARIANTS if of.scores[form]["collapsed"]]
     is_synthetic = of.params.tasks.source == "synthetic"
     warning = f"**Collapsed: {', '.join(collapsed)} gives one answer whatever the input. Do not use it.**"
     lines = [

@@ -10,25 +10,23 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.inference import SIZES, STUDENT, TEACHER, System, report, speed_up, take_turns, write_forms
+from benchmarks.inference import SIZES, STUDENT, TEACHER, System, report, speed_up, take_turns, write_variants
 from tests.support.project import ROOT
-from tinybert.compress.latency import random_feeds
-from tinybert.compress.serving import OnnxClassifier
-from tinybert.compress.variants import FORMS
+from tinybert.compress.serving import VARIANTS, OnnxClassifier, random_feeds
 
 
-def system(form: str, times_ms: list[float], model: str = TEACHER, file_mb: float = 1.0) -> System:
-    return System(model, form, None, file_mb, times_ms)
+def system(variant: str, times_ms: list[float], model: str = TEACHER, file_mb: float = 1.0) -> System:
+    return System(model, variant, None, file_mb, times_ms)
 
 
-def test_all_forms_compute_the_same_model_with_smoothing_everywhere(tmp_path):
+def test_all_variants_compute_the_same_model_when_smoothed(tmp_path):
     work = SIZES["small"]
-    write_forms(work.student, work, tmp_path / "student")
+    write_variants(work.student, work, tmp_path / "student")
     feeds = random_feeds(work.batch_rows, work.length_tokens, work.vocabulary)
-    logits = [OnnxClassifier(tmp_path / "student" / f"{form}.onnx", 1).logits(feeds) for form in FORMS]
+    logits = [OnnxClassifier(tmp_path / "student" / f"{variant}.onnx", 1).logits(feeds) for variant in VARIANTS]
     for found in logits[1:]:
         np.testing.assert_allclose(found, logits[0], atol=0.01)
-    operators = [node.op_type for node in onnx.load(tmp_path / "student/qoperator.onnx").graph.node]
+    operators = [node.op_type for node in onnx.load(tmp_path / "student/int8-qoperator.onnx").graph.node]
     assert operators.count("QuantizeLinear") == 4 + 5 + 1
     assert operators.count("Mul") == 4 + 5 + 1 - 2 + 3  # none for attention's two outputs; those of the three tables
 
@@ -47,31 +45,34 @@ def test_every_other_round_goes_backwards_and_warm_up_is_not_counted():
 
 def test_the_ratio_is_that_of_the_rounds():
     # 4/2, 9/3, 8/1: the median is 3, where that of the medians would be 8/2
-    assert speed_up(system("fp32", [4.0, 9.0, 8.0]), system("qdq", [2.0, 3.0, 1.0])) == pytest.approx(3.0)
+    assert speed_up(system("fp32", [4.0, 9.0, 8.0]), system("int8-qdq", [2.0, 3.0, 1.0])) == pytest.approx(3.0)
 
 
-def test_goals_are_told_and_the_fastest_student_counts(capsys):
-    found = {(TEACHER, form): system(form, [time_ms]) for form, time_ms in zip(FORMS, (120, 40, 80, 30), strict=True)}
-    times = zip(FORMS, (9, 3, 8, 4), (57.0, 14.9, 14.8, 14.7), strict=True)
-    found |= {(STUDENT, form): system(form, [time_ms], STUDENT, size) for form, time_ms, size in times}
+def test_goals_are_printed_and_the_fastest_student_counts(capsys):
+    found = {
+        (TEACHER, variant): system(variant, [time_ms])
+        for variant, time_ms in zip(VARIANTS, (120, 40, 80, 30), strict=True)
+    }
+    times = zip(VARIANTS, (9, 3, 8, 4), (57.0, 14.9, 14.8, 14.7), strict=True)
+    found |= {(STUDENT, variant): system(variant, [time_ms], STUDENT, size) for variant, time_ms, size in times}
     assert report(found) == pytest.approx(40.0)
     lines = capsys.readouterr().out.splitlines()
     assert lines[8:] == [
-        "goal: BERT-base dynamic over its FP32 at least 3: reached (3.00)",
-        "goal: BERT-base qdq over its FP32 at least 2: missed (1.50)",
-        "goal: BERT-base qoperator over its FP32 at least 3: reached (4.00)",
-        "goal: BERT-base FP32 over TinyBERT4 dynamic at least 28: reached (40.00)",
-        "goal: TinyBERT4 dynamic at most 15 MB: reached (14.90)",
+        "goal: BERT-base int8-dynamic over its FP32 at least 3: reached (3.00)",
+        "goal: BERT-base int8-qdq over its FP32 at least 2: missed (1.50)",
+        "goal: BERT-base int8-qoperator over its FP32 at least 3: reached (4.00)",
+        "goal: BERT-base FP32 over TinyBERT4 int8-dynamic at least 28: reached (40.00)",
+        "goal: TinyBERT4 int8-dynamic at most 15 MB: reached (14.90)",
     ]
 
 
-def test_prints_each_form_and_ends_with_the_ratio():
+def test_prints_each_variant_and_ends_with_the_ratio():
     command = [sys.executable, "-m", "benchmarks.inference", "--sizes", "small", "--rounds", "3", "--threads", "1"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     output = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
     lines = output.splitlines()
-    pattern = r"(\S+) +(\w+) +[\d.]+ ms \([\d.]+ to [\d.]+\) +([\d.]+) x its FP32 +[\d.]+ MB"
+    pattern = r"(\S+) +(\S+) +[\d.]+ ms \([\d.]+ to [\d.]+\) +([\d.]+) x its FP32 +[\d.]+ MB"
     rows = [re.fullmatch(pattern, line).groups() for line in lines[3:11]]
-    assert [row[:2] for row in rows] == [(model, form) for model in (TEACHER, STUDENT) for form in FORMS]
+    assert [row[:2] for row in rows] == [(model, variant) for model in (TEACHER, STUDENT) for variant in VARIANTS]
     assert rows[0][2] == rows[4][2] == "1.00"
     assert float(re.fullmatch(r"ratio (\d+\.\d\d)", lines[-1])[1]) > 0

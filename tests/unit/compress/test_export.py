@@ -6,8 +6,8 @@ import onnx
 import pytest
 import torch
 
-from tinybert.compress.export import export_onnx, feeds_of
-from tinybert.compress.serving import OnnxClassifier, session_of
+from tinybert.compress.export import export_onnx
+from tinybert.compress.serving import OnnxClassifier, feeds_of, session_of
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.outputs import Batch
@@ -98,7 +98,7 @@ def test_names_types_and_free_sizes(exported):
     onnx.checker.check_model(onnx.load(exported[1]), full_check=True)
 
 
-def test_the_model_is_exported_in_evaluation_mode_and_left_as_it_was(exported, tmp_path):
+def test_export_uses_evaluation_mode_and_leaves_the_model_alone(exported, tmp_path):
     model = classifier().train()
     export_onnx(model, tmp_path / "again.onnx")
     assert model.training
@@ -127,7 +127,7 @@ def test_a_graph_that_differs_on_real_rows_alone_is_refused(tmp_path, monkeypatc
         export_onnx(classifier(), tmp_path / "bad.onnx", real_rows=[padded_batch([9, 2, 3, 4], 9)])
 
 
-def test_nothing_is_spilled(tmp_path, capfd):
+def test_nothing_is_printed(tmp_path, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         export_onnx(classifier(), tmp_path / "quiet.onnx")

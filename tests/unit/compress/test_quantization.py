@@ -1,3 +1,5 @@
+"""INT8 files of trained and made-up models: what becomes integers, what the answers are, what smoothing helps."""
+
 import warnings
 from collections import Counter
 
@@ -9,21 +11,28 @@ import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.calibration import Activation, _factors, calibration_feeds
-from tinybert.compress.export import export_onnx, feeds_of
-from tinybert.compress.graph import quantizable, read_graph
-from tinybert.compress.integers import quantized_rows, quantized_weight, scale_and_zero_point
-from tinybert.compress.quantization import Plan, plan_int8, write_int8
-from tinybert.compress.sensitivity import SWITCHES, left_in_float, relative_move, switchable
-from tinybert.compress.serving import OnnxClassifier, session_of
-from tinybert.data.encoding import Encoded
+from tests.support.builders import batch, classifier
+from tinybert.compress.calibration import ActivationRange
+from tinybert.compress.export import export_onnx
+from tinybert.compress.quantization import (
+    EmbeddingTable,
+    Int8Plan,
+    LinearLayer,
+    fold_smoothing,
+    plan_int8,
+    quantizable_layers,
+    quantize_symmetric,
+    replace_layers,
+    scale_and_zero_point,
+    write_int8,
+)
+from tinybert.compress.serving import INT8_VARIANTS, OnnxClassifier, feeds_of, session_of
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.outputs import Batch
 from tinybert.pipeline.errors import UserError
 
 CONFIG = BertConfig(200, 32, 2, 4, 64, max_position_embeddings=16)
-FORMS = ("dynamic", "qdq", "qoperator")
 
 
 def examples(count: int, seed: int) -> Batch:
@@ -48,25 +57,23 @@ def trained() -> SequenceClassifier:
     return model.eval()
 
 
-def planned(fp32, **changes) -> Plan:
+def planned(fp32, smoothing: float = 0.9, exclude: tuple[str, ...] = ()) -> Int8Plan:
     batches = [feeds_of(examples(8, seed=1000 + number)) for number in range(8)]
-    settings = {"method": "minmax", "percentile": 99.9, "smoothing": 0.9, "tolerance": 1.0, "search_examples": 16}
-    settings |= {"calibration": batches} | changes
-    return plan_int8(fp32, settings.pop("calibration"), **settings)
+    return plan_int8(fp32, batches, smoothing=smoothing, exclude=exclude)
 
 
-def quantize(fp32, path, form, **changes):
-    write_int8(fp32, path, form=form, plan=planned(fp32, **changes))
+def quantize(fp32, path, variant):
+    write_int8(planned(fp32), path, variant)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Paths of one trained classifier: fp32 and the three INT8 forms."""
+    """Paths of one trained classifier: fp32 and the three INT8 variants."""
     folder = tmp_path_factory.mktemp("int8")
-    paths = {form: folder / f"{form}.onnx" for form in ("fp32", *FORMS)}
+    paths = {variant: folder / f"{variant}.onnx" for variant in ("fp32", *INT8_VARIANTS)}
     export_onnx(trained(), paths["fp32"])
-    for form in FORMS:
-        quantize(paths["fp32"], paths[form], form)
+    for variant in INT8_VARIANTS:
+        quantize(paths["fp32"], paths[variant], variant)
     return paths
 
 
@@ -86,38 +93,21 @@ def test_the_classifier_has_learnt_its_rule(models):
     assert (answers(models["fp32"]) == examples(1000, 5000).labels.numpy()).mean() > 0.85
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_int8_answers_as_fp32_does_and_is_smaller(models, form):
-    assert (answers(models[form]) == answers(models["fp32"])).mean() >= 0.98
-    assert models[form].stat().st_size < 0.75 * models["fp32"].stat().st_size
-
-
-@pytest.mark.parametrize("form", ["qdq", "qoperator"])
-@pytest.mark.parametrize("method", ["entropy", "percentile"])
-def test_the_other_calibrations_keep_the_answers_too(models, tmp_path, form, method):
-    quantize(models["fp32"], tmp_path / "int8.onnx", form, method=method)
-    assert (answers(tmp_path / "int8.onnx") == answers(models["fp32"])).mean() >= 0.98
-    assert (tmp_path / "int8.onnx").read_bytes() != models[form].read_bytes()
-
-
-def test_the_percentile_is_heeded(models, tmp_path):
-    agreement = {}
-    for percentile in (60.0, 99.9):
-        path = tmp_path / f"{percentile}.onnx"
-        quantize(models["fp32"], path, "qdq", method="percentile", percentile=percentile)
-        agreement[percentile] = (answers(path) == answers(models["fp32"])).mean()
-    assert agreement[60.0] < agreement[99.9]
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
+def test_int8_answers_as_fp32_does_and_is_smaller(models, variant):
+    assert (answers(models[variant]) == answers(models["fp32"])).mean() >= 0.98
+    assert models[variant].stat().st_size < 0.75 * models["fp32"].stat().st_size
 
 
 # Each layer has 6 Linear products and attention, the pooler is 1 more, the classifier 1 (a Gemm in float).
 def test_dynamic_has_integer_products_and_scales_at_run_time(models):
-    found = operators(models["dynamic"])
+    found = operators(models["int8-dynamic"])
     assert found["MatMulIntegerToFloat"] == 13 and found["DynamicQuantizeLinear"] == 10
     assert found["MatMul"] == found["QuantizeLinear"] == 0 and found["Gemm"] == 1
 
 
 def test_qdq_wraps_float_products(models):
-    found = operators(models["qdq"])
+    found = operators(models["int8-qdq"])
     # Query, key and value share an input, but the last layer's query reads the [CLS] row alone.
     assert found["MatMul"] == 13 and found["QuantizeLinear"] == 2 * 4 + 1 + 1
     assert found["DequantizeLinear"] == 2 * 13 and found["Gemm"] == 1
@@ -125,25 +115,25 @@ def test_qdq_wraps_float_products(models):
 
 
 def test_qoperator_has_integer_products(models):
-    found = operators(models["qoperator"])
+    found = operators(models["int8-qoperator"])
     assert found["MatMulIntegerToFloat"] == 13 and found["QuantizeLinear"] == 10
     assert found["MatMul"] == found["DequantizeLinear"] == 0 and found["Gemm"] == 1
 
 
-def test_the_runtime_fuses_every_product_of_qdq_but_the_poolers(models, tmp_path):
+def test_the_runtime_fuses_all_products_of_qdq_but_the_poolers(models, tmp_path):
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3
-    onnxruntime.InferenceSession(str(models["qdq"]), options, providers=["CPUExecutionProvider"])
+    onnxruntime.InferenceSession(str(models["int8-qdq"]), options, providers=["CPUExecutionProvider"])
     found = operators(tmp_path / "optimized.onnx")
     # Of a product of matrices, one row an example, it makes a Gemm; all others have a row for each token.
     assert found["MatMulIntegerToFloat"] == 12 and found["FusedGemm"] == 1
     assert found["MatMul"] == 0 and found["DequantizeLinear"] == 2
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_embeddings_are_int8_with_a_scale_per_row(models, form):
-    tensors = constants(models[form])
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
+def test_embeddings_are_int8_with_a_scale_per_row(models, variant):
+    tensors = constants(models[variant])
     tables = {name: value for name, value in tensors.items() if name.endswith("Gather_quantized")}
     assert sorted(value.shape for value in tables.values()) == [(2, 32), (16, 32), (200, 32)]
     for name, value in tables.items():
@@ -151,15 +141,15 @@ def test_embeddings_are_int8_with_a_scale_per_row(models, form):
         assert tensors[name.replace("_quantized", "_scale")].shape == (len(value), 1)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_no_float_copy_of_a_weight_is_left(models, form):
-    large = [value for value in constants(models[form]).values() if value.dtype == np.float32 and value.ndim == 2]
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
+def test_no_float_copy_of_a_weight_is_left(models, variant):
+    large = [value for value in constants(models[variant]).values() if value.dtype == np.float32 and value.ndim == 2]
     assert sorted(value.shape for value in large if value.shape[1] > 1) == [(2, 32)]  # the classifier
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_weights_are_int8_with_a_scale_per_output_channel(models, form):
-    tensors = constants(models[form])
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
+def test_weights_are_int8_with_a_scale_per_output_channel(models, variant):
+    tensors = constants(models[variant])
     matrices = {name: value for name, value in tensors.items() if name.endswith(("MatMul_quantized", "Gemm_quantized"))}
     assert len(matrices) == 13
     for name, value in matrices.items():
@@ -167,109 +157,75 @@ def test_weights_are_int8_with_a_scale_per_output_channel(models, form):
         assert tensors[name.replace("_quantized", "_scale")].shape == (value.shape[1],)  # (in, out)
 
 
-@pytest.mark.parametrize("form", ["qdq", "qoperator"])
-def test_activations_are_uint8(models, form):
-    graph = onnx.load(models[form]).graph
+@pytest.mark.parametrize("variant", ["int8-qdq", "int8-qoperator"])
+def test_activations_are_uint8(models, variant):
+    graph = onnx.load(models[variant]).graph
     points = {tensor.name: numpy_helper.to_array(tensor).dtype for tensor in graph.initializer}
     assert {points[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"} == {np.dtype(np.uint8)}
 
 
-def test_both_static_forms_answer_alike(models):
+def test_both_static_variants_give_the_same_logits(models):
     feeds = feeds_of(examples(50, 3))
-    found = [OnnxClassifier(models[form], 1).logits(feeds) for form in ("qdq", "qoperator")]
+    found = [OnnxClassifier(models[variant], 1).logits(feeds) for variant in ("int8-qdq", "int8-qoperator")]
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
 def test_integers_by_hand():
-    integers, scales = quantized_weight(np.array([[1.27, 0.0], [-0.635, 0.0]], np.float32))
+    integers, scales = quantize_symmetric(np.array([[1.27, 0.0], [-0.635, 0.0]], np.float32), axis=0)
     assert integers.tolist() == [[127, 0], [-64, 0]]  # -63.5 to even
     np.testing.assert_allclose(scales, [0.01, 1.0], rtol=1e-6)
-    integers, scales = quantized_rows(np.array([[1.27, 0.5], [0.0, 0.0]], np.float32))
+    integers, scales = quantize_symmetric(np.array([[1.27, 0.5], [0.0, 0.0]], np.float32), axis=1)
     assert integers.tolist() == [[127, 50], [0, 0]]
-    np.testing.assert_allclose(scales, [[0.01], [1.0]], rtol=1e-6)
-    scale, zero_point = scale_and_zero_point(Activation(-0.5, 2.05))
+    np.testing.assert_allclose(scales, [0.01, 1.0], rtol=1e-6)
+    scale, zero_point = scale_and_zero_point(ActivationRange(-0.5, 2.05))
     assert (float(scale), int(zero_point)) == (pytest.approx(0.01), 50)
 
 
-def test_what_costs_most_for_its_size_is_left_out_until_the_tolerance_is_met():
-    costs, sizes = {"a": 0.3, "b": 0.4, "c": 0.05, "d": 0.1}, {"a": 10, "b": 100, "c": 1, "d": 1000}
-    # Per size: c .05, a .03, b .004, d .0001; left of .85 are then .80, .50, .10.
-    assert left_in_float(costs, sizes, 0.85) == []
-    assert left_in_float(costs, sizes, 0.6) == ["c", "a"]
-    assert left_in_float(costs, sizes, 0.2) == ["c", "a", "b"]
-    assert left_in_float(costs, sizes, 0.0) == ["c", "a", "b", "d"]
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
+def test_excluded_nodes_stay_in_float(models, tmp_path, variant):
+    plan = planned(models["fp32"], exclude=("*/layer.1/*", "*word_embeddings*"))
+    assert len(plan.layers) == len(quantizable_layers(plan.model)) - 6 - 1
+    write_int8(plan, tmp_path / "int8.onnx", variant)
+    names = [name for name in constants(tmp_path / "int8.onnx") if name.endswith("_quantized")]
+    assert len(names) == 16 - 7
+    assert not [name for name in names if "layer.1" in name or "word_embeddings" in name]
+    assert (answers(tmp_path / "int8.onnx") == answers(models["fp32"])).mean() >= 0.98
 
 
-def test_a_common_shift_of_all_classes_is_no_move():
-    plain = np.array([[1.0, 3.0], [5.0, 3.0]])
-    assert relative_move(plain, plain + np.array([[7.0], [-2.0]])) == pytest.approx(0.0)
-    assert relative_move(plain, plain + np.array([[0.5, -0.5], [0.0, 0.0]])) == pytest.approx(0.125)
-    # of a regression: mean square 4 about the mean, moved by 1 in each row
-    assert relative_move(np.array([[1.0], [5.0]]), np.array([[2.0], [6.0]])) == pytest.approx(0.25)
-    assert relative_move(np.zeros((2, 1)), np.zeros((2, 1))) == 0.0
+def test_excluding_every_node_is_an_error(models):
+    expected = r"^quantization\.exclude: .*got \['\*'\] for 16 nodes.*fix: remove patterns"
+    with pytest.raises(UserError, match=expected) as error:
+        planned(models["fp32"], exclude=("*",))
+    assert "\n" not in str(error.value)
 
 
-def test_with_all_switches_off_the_logits_are_those_of_fp32_and_with_all_on_those_of_int8(models):
-    model, plan = read_graph(models["fp32"]), planned(models["fp32"])
-    parts, feeds = quantizable(model), feeds_of(examples(30, 8))
-    session = session_of(switchable(model, parts, plan.activations))
-    off, on = (session.run(["logits"], {**feeds, SWITCHES: np.full(len(parts), state)})[0] for state in (False, True))
-    np.testing.assert_allclose(off, OnnxClassifier(models["fp32"], 1).logits(feeds), atol=1e-4)
-    np.testing.assert_allclose(on, OnnxClassifier(models["qoperator"], 1).logits(feeds), atol=0.02)
-    assert np.abs(on - off).max() > 0.005
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_tolerance_of_zero_leaves_all_in_float(models, tmp_path, form):
-    plan = planned(models["fp32"], tolerance=0.0)
-    assert len(plan.in_float) == 13 + 3
-    write_int8(models["fp32"], tmp_path / "int8.onnx", form=form, plan=plan)
-    feeds = feeds_of(examples(20, 0))
-    expected, found = (OnnxClassifier(path, 1).logits(feeds) for path in (models["fp32"], tmp_path / "int8.onnx"))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_the_search_finds_the_sensitive_part(tmp_path):
-    model = trained()
-    with torch.no_grad():  # two inputs that cancel, far larger than the rest: 255 steps are too few for the others
-        model.bert.pooler.dense.weight[:, 0] = 3.0
-        model.bert.encoder.layer[-1].output.LayerNorm.bias[0] += 300.0
-        model.bert.pooler.dense.bias -= 900.0
-    export_onnx(model, tmp_path / "fp32.onnx")
-    plan = planned(tmp_path / "fp32.onnx", smoothing=0.0, tolerance=0.01)
-    assert plan.in_float == ("/model/dense/Gemm",)
-    assert plan.costs["/model/dense/Gemm"] > 0.01
-
-
-def test_smoothing_factors_by_hand():
-    """Channels that reach 512 and 1, weights up to .01 and 1; factors have the geometric mean 1."""
-    least, greatest = np.array([-512.0, -1.0]), np.array([300.0, 0.5])
-    weight = np.array([[0.01, -0.005], [1.0, 0.2]])
-    # α = 1: 512 and 1 over sqrt(512). α = .75: 512^.75 / .01^.25 = 340.371 and 1 over its root.
-    np.testing.assert_allclose(_factors(least, greatest, weight, 1.0), [22.62742, 0.0441942], rtol=1e-5)
-    np.testing.assert_allclose(_factors(least, greatest, weight, 0.75), [18.44914, 0.0542031], rtol=1e-5)
-    assert _factors(np.array([-1.0, -1.0]), np.array([1.0, 1.0]), weight, 0.9) is None  # nothing to even out
-    assert _factors(least, greatest, weight, 0.0) is None
-
-
-def test_smoothing_mends_a_channel_far_larger_than_the_rest(tmp_path):
+def test_smoothing_helps_a_channel_far_larger_than_the_rest(tmp_path):
     model = trained()
     with torch.no_grad():
         norm, inner = model.bert.encoder.layer[0].attention.output.LayerNorm, model.bert.encoder.layer[0]
         norm.weight[3] *= 100.0
         inner.intermediate.dense.weight[:, 3] /= 100.0
-    export_onnx(model, tmp_path / "fp32.onnx")
-    part = "/model/bert/layer.0/dense/MatMul"
-    plain, smoothed = (planned(tmp_path / "fp32.onnx", smoothing=smoothing).costs[part] for smoothing in (0.0, 0.9))
-    assert smoothed < 0.25 * plain
+    fp32, part = tmp_path / "fp32.onnx", "/model/bert/layer.0/dense/MatMul"
+    export_onnx(model, fp32)
+    feeds, difference = feeds_of(examples(100, 0)), {}
+    for smoothing in (0.0, 0.9):
+        others = tuple(name for name in layers_of(fp32) if name != part)
+        write_int8(planned(fp32, smoothing, others), tmp_path / "int8.onnx", "int8-qoperator")
+        expected, found = (OnnxClassifier(path, 1).logits(feeds) for path in (fp32, tmp_path / "int8.onnx"))
+        difference[smoothing] = np.square(found - expected).mean()
+    assert difference[0.9] < 0.25 * difference[0.0]
 
 
-@pytest.mark.parametrize("form", FORMS)
+def layers_of(fp32) -> dict[str, EmbeddingTable]:
+    return {layer.name: layer for layer in quantizable_layers(onnx.load(fp32))}
+
+
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
 @pytest.mark.parametrize("pair", [False, True])
-def test_a_bilstm_is_quantized_but_for_its_lstm(tmp_path, form, pair):
+def test_a_bilstm_is_quantized_but_for_its_lstm(tmp_path, variant, pair):
     torch.manual_seed(0)
     export_onnx(BiLstmClassifier(BiLstmConfig(200, 8, 6, 1, 7), ("a", "b"), pair=pair).eval(), tmp_path / "fp32.onnx")
-    quantize(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", form)
+    quantize(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", variant)
     found = operators(tmp_path / "int8.onnx")
     assert found["LSTM"] == 2
     assert found["MatMulIntegerToFloat"] + found["MatMul"] == 1
@@ -278,94 +234,152 @@ def test_a_bilstm_is_quantized_but_for_its_lstm(tmp_path, form, pair):
     np.testing.assert_allclose(answer, expected, atol=0.02)
 
 
-def test_a_graph_with_nothing_to_quantize_is_told(tmp_path):
-    inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])]
-    output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "length"])
-    nodes = [helper.make_node("Cast", ["input_ids"], ["logits"], to=TensorProto.FLOAT)]
-    onnx.save(helper.make_model(helper.make_graph(nodes, "convolution", inputs, [output])), tmp_path / "fp32.onnx")
-    with pytest.raises(
-        UserError, match="no Linear layer and no embedding to quantize; a BERT allows dynamic, qdq"
-    ) as told:
-        planned(tmp_path / "fp32.onnx")
-    assert "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_same_model_gives_the_same_bytes(models, tmp_path, form):
-    quantize(models["fp32"], tmp_path / "again.onnx", form)
-    assert (tmp_path / "again.onnx").read_bytes() == models[form].read_bytes()
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
+def test_the_same_model_gives_the_same_bytes(models, tmp_path, variant):
+    quantize(models["fp32"], tmp_path / "again.onnx", variant)
+    assert (tmp_path / "again.onnx").read_bytes() == models[variant].read_bytes()
     assert [entry.name for entry in tmp_path.iterdir()] == ["again.onnx"]
 
 
-@pytest.mark.parametrize("form", ["qdq", "qoperator"])
-@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
+@pytest.mark.parametrize("variant", ["int8-qdq", "int8-qoperator"])
 @pytest.mark.parametrize("level", [0.0, 0.7])
-def test_constant_activations_are_represented_soundly(tmp_path, form, method, level):
+def test_constant_activations_are_represented_exactly(tmp_path, variant, level):
     torch.manual_seed(0)
     model = SequenceClassifier(CONFIG, ("no", "yes"))
     torch.nn.init.zeros_(model.bert.embeddings.LayerNorm.weight)  # every hidden state that enters is `level`
     torch.nn.init.constant_(model.bert.embeddings.LayerNorm.bias, level)
     export_onnx(model, tmp_path / "fp32.onnx")
-    quantize(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", form, method=method)
+    quantize(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", variant)
     feeds = feeds_of(examples(20, 0))
     expected, found = (OnnxClassifier(tmp_path / name, 1).logits(feeds) for name in ("fp32.onnx", "int8.onnx"))
     assert np.abs(expected).max() > 0.01 or level == 0.0
     np.testing.assert_allclose(found, expected, atol=0.01)
 
 
-def test_no_calibration_batches_are_refused(models, tmp_path):
-    with pytest.raises(UserError, match="at least one training example"):
-        quantize(models["fp32"], tmp_path / "int8.onnx", "qdq", calibration=[])
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_missing_fp32_file_is_told(tmp_path, form):
-    with pytest.raises(UserError, match=r"none\.onnx: absent"):
-        quantize(tmp_path / "none.onnx", tmp_path / "int8.onnx", form)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_spilled(models, tmp_path, capfd, caplog, form):
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
+def test_nothing_is_printed(models, tmp_path, capfd, caplog, variant):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        quantize(models["fp32"], tmp_path / "int8.onnx", form, method="percentile")
+        quantize(models["fp32"], tmp_path / "int8.onnx", variant)
     assert capfd.readouterr() == ("", "") and caplog.text == ""
 
 
-def encoded_rows(count: int) -> Encoded:
-    """Row i has length 1 + i % 7 and the tokens i, i, …"""
-    input_ids = [np.full(1 + row % 7, row) for row in range(count)]
-    return Encoded(input_ids=input_ids, token_type_ids=[0 * ids for ids in input_ids], labels=None)
+WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def test_calibration_rows_are_distinct_and_batched_by_length():
-    batches = calibration_feeds(encoded_rows(40), examples=21, batch_size=4, seed=3)
-    assert [len(feeds["input_ids"]) for feeds in batches] == [4, 4, 4, 4, 4, 1]
-    rows = [int(row) for feeds in batches for row in feeds["input_ids"][:, 0]]
-    assert len(set(rows)) == 21
-    lengths = [1 + row % 7 for row in rows]
-    assert lengths == sorted(lengths)
-    assert [feeds["input_ids"].shape[1] for feeds in batches] == [max(lengths[i : i + 4]) for i in range(0, 21, 4)]
-    assert batches[0]["attention_mask"].dtype == np.int64
+def one_node(operator: str, inputs: list[str], **attributes) -> onnx.ModelProto:
+    """input -> one node with a weight -> hidden."""
+    constants = {"weight": WEIGHT, "bias": np.ones(3, np.float32)}
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items() if name in inputs]
+    node = helper.make_node(operator, inputs, ["hidden"], name="node", **attributes)
+    given = helper.make_tensor_value_info("given", TensorProto.FLOAT, None)
+    hidden = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, None)
+    return helper.make_model(helper.make_graph([node], "graph", [given], [hidden], initializers))
 
 
-def test_calibration_rows_depend_on_the_seed_alone():
-    def rows(seed):
-        batches = calibration_feeds(encoded_rows(40), examples=9, batch_size=4, seed=seed)
-        return [feeds["input_ids"].tolist() for feeds in batches]
-
-    assert rows(1) == rows(1) != rows(2)
-
-
-def test_fewer_rows_than_asked_for_are_refused():
-    with pytest.raises(UserError, match=r"quantization\.calibration\.examples: 9 asked for, the training set has 8"):
-        calibration_feeds(encoded_rows(8), examples=9, batch_size=4, seed=0)
+def test_a_gemm_is_a_product_its_weight_transposed_or_not():
+    [plain] = quantizable_layers(one_node("Gemm", ["given", "weight", "bias"], alpha=1.0, beta=1.0))
+    [transposed] = quantizable_layers(one_node("Gemm", ["given", "weight"], transB=1))
+    assert isinstance(plain, LinearLayer) and np.array_equal(plain.weight, WEIGHT) and plain.bias.tolist() == [1, 1, 1]
+    assert np.array_equal(transposed.weight, WEIGHT.T) and transposed.bias is None
 
 
-def test_rows_all_the_same_are_refused():
-    ids = [np.full(5, 7)] * 10
-    with pytest.raises(
-        UserError, match=r"quantization\.calibration\.examples: the 9 rows drawn are all the same; at least two"
-    ):
-        calibration_feeds(Encoded(ids, ids, labels=None), examples=9, batch_size=4, seed=0)
+@pytest.mark.parametrize("attributes", [{"transA": 1}, {"alpha": 0.5}, {"beta": 2.0}])
+def test_a_gemm_that_computes_something_else_stays_in_float(attributes):
+    assert quantizable_layers(one_node("Gemm", ["given", "weight", "bias"], **attributes)) == []
+
+
+def test_a_table_is_looked_up_by_rows():
+    [table] = quantizable_layers(one_node("Gather", ["weight", "given"]))
+    assert not isinstance(table, LinearLayer) and np.array_equal(table.weight, WEIGHT)
+    assert quantizable_layers(one_node("Gather", ["weight", "given"], axis=1)) == []
+
+
+VALUES, OUTPUT = (f"/model/bert/layer.0/{name}/MatMul" for name in ("value", "output/dense"))
+BATCHES = [feeds_of(batch(seed=seed)) for seed in range(4)]
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """A classifier one channel of whose attention is 1,000 times larger than the others."""
+    model = classifier()
+    with torch.no_grad():
+        attention = model.bert.encoder.layers[0].attention
+        attention.output.dense.weight *= 100.0  # so that attention counts
+        attention.self.value.weight[3] *= 1000.0
+        attention.output.dense.weight[:, 3] /= 1000.0
+        attention.self.value.bias.uniform_(-1, 1)
+    path = tmp_path_factory.mktemp("folded") / "fp32.onnx"
+    export_onnx(model, path)
+    return path
+
+
+def test_the_factors_move_from_attentions_output_to_its_values(uneven):
+    before = layers_of(uneven)
+    context = before[OUTPUT].input
+    factors = np.linspace(0.5, 2.0, 12, dtype=np.float32)
+    layers = list(before.values())
+    ranges = {layer.input: ActivationRange(-1.0, 2.0, factors if layer.input == context else None) for layer in layers}
+    found, changed = fold_smoothing(onnx.load(uneven), layers, ranges)
+    after = {layer.name: layer for layer in found}
+    np.testing.assert_allclose(after[VALUES].weight * factors, before[VALUES].weight, rtol=1e-6)
+    np.testing.assert_allclose(after[VALUES].bias * factors, before[VALUES].bias, rtol=1e-6)
+    np.testing.assert_allclose(after[OUTPUT].weight, factors[:, None] * before[OUTPUT].weight, rtol=1e-6)
+    assert changed[context] == ActivationRange(-1.0, 2.0, None)  # the range is that of the divided values already
+    untouched = [name for name in before if name not in (VALUES, OUTPUT)]
+    assert all(after[name] is before[name] for name in untouched) and list(after) == list(before)
+
+
+def test_the_model_computes_the_same_in_float_with_padding_too(uneven):
+    """Every attention output of both layers divided by factors of its own, and nothing multiplied back."""
+    model, rng = onnx.load(uneven), np.random.default_rng(0)
+    contexts = [node.output[0] for node in model.graph.node if node.op_type == "Attention"]
+    layers = [layer for layer in quantizable_layers(model) if isinstance(layer, LinearLayer)]
+    ranges = {layer.input: ActivationRange(-1.0, 1.0) for layer in layers}
+    ranges |= {name: ActivationRange(-1.0, 1.0, rng.uniform(0.1, 10, 12).astype(np.float32)) for name in contexts}
+    found, _ = fold_smoothing(model, layers, ranges)
+    assert sum(new is not old for new, old in zip(found, layers, strict=True)) == 4 == 2 * len(contexts)
+    replace_layers(model, found, lambda layer: float_product(model, layer))
+    for feeds in BATCHES:
+        expected = OnnxClassifier(uneven, 1).logits(feeds)
+        np.testing.assert_allclose(session_of(model).run(["logits"], feeds)[0], expected, atol=1e-5)
+
+
+def float_product(model, layer: LinearLayer) -> list[onnx.NodeProto]:
+    """The layer with its weights as they are."""
+    names = [f"{layer.name}_{kind}" for kind in ("weight", "bias")]
+    constants = zip(names, (layer.weight, layer.bias), strict=True)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants
+    )
+    product = f"{layer.name}_product"
+    return [
+        helper.make_node("MatMul", [layer.input, names[0]], [product]),
+        helper.make_node("Add", [product, names[1]], [layer.output]),
+    ]
+
+
+@pytest.mark.parametrize("kept", [VALUES, OUTPUT])
+def test_nothing_moves_into_or_from_an_excluded_product(uneven, kept):
+    plan = plan_int8(uneven, BATCHES, smoothing=0.9)
+    layers = [layer for name, layer in layers_of(uneven).items() if name != kept]
+    found, ranges = fold_smoothing(plan.model, layers, plan.ranges)
+    other = next(layer for layer in layers if layer.name in (VALUES, OUTPUT))
+    assert any(layer is other for layer in found)
+    context = layers_of(uneven)[OUTPUT].input
+    assert ranges[context].factors is not None
+
+
+@pytest.mark.parametrize("variant", INT8_VARIANTS)
+def test_attentions_output_is_smoothed_without_an_operator(uneven, tmp_path, variant):
+    """Of products that are nothing without smoothing; all others stay in float."""
+    expected = OnnxClassifier(uneven, 1).logits(BATCHES[0])
+    difference, others = {}, tuple(name for name in layers_of(uneven) if name not in (VALUES, OUTPUT))
+    for smoothing in (0.0, 0.9):
+        path = tmp_path / f"{smoothing}.onnx"
+        write_int8(plan_int8(uneven, BATCHES, smoothing=smoothing, exclude=others), path, variant)
+        difference[smoothing] = np.abs(OnnxClassifier(path, 1).logits(BATCHES[0]) - expected).max()
+    assert difference[0.9] < 0.4 * difference[0.0]
+    context = layers_of(uneven)[OUTPUT].input
+    readers = [node.op_type for node in onnx.load(path).graph.node if context in node.input]
+    assert readers == ["DynamicQuantizeLinear" if variant == "int8-dynamic" else "QuantizeLinear"]

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from tests.support.builders import STUDENT, classifier, masked_lm
 from tests.support.root import ROOT
 from tinybert.compress.export import export_onnx
-from tinybert.compress.variants import FORMS
+from tinybert.compress.serving import VARIANTS
 from tinybert.config.load import StageParams, check_params, load_params
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
@@ -171,7 +171,7 @@ def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None
         model=model or classifier(labels=TASKS[task].labels or (REGRESSION_LABEL,)),
         history=history(params, *stages),
         params=StageParams(params, declared_params("quantize", {"task": task, "model": name})),
-        scores={name: form for name in FORMS},
+        scores={name: form for name in VARIANTS},
         teacher=dict.fromkeys(dev, 0.75),
         majority=dict.fromkeys(dev, 0.25),
         examples={"train": 1500, "dev": 500},

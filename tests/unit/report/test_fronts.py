@@ -1,6 +1,6 @@
 """Which systems no other beats."""
 
-from tinybert.compress.variants import FORMS
+from tinybert.compress.serving import VARIANTS
 from tinybert.report.fronts import System, front, shape_legend
 
 
@@ -28,5 +28,5 @@ def test_nothing_has_no_front():
 
 def test_every_form_has_a_shape_of_its_own_in_the_legend():
     legend = dict(shape_legend())
-    assert set(legend) == set(FORMS)
-    assert len({svg.replace(form, "") for form, svg in legend.items()}) == len(FORMS)
+    assert set(legend) == set(VARIANTS)
+    assert len({svg.replace(form, "") for form, svg in legend.items()}) == len(VARIANTS)
