@@ -2,6 +2,7 @@
 
 import torch
 
+from tinybert.config.compatibility import check_students
 from tinybert.config.load import load_params
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
@@ -11,7 +12,7 @@ from tinybert.distill.result import Trained, train_and_save
 from tinybert.distill.task_training import train_on_task
 from tinybert.evaluate.scoring import evaluate
 from tinybert.models.checkpoints import Classifier, load_classifier
-from tinybert.models.initialization import check_unfit_recipes, finetuned_teacher
+from tinybert.models.initialization import finetuned_teacher
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 
@@ -41,12 +42,12 @@ def main(stage: Stage) -> None:
     def take(**hooks) -> Trained[Classifier]:
         teacher = finetuned_teacher(settings.finetuned_teacher, task, vocab_size=tokenizer.get_vocab_size())
         check_long_rows(teacher)
-        check_unfit_recipes(load_params().used_students, teacher.config, stages=("intermediate", "prediction"))
+        check_students(load_params().used_students, teacher.config.shape, ("intermediate", "prediction"))
         return Trained(teacher, gold_labels(teacher), [])
 
     def check_long_rows(teacher: Classifier) -> None:
         for rows in (train, dev):
-            teacher.config.check_longer(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
+            teacher.config.check_length(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 
     train_and_save(
         stage,

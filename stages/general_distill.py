@@ -2,6 +2,7 @@
 
 import torch
 
+from tinybert.config.compatibility import check_students
 from tinybert.config.load import load_params
 from tinybert.config.students import training_of
 from tinybert.data.sequences import Sequences
@@ -11,7 +12,7 @@ from tinybert.distill.result import Trained, train_and_save
 from tinybert.distill.text_training import sample_batches, train_on_text
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import Model, load_bert
-from tinybert.models.initialization import check_unfit_recipes, initialize_student
+from tinybert.models.initialization import initialize_student
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 
@@ -22,7 +23,7 @@ def main(stage: Stage) -> None:
 
     def train_general(**hooks) -> Trained[Model]:
         teacher, blocks = load_bert(MaskedLM, paths.TEACHER), Sequences.open(paths.sequences("general", "train"))
-        check_unfit_recipes(load_params().used_students, teacher.config)
+        check_students(load_params().used_students, teacher.config.shape)
         torch.manual_seed(params.seed)
         started = initialize_student(params.students[name], teacher, sample=lambda: sample_batches(blocks))
         objective = DistillationLoss(

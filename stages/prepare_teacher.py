@@ -1,5 +1,6 @@
 """The masked-LM teacher: from the Hub or a folder, or from scratch; (further) trained on the general corpus."""
 
+from tinybert.config.compatibility import check_students
 from tinybert.config.load import load_params
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
@@ -9,7 +10,7 @@ from tinybert.distill.result import save_trained, training_metrics
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.text_training import train_on_text
 from tinybert.evaluate.perplexity import frequency_accuracy, heldout_batches, masked_lm_scores
-from tinybert.models.initialization import check_unfit_recipes, start_teacher
+from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
@@ -21,7 +22,7 @@ def main(stage: Stage) -> None:
     tokenizer = load_tokenizer(paths.TOKENIZER)
     blocks = Sequences.open(paths.sequences("general", "train"))
     teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
-    check_unfit_recipes(load_params().used_students, teacher.config)
+    check_students(load_params().used_students, teacher.config.shape)
     objective = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
 
     checkpoint = Checkpoint.of(stage)

@@ -26,7 +26,7 @@ def main(stage: Stage) -> None:
     train = read_examples(data / "train.jsonl", task, tokenizer, max_length_tokens=limit)
     dev = read_examples(data / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
     model = load_task_model(paths.task_model(task.name, params.seed, name))
-    model.config.check_longer(latency.length_tokens, "quantization.latency.length_tokens")
+    model.config.check_length(latency.length_tokens, "quantization.latency.length_tokens")
 
     with atomic_folder(paths.onnx(task.name, name)) as folder:
         files = {variant: folder / f"{variant}.onnx" for variant in VARIANTS}

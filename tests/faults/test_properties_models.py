@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,7 +56,7 @@ def config_of(name: str) -> dict:
     model = MODELS[name]
     shared = {"architectures": [model.architecture], "model_type": model.model_type}
     shared |= {} if name == "masked_lm" else {"id2label": {"0": "no", "1": "yes"}}
-    return shared | ({"pair": False} if name == "bilstm" else {}) | model.config.as_dict()
+    return shared | ({"pair": False} if name == "bilstm" else {}) | asdict(model.config)
 
 
 def config_files(name: str) -> st.SearchStrategy[bytes]:

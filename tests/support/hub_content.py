@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import asdict
 from string import ascii_lowercase, digits
 
 import pyarrow as pa
@@ -142,7 +143,7 @@ def _old_name(name: str) -> str:
 
 
 def _model_files(weights: dict[str, torch.Tensor], config: dict) -> dict[str, bytes]:
-    config |= {"model_type": "bert", "hidden_act": "gelu"} | _config().as_dict()
+    config |= {"model_type": "bert", "hidden_act": "gelu"} | asdict(_config())
     return {
         "README.md": b"# A model\n",
         "config.json": json.dumps(config).encode(),

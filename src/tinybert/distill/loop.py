@@ -126,7 +126,7 @@ def train(
 def _check_long_rows(batches: Batches, *models: Model | None) -> None:
     for model in models:
         if model:
-            model.config.check_longer(batches.longest_row_tokens, batches.length_key)
+            model.config.check_length(batches.longest_row_tokens, batches.length_key)
 
 
 def _set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -15,7 +15,7 @@ EVALUATION_BATCH_SIZE = 64
 def predict(model: Classifier, examples: Encoded, task: Task) -> np.ndarray:
     """Class numbers (rows,) int64, or scores float32 for a regression, in the order of the rows."""
     device = best_device()
-    model.config.check_longer(int(examples.lengths.max(initial=0)), f"tasks.{task.name}.max_length_tokens")
+    model.config.check_length(int(examples.lengths.max(initial=0)), f"tasks.{task.name}.max_length_tokens")
     model.to(device).eval()
     logits = np.empty((len(examples), len(model.labels)), dtype=np.float32)
     for indices, batch in examples.batches(EVALUATION_BATCH_SIZE):

@@ -1,13 +1,13 @@
-"""BERT (Devlin et al., 2019) whose forward pass computes and exposes what the losses ask for, of real tokens alone.
+"""BERT (Devlin et al., 2019) that computes real tokens only and returns the outputs that losses ask for.
 
-Parameter names and config.json are Hugging Face's, so folders move both ways (a test compares the
-outputs). The modules are ours for two reasons: distillation reads what that class does not return
-(unmasked scores, one layer and no further, the vocabulary at masked positions only), and importing it
-costs seconds in each of some forty stage processes.
+Parameter names and config.json are Hugging Face's, so folders move both ways (a test compares the outputs).
+The modules are ours for two reasons: distillation reads what Hugging Face's class does not return (unmasked
+scores, some layers only, the vocabulary at masked positions only), and importing that class costs seconds in
+each stage process.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, cast
 
 import torch
@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens, Rows
-from tinybert.models.packed_linear import gelu
+from tinybert.models.packed_linear import linear_gelu
 from tinybert.pipeline.errors import UserError
 
-LEVELS = 2**16  # on a CPU probabilities are multiples of 1/65536: four draws to a 64-bit random number
+DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
 
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The part of a Hugging Face BERT config.json that the computation depends on."""
+    """The fields of a Hugging Face BERT config.json that the computation depends on; UserError if they do not fit."""
 
     vocab_size: int
     hidden_size: int
@@ -42,18 +42,22 @@ class BertConfig:
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
-                f"architecture: width {self.hidden_size} is no multiple of {self.num_attention_heads} heads; "
-                "change width or heads"
+                f"num_attention_heads: does not divide hidden_size {self.hidden_size} "
+                f"(got {self.num_attention_heads}); fix: change the width or the number of heads"
             )
         if self.type_vocab_size < 2:
-            raise UserError(f"config.json: type_vocab_size {self.type_vocab_size}; pairs of sentences need 2 segments")
+            raise UserError(
+                f"type_vocab_size: too few segments for pairs of sentences (got {self.type_vocab_size}); "
+                "allowed: 2 or more; fix: choose another model"
+            )
         if self.pad_token_id >= self.vocab_size:
             raise UserError(
-                f"config.json: pad_token_id {self.pad_token_id} is no piece of a vocabulary of {self.vocab_size}"
+                f"pad_token_id: not in the vocabulary (got {self.pad_token_id}); allowed: below vocab_size "
+                f"{self.vocab_size}; fix: correct config.json"
             )
 
     @classmethod
-    def of(cls, architecture, *, vocab_size: int, max_position_embeddings: int) -> "BertConfig":
+    def of(cls, architecture: Architecture, *, vocab_size: int, max_position_embeddings: int) -> "BertConfig":
         """From an `architecture` section of params."""
         return cls(
             vocab_size=vocab_size,
@@ -68,8 +72,8 @@ class BertConfig:
 
     @property
     def shape(self) -> Architecture:
-        """What recipes ask of a teacher."""
-        return Architecture(
+        """The sizes that students are checked against, unvalidated: published models may exceed what params allow."""
+        return Architecture.model_construct(
             layers=self.num_hidden_layers,
             width=self.hidden_size,
             heads=self.num_attention_heads,
@@ -77,46 +81,48 @@ class BertConfig:
             dropout=self.hidden_dropout_prob,
         )
 
-    def check_longer(self, tokens: int, what: str) -> None:
-        """UserError where rows of `tokens` tokens are longer than the model has positions; `what` names their key."""
+    def check_length(self, tokens: int, key: str) -> None:
+        """Raises UserError if rows of `tokens` tokens exceed the model's positions; `key` of params set the length."""
         if tokens > self.max_position_embeddings:
             raise UserError(
-                f"{what}: a row has {tokens} tokens, but the model only {self.max_position_embeddings} positions; "
-                "make rows shorter, or choose a model with more positions"
+                f"{key}: a row is longer than the model's positions (got {tokens} tokens); allowed: at most "
+                f"{self.max_position_embeddings}; fix: make rows shorter, or choose a model with more positions"
             )
-
-    def as_dict(self) -> dict:
-        """The fields under their config.json names."""
-        return asdict(self)
-
-
-class Dropout(nn.Module):
-    """nn.Dropout by the function below."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, values: Tensor) -> Tensor:
-        """The values, in training with some set to 0 and the others grown by as much as keeps the mean."""
-        return dropout(values, self.probability) if self.training else values
 
 
 def dropout(values: Tensor, probability: float) -> Tensor:
-    """F.dropout on values of any shape, 0 <= probability < 1.
+    """F.dropout from fewer random bits, because PyTorch's own takes a fifth of a small student's step on a CPU.
 
-    On a CPU the probability is rounded to a multiple of 1/65536, and PyTorch's global generator gives four values at a
-    time.
+    There the probability is rounded to a multiple of 1/65536, and each draw of PyTorch's global generator serves four
+    values.
+
+    Args:
+        values: Any shape.
+        probability: 0 <= probability < 1.
+
+    Returns:
+        The values, some set to 0 and the others scaled to keep the mean.
     """
-    dropped = min(round(probability * LEVELS), LEVELS - 1)
+    dropped = min(round(probability * DROPOUT_LEVELS), DROPOUT_LEVELS - 1)
     if values.device.type != "cpu":
         return F.dropout(values, probability)
     if dropped == 0:
         return values
     count = values.numel()
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
-    kept = (draws >= dropped - LEVELS // 2).view(values.shape)
-    return values * kept.to(values.dtype).mul_(LEVELS / (LEVELS - dropped))
+    kept = (draws >= dropped - DROPOUT_LEVELS // 2).view(values.shape)
+    return values * kept.to(values.dtype).mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
+
+
+class Dropout(nn.Module):
+    """nn.Dropout by the function above."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, values: Tensor) -> Tensor:
+        return dropout(values, self.probability) if self.training else values
 
 
 class Embeddings(nn.Module):
@@ -132,7 +138,7 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor) -> Tensor:
-        """Three of int64 that broadcast to one shape -> (that shape, width)."""
+        """Three int64 tensors that broadcast to one shape -> (that shape, width)."""
         summed = (
             self.word_embeddings(input_ids)
             + self.token_type_embeddings(token_type_ids)
@@ -146,7 +152,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention in steps, so that a model computes and returns no more than is requested."""
+    """Multi-head attention between projected inputs; the layer runs the projections."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -157,30 +163,17 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(width, width)
         self.dropout = config.attention_probs_dropout_prob
 
-    def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores q·kᵀ/√d before mask and softmax.
-
-        Args:
-            query: (batch, queries, width), projected.
-            key: (batch, keys, width), projected.
-
-        Returns:
-            (batch, heads, queries, keys).
-        """
-        query, key = self.split(query), self.split(key)
-        return (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
-
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
     ) -> Tensor:
-        """The context of projected inputs.
+        """Computes the context.
 
         Args:
             query: (batch, queries, width).
             key: (batch, keys, width).
             value: (batch, keys, width).
-            mask: (batch, 1, 1, keys) bool, True on real tokens; None where all are real.
-            scores: (batch, heads, queries, keys) of this query and key, if they are computed already.
+            mask: (batch, 1, 1, keys) bool, True on real tokens; None if all are real.
+            scores: `self.scores(query, key)`, if computed already; query and key are not read then.
 
         Returns:
             (batch, queries, width), all heads side by side.
@@ -195,6 +188,11 @@ class SelfAttention(nn.Module):
             masked = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
             context = dropout(masked.softmax(-1), dropped) @ self.split(value)
         return context.transpose(1, 2).flatten(2)
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """q·kᵀ/√d before mask and softmax: (batch, heads, queries, keys)."""
+        query, key = self.split(query), self.split(key)
+        return (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
 
     def split(self, hidden: Tensor) -> Tensor:
         """(batch, length, width) -> (batch, heads, length, head width)."""
@@ -214,40 +212,12 @@ class ResidualOutput(nn.Module):
         return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
 
 
-@dataclass(frozen=True)
-class LayerSpec:
-    """Which results of one layer are computed: its output, its scores, its queries, keys and values."""
-
-    output: bool = True
-    scores: bool = False
-    qkv: bool = False
-
-
-class LayerOutput(NamedTuple):
-    """Results of one layer, None where not requested.
-
-    hidden: (tokens, width). scores: (batch, heads, queries, keys). qkv: three of (tokens, width).
-    """
-
-    hidden: Tensor | None
-    scores: Tensor | None = None
-    qkv: tuple[Tensor, Tensor, Tensor] | None = None
-
-
-class TokenLayout(Protocol):
-    """How tokens, one behind the other, form rows that attend within themselves; RealTokens is one."""
-
-    def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
-        """The context (queries, width) of projected queries, keys and values."""
-        ...
-
-
 class Attention(nn.Module):
     """The lower half of a layer."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.self = SelfAttention(config)  # so called in every published checkpoint
+        self.self = SelfAttention(config)  # the name in every published checkpoint
         self.output = ResidualOutput(config, config.hidden_size)
 
 
@@ -259,8 +229,32 @@ class Dense(nn.Module):
         self.dense = nn.Linear(width_in, width_out)
 
 
+class TokenLayout(Protocol):
+    """How tokens, stored one after the other, form rows; RealTokens is the layout of a batch."""
+
+    def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
+        """Runs attention within each row: three of (tokens, width) -> (queries, width)."""
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """Which results of one layer are computed: its output, its scores, its queries, keys and values."""
+
+    output: bool = True
+    scores: bool = False
+    qkv: bool = False
+
+
+class LayerOutput(NamedTuple):
+    """Results of one layer, None where not requested; shapes as in ModelOutput."""
+
+    hidden: Tensor | None
+    scores: Tensor | None = None
+    qkv: tuple[Tensor, Tensor, Tensor] | None = None
+
+
 class Layer(nn.Module):
-    """One transformer layer; its one forward pass serves training, ONNX export and augmentation."""
+    """One transformer layer; its forward pass serves training, ONNX export and augmentation."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -275,23 +269,23 @@ class Layer(nn.Module):
         want: LayerSpec = LayerSpec(),
         rows: Rows | None = None,
     ) -> LayerOutput:
-        """Computes what `want` names, and the output only for the tokens `rows`.
+        """Computes the results that `want` names.
 
         Args:
             hidden: (tokens, width), or (batch, length, width) in an exported graph.
             layout: Which tokens attend to each other.
             want: The results to compute.
-            rows: An index into `hidden` with one token of each row: queries come from these tokens, keys and values
-                from all. None: all tokens.
+            rows: An index into `hidden` with one token of each row: queries and output are computed for these tokens
+                only, keys and values for all. None: all tokens. Not for scores.
 
         Returns:
-            The results; `hidden` is (tokens, width), or (indexed tokens, width) with `rows`.
+            The results, the output as (tokens, width) or (indexed tokens, width).
         """
         attend, read = self.attention.self, hidden if rows is None else hidden[rows]
         query, key = attend.query(read), attend.key(hidden)
         scores = None
         if want.scores:
-            assert isinstance(layout, RealTokens)  # the one layout whose scores a loss reads
+            assert isinstance(layout, RealTokens)  # scores are read by losses only, and these have batches
             scores = attend.scores(layout.pad(query), layout.pad(key))
         if not (want.output or want.qkv):
             return LayerOutput(None, scores)
@@ -299,7 +293,7 @@ class Layer(nn.Module):
         if not want.output:
             return LayerOutput(None, scores, qkv)
         attended = self.attention.output(layout.attend(attend, qkv, scores), read)
-        output = self.output(gelu(self.intermediate.dense, attended), attended)
+        output = self.output(linear_gelu(self.intermediate.dense, attended), attended)
         return LayerOutput(output, scores, qkv if want.qkv else None)
 
 
@@ -313,7 +307,7 @@ class Encoder(nn.Module):
     @property
     def layers(self) -> list[Layer]:
         """The layers, the lowest first."""
-        return cast(list[Layer], list(self.layer))  # PyTorch's list does not say of what
+        return cast(list[Layer], list(self.layer))  # PyTorch's list has no element type
 
 
 class Bert(nn.Module):
@@ -326,7 +320,12 @@ class Bert(nn.Module):
         self.pooler = Dense(config.hidden_size, config.hidden_size)
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
-        """Runs the layers that `want` needs; returns its activations (no logits) and the last hidden state run."""
+        """Runs the layers that `want` needs.
+
+        Returns:
+            The requested outputs without logits, and the last hidden state that was computed, (tokens, width), or
+            (batch, width) with `want.only_first`.
+        """
         found, real = ModelOutput(), batch.real
         hidden = self.embeddings.of(batch)
         if 0 in want.hidden:
@@ -336,9 +335,8 @@ class Bert(nn.Module):
         for number, layer in enumerate(layers[:last], start=1):
             is_read = want.logits or number < last or number in want.hidden
             spec = LayerSpec(is_read, number in want.scores, number in want.qkv)
-            hidden, scores, qkv = layer(
-                hidden, real, spec, real.first_rows if want.only_first and number == last else None
-            )
+            rows = real.first_rows if want.only_first and number == len(layers) else None
+            hidden, scores, qkv = layer(hidden, real, spec, rows)
             if number in want.scores:
                 found.scores[number] = scores
             if number in want.qkv:
@@ -348,7 +346,7 @@ class Bert(nn.Module):
         return found, hidden
 
     def pooled(self, first: Tensor) -> Tensor:
-        """The last hidden state of [CLS] after the pooler: (batch, width), both."""
+        """The last hidden state of [CLS] after the pooler: (batch, width) -> (batch, width)."""
         return torch.tanh(self.pooler.dense(first))
 
 
@@ -360,7 +358,6 @@ class Transform(Dense):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(…, width), both."""
         return self.LayerNorm(F.gelu(self.dense(hidden)))
 
 
@@ -377,7 +374,7 @@ class MaskedLMHead(nn.Module):
 
 
 class Heads(nn.Module):
-    """The one head that is used of those a published checkpoint may hold."""
+    """The one pretraining head that is used; published checkpoints may hold a second."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -385,7 +382,7 @@ class Heads(nn.Module):
 
 
 class BertModel(nn.Module, ABC):
-    """A BERT with a head. `architecture` is the Hugging Face class that loads the same folder."""
+    """A BERT with a head; `architecture` is the Hugging Face class that loads the same folder."""
 
     architecture: str
     model_type = "bert"
@@ -395,7 +392,7 @@ class BertModel(nn.Module, ABC):
         self.config = config
         self.bert = Bert(config)
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Draws all weights from the global generator as BERT does: normal(0, initializer_range), zero biases."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -411,13 +408,13 @@ class BertModel(nn.Module, ABC):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
-        """The wanted activations of a batch; logits as `head_logits` documents them."""
-        activations, hidden = self.bert(batch, want)
-        return replace(activations, logits=self.head_logits(hidden, batch)) if want.logits else activations
+        """The requested outputs of a batch; the class documents the shape of its logits."""
+        outputs, hidden = self.bert(batch, want)
+        return replace(outputs, logits=self.head_logits(hidden, batch)) if want.logits else outputs
 
     @abstractmethod
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Last hidden state (tokens, width) -> logits; each head defines its shape."""
+        """The logits of a last hidden state (tokens, width)."""
 
 
 class MaskedLM(BertModel):
@@ -428,10 +425,10 @@ class MaskedLM(BertModel):
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         self.cls = Heads(config)
-        self.initialise()
+        self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        assert batch.positions is not None  # of text that nothing is predicted of no logits are wanted
+        assert batch.positions is not None  # logits are only requested when some tokens are masked
         predicted = batch.real.at(hidden, batch.positions)
         return self.cls.predictions(predicted, self.bert.embeddings.word_embeddings.weight)
 
@@ -446,7 +443,7 @@ class SequenceClassifier(BertModel):
         self.labels = labels
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, len(labels))
-        self.initialise()
+        self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         return self.classifier(self.dropout(self.bert.pooled(batch.real.first(hidden))))

@@ -1,11 +1,11 @@
 """The BiLSTM student of Tang et al. (2019), "Distilling task-specific knowledge from BERT into simple neural networks".
 
-It reads BERT's rows of word pieces and answers as a SequenceClassifier does. Each direction is an LSTM of its own
-over padded rows, the backward one over rows reversed within their real length: exactly what a bidirectional
-LSTM over packed sequences computes (a test compares them), in operations that every exporter knows.
+It reads BERT's word pieces and answers as a SequenceClassifier does. Each direction is an LSTM of its own over padded
+rows, the backward one over rows reversed within their real length. A bidirectional LSTM over packed sequences computes
+the same (a test compares them), but not every exporter knows it.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,12 @@ from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
 class BiLstmConfig:
     """The architecture, under its config.json names.
 
-    embedding_size: width of the word-piece embeddings. hidden_size: width of one direction's state.
-    num_hidden_layers: LSTM layers, one in the paper. intermediate_size: width of the ReLU layer before the logits.
-    initializer_range: standard deviation of random word embeddings.
+    Attributes:
+        embedding_size: Width of the word-piece embeddings.
+        hidden_size: Width of one direction's state.
+        num_hidden_layers: LSTM layers, one in the paper.
+        intermediate_size: Width of the ReLU layer before the logits.
+        initializer_range: Standard deviation of random word embeddings.
     """
 
     vocab_size: int
@@ -32,15 +35,11 @@ class BiLstmConfig:
     initializer_range: float = 0.1
     pad_token_id: int = 0
 
-    def check_longer(self, tokens: int, what: str) -> None:
-        """Nothing: an LSTM has no positions, rows may have any length."""
-
-    def as_dict(self) -> dict:
-        """The fields under their config.json names."""
-        return asdict(self)
+    def check_length(self, tokens: int, key: str) -> None:
+        """Accepts every length: an LSTM has no positions."""
 
 
-class Layer(nn.Module):
+class BiLstmLayer(nn.Module):
     """Two LSTMs, one in each direction."""
 
     def __init__(self, width_in: int, hidden_size: int) -> None:
@@ -55,24 +54,29 @@ class Layer(nn.Module):
         return torch.cat([ahead, _take(back, mirror)], -1)
 
 
-class Encoder(nn.Module):
+class SentenceEncoder(nn.Module):
     """Word embeddings and LSTM layers: a sentence becomes one vector."""
 
     def __init__(self, config: BiLstmConfig) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
         widths_in = [config.embedding_size] + [2 * config.hidden_size] * (config.num_hidden_layers - 1)
-        self.layer = nn.ModuleList(Layer(width_in, config.hidden_size) for width_in in widths_in)
+        self.layer = nn.ModuleList(BiLstmLayer(width_in, config.hidden_size) for width_in in widths_in)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        """input_ids (rows, length), lengths (rows,) -> (rows, 2·hidden): the final states of both directions.
+        """Encodes sentences.
 
-        Zeros for a row of length 0, the states before the first token.
+        Args:
+            input_ids: (rows, length) int64.
+            lengths: (rows,) int64, tokens of each row; 0 is allowed.
+
+        Returns:
+            (rows, 2·hidden): the final states of both directions; zeros, the states before any token, at length 0.
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         last = lengths[:, None] - 1
-        # Its own inverse; padding stays behind the real tokens in both directions, where it changes no state of theirs.
+        # The mirror is its own inverse, and keeps padding behind the real tokens, where it cannot change their states.
         mirror = torch.where(positions <= last, last - positions, positions)
         states = self.word_embeddings(input_ids)
         for layer in self.layer:
@@ -82,7 +86,7 @@ class Encoder(nn.Module):
         return final.masked_fill(lengths[:, None] < 1, 0.0)
 
 
-class Head(nn.Module):
+class ClassifierHead(nn.Module):
     """The maps from features to logits, with one hidden layer between."""
 
     def __init__(self, features: int, hidden: int, outputs: int) -> None:
@@ -94,8 +98,11 @@ class Head(nn.Module):
 class BiLstmClassifier(nn.Module):
     """BiLSTM classifier; logits (batch, classes), one "class" for a regression.
 
-    pair: whether rows hold two sentences. Both then pass through the one encoder, and the head reads
-    [a, b, a⊙b, |a−b|] of their vectors; else it reads the sentence's vector (Tang et al. 2019, sec. 3.1).
+    Args:
+        config: The architecture.
+        labels: The class names.
+        pair: Whether rows hold two sentences. Both pass through the one encoder, and the head reads [a, b, a⊙b, |a−b|]
+            of their vectors; else it reads the sentence's vector (Tang et al. 2019, sec. 3.1).
     """
 
     architecture = "BiLstmForSequenceClassification"
@@ -106,14 +113,14 @@ class BiLstmClassifier(nn.Module):
         self.config = config
         self.labels = labels
         self.pair = pair
-        self.encoder = Encoder(config)
+        self.encoder = SentenceEncoder(config)
         features = 2 * config.hidden_size * (4 if pair else 1)
-        self.classifier = Head(features, config.intermediate_size, len(labels))
+        self.classifier = ClassifierHead(features, config.intermediate_size, len(labels))
         self.dropout = nn.Dropout(config.dropout)
-        self.initialise()
+        self.initialize()
 
-    def initialise(self) -> None:
-        """Draws all weights from the global generator: normal embeddings, PyTorch's uniform start for the rest."""
+    def initialize(self) -> None:
+        """Draws all weights from the global generator: normal embeddings, PyTorch's uniform default for the rest."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.LSTM)):
                 module.reset_parameters()
@@ -128,50 +135,54 @@ class BiLstmClassifier(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
-        """The logits of a batch whose rows are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], b [SEP] being segment 1.
+        """The logits of rows [CLS] a [SEP] or [CLS] a [SEP] b [SEP], where b [SEP] is segment 1.
 
-        ValueError when hidden states or scores are wanted: there are none that a BERT's could be compared with.
+        Raises:
+            ValueError: Hidden states or scores are requested; a BiLSTM has none that compare with a BERT's.
         """
         if want.hidden or want.scores or want.qkv:
-            raise ValueError(
-                "a BiLSTM has no hidden states or attention scores of a BERT; only its logits can be wanted"
-            )
+            raise ValueError("a BiLSTM has no hidden states or attention scores; only its logits can be requested")
         if not want.logits:
             return ModelOutput()
-        features = self._features(self.encoder(*self._sentences(batch)))
-        hidden = torch.relu(self.classifier.dense(features))
+        vectors = self.encoder(*self._sentences(batch))
+        if self.pair:
+            first, second = vectors.chunk(2)
+            vectors = torch.cat([first, second, first * second, (first - second).abs()], -1)
+        hidden = torch.relu(self.classifier.dense(vectors))
         return ModelOutput(logits=self.classifier.output(self.dropout(hidden)))
 
     def _sentences(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token ids (sentences, longest) and lengths (sentences,): all first sentences, then for pairs all second ones.
 
-        Without [CLS], which only the first has: equal sentences get equal vectors.
+        [CLS] is left out, because only the first sentence has one, and equal sentences must get equal vectors.
         """
         first_end = (batch.mask & (batch.token_type_ids == 0)).sum(1)
-        starts, ends = torch.ones_like(first_end), first_end
-        rows = batch.input_ids
+        starts, ends, rows = torch.ones_like(first_end), first_end, batch.input_ids
         if self.pair:
             starts, ends = torch.cat([starts, first_end]), torch.cat([ends, batch.mask.sum(1)])
             rows = torch.cat([rows, rows])
         lengths = ends - starts
-        longest = lengths.max().clamp(min=1)  # a tensor still: a graph that is exported has to follow it
+        longest = lengths.max().clamp(min=1)  # still a tensor, so that an exported graph follows it
         columns = starts[:, None] + torch.arange(longest, device=rows.device)  # type: ignore[call-overload] # takes it
-        return rows.gather(1, columns.clamp(max=rows.shape[1] - 1)), lengths  # behind its end a row holds anything
-
-    def _features(self, vectors: Tensor) -> Tensor:
-        """(sentences, 2·hidden) -> (batch, 2·hidden), or (batch, 8·hidden) for pairs."""
-        if not self.pair:
-            return vectors
-        first, second = vectors.chunk(2)
-        return torch.cat([first, second, first * second, (first - second).abs()], -1)
+        # Columns behind a sentence's end hold other tokens; the lengths hide them.
+        return rows.gather(1, columns.clamp(max=rows.shape[1] - 1)), lengths
 
 
 def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
-    """The teacher's word embeddings in `size` dimensions: (vocabulary, width) -> (vocabulary, size) float32.
+    """Reduces the teacher's word embeddings to `size` dimensions.
 
-    A copy where `size` is the width; else their coordinates along the leading right singular vectors of the matrix, not
-    centred and not rescaled, so that inner products are kept as well as `size` dimensions can (Eckart and Young 1936).
-    Each vector's sign makes its largest entry in magnitude positive. UserError where `size` is above the width.
+    The result holds coordinates along the leading right singular vectors, not centred and not rescaled: no other
+    `size` dimensions preserve inner products better (Eckart and Young 1936).
+
+    Args:
+        teacher_embeddings: (vocabulary, width).
+        size: At most the width; the width itself gives a copy.
+
+    Returns:
+        (vocabulary, size) float32.
+
+    Raises:
+        UserError: `size` is above the width.
     """
     width = teacher_embeddings.shape[1]
     check_embedding(size, width)
@@ -181,6 +192,7 @@ def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
     # Right singular vectors are the eigenvectors of EᵀE: a matrix of the width, not of the vocabulary.
     _, vectors = torch.linalg.eigh(embeddings.T @ embeddings)
     leading = vectors.flip(1)[:, :size]  # eigh sorts upwards
+    # Eigenvectors have no sign of their own; making the largest entry positive makes the result deterministic.
     largest = leading.gather(0, leading.abs().argmax(0, keepdim=True))
     return (embeddings @ (leading * largest.sign())).float()
 

@@ -1,4 +1,4 @@
-"""What a model exposes to a loss: the request for it, the result, and the batch they belong to."""
+"""What models read and return: batches of real tokens, the outputs a loss asks for, and the outputs."""
 
 import os
 from collections.abc import Sequence
@@ -14,13 +14,15 @@ Rows = Tensor | tuple[slice, slice]  # an index into hidden states
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """Which activations a forward pass computes and returns; what is not wanted is not computed.
+    """Which outputs a forward pass computes and returns; nothing else is computed.
 
-    hidden: indices of hidden states, 0 = embedding output, m = output of layer m.
-    scores: layers (1-based) whose unmasked pre-softmax attention scores are returned.
-    qkv: layers whose queries, keys and values are returned.
-    logits: whether the head runs.
-    only_first: whether the last layer computes the first token of each row alone, all that a classifier's head reads.
+    Attributes:
+        hidden: Indices of hidden states: 0 = embedding output, m = output of layer m.
+        scores: Layers (1-based) whose unmasked pre-softmax attention scores are returned.
+        qkv: Layers whose queries, keys and values are returned.
+        logits: Whether the head runs.
+        only_first: Whether the last layer computes only the first token of each row, which is all that a classifier's
+            head reads. Equal up to rounding.
     """
 
     hidden: frozenset[int] = frozenset()
@@ -37,14 +39,15 @@ class OutputSpec:
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """The wanted outputs of one forward pass: one type for teacher and student.
+    """The requested outputs of one forward pass, of teacher and student alike.
 
-    Tokens are the real ones of the batch, row after row (`RealTokens`); scores alone are padded.
+    Only real tokens are stored, row after row (`RealTokens`); scores alone are padded.
 
-    hidden: index -> (tokens, width).
-    scores: layer -> (batch, heads, query, key), q·kᵀ/√d before mask and softmax.
-    queries, keys, values: layer -> (tokens, width), all heads side by side.
-    logits: (batch, classes), or (predicted tokens, vocabulary) for a masked LM; None when not wanted.
+    Attributes:
+        hidden: index -> (tokens, width).
+        scores: layer -> (batch, heads, queries, keys), q·kᵀ/√d before mask and softmax.
+        queries: layer -> (tokens, width), all heads side by side; likewise keys and values.
+        logits: (batch, classes), or (predicted tokens, vocabulary) of a masked LM; None when not requested.
     """
 
     hidden: dict[int, Tensor] = field(default_factory=dict)
@@ -56,25 +59,28 @@ class ModelOutput:
 
     @property
     def required_logits(self) -> Tensor:
-        """The logits, of a pass of which they were wanted."""
+        """The logits of a pass that computed them."""
         assert self.logits is not None
         return self.logits
 
 
 @dataclass(frozen=True)
 class DistillationTargets(ModelOutput):
-    """What a student imitates: the teacher's activations under the layer map.
+    """The teacher's outputs under the layer map.
 
-    hidden, scores: by student layer. queries, keys, values: by teacher layer still, for it is their relations that a
-    map weighs, not they.
+    hidden and scores are keyed by student layer; queries, keys and values by teacher layer, because the map weighs the
+    relations computed from them.
     """
 
 
 class RealTokens:
-    """Where the real tokens of padded rows are; models compute on these alone, and only attention on rows.
+    """Where the real tokens of padded rows are: models compute these alone, and only attention sees rows.
 
-    mask: (batch, length) bool, True on real tokens. In a graph that is exported, where nobody knows their number,
-    every place counts as a token, nothing is moved, and `rows` and `at` are not there.
+    In a graph that is being exported the number of real tokens is unknown: there every place counts as a token, nothing
+    is moved, and `rows` and `at` do not exist.
+
+    Args:
+        mask: (batch, length) bool, True on real tokens.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -92,8 +98,16 @@ class RealTokens:
     @property
     def rows(self) -> Tensor:
         """The row of each token: (tokens,) int64."""
-        assert self.index is not None  # no graph is exported that asks
+        assert self.index is not None
         return self.index // self.mask.shape[1]
+
+    @property
+    def first_rows(self) -> Rows:
+        """The index of each row's first token, [CLS], among the tokens."""
+        if self.index is None:
+            return slice(None), slice(1)
+        lengths = self.mask.sum(dim=1)
+        return lengths.cumsum(0) - lengths
 
     def unpad(self, rows: Tensor) -> Tensor:
         """(batch, length, …) -> (tokens, …)."""
@@ -106,54 +120,49 @@ class RealTokens:
         padded = tokens.new_zeros(self.mask.numel(), tokens.shape[-1])
         return padded.index_copy_(0, self.index, tokens).unflatten(0, self.mask.shape)
 
-    @property
-    def first_rows(self) -> Rows:
-        """The index of each row's first token, [CLS], among the tokens."""
-        if self.index is None:
-            return slice(None), slice(1)
-        lengths = self.mask.sum(dim=1)
-        return lengths.cumsum(0) - lengths
-
     def first(self, tokens: Tensor) -> Tensor:
-        """(tokens, width), or (batch, width) of first tokens alone -> (batch, width): [CLS] of each row."""
+        """[CLS] of each row: (tokens, width), or first tokens alone, -> (batch, width)."""
         if self.index is None:
             return tokens[:, 0]
         return tokens if len(tokens) == len(self.mask) else tokens[self.first_rows]
 
+    def at(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """The tokens (…, width) at `places`, int64 indices of real tokens in the flattened mask."""
+        assert self.index is not None
+        return tokens[torch.searchsorted(self.index, places)]
+
     def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
-        """Attention within each row.
+        """Runs attention within each row.
 
         Args:
             attention: A SelfAttention.
-            qkv: Queries, keys and values, (tokens, width) each; the queries may be those of one token of each row.
-            scores: Those of `attention` between the padded queries and keys, if they are computed already.
+            qkv: Queries, keys and values, each (tokens, width); the queries may be those of one token of each row.
+            scores: Those of the padded queries and keys, if they are computed already.
 
         Returns:
             The context of the queries, (queries, width).
         """
         query, key, value = qkv
         is_one_each = self.index is not None and len(query) < len(key)
-        if scores is None:  # else queries and keys are not read again
+        if scores is None:  # otherwise queries and keys are not read again
             query, key = query[:, None] if is_one_each else self.pad(query), self.pad(key)
         context = attention(query, key, self.pad(value), self.mask[:, None, None, :], scores)
         return context[:, 0] if is_one_each else self.unpad(context)
-
-    def at(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """(tokens, width), int64 places of real tokens in the flattened mask -> the tokens there."""
-        assert self.index is not None  # as for rows
-        return tokens[torch.searchsorted(self.index, places)]
 
 
 @dataclass(frozen=True)
 class Batch:
     """Padded token ids with their labels.
 
-    input_ids, token_type_ids: (batch, length) int64. mask: (batch, length) bool, True on real tokens.
-    labels: (batch,) int64 classes or float scores; for a masked LM (predicted tokens,) int64 token ids;
-    None where no loss reads them.
-    positions: (predicted tokens,) int64 indices into the flattened (batch·length) tokens, in the order
-    of the labels; None for classifiers.
-    numbers: (batch,) int64, which row of its data set each row is; None for text, which is masked anew each time.
+    Attributes:
+        input_ids: (batch, length) int64.
+        mask: (batch, length) bool, True on real tokens.
+        token_type_ids: (batch, length) int64, the segment of each token.
+        labels: (batch,) int64 classes or float scores; (predicted tokens,) int64 token ids for a masked LM; None if no
+            loss reads them.
+        positions: (predicted tokens,) int64 indices into the flattened tokens, in the order of the labels; None for
+            classifiers.
+        numbers: (batch,) int64 row numbers in the data set; None for text, which is masked again in each epoch.
     """
 
     input_ids: Tensor
@@ -165,7 +174,7 @@ class Batch:
 
     @property
     def gold(self) -> Tensor:
-        """The labels, of a batch that has some."""
+        """The labels of a batch that has some."""
         assert self.labels is not None
         return self.labels
 
@@ -185,6 +194,7 @@ class Batch:
         length = int(self.mask[chosen].sum(dim=1).max())
         labelled, positions = chosen, self.positions
         if positions is not None:
+            # A chosen row gets a new number and a new width, and with them its predicted tokens new positions.
             place = torch.full((len(self.input_ids),), -1)
             place[chosen] = torch.arange(len(chosen))
             row, column = place[positions // self.mask.shape[1]], positions % self.mask.shape[1]
@@ -195,7 +205,7 @@ class Batch:
         return Batch(input_ids, mask, segments, labels, positions, numbers)
 
     def counts(self) -> dict[str, int]:
-        """What losses are means over: rows, predictions (logits rows), real tokens, real (query, key) pairs."""
+        """What losses are means over: rows, predictions (rows of logits), real tokens, real (query, key) pairs."""
         lengths = self.mask.sum(dim=1)
         predictions = len(lengths) if self.positions is None else len(self.positions)
         pairs = int(lengths.square().sum())
@@ -203,14 +213,21 @@ class Batch:
 
 
 def best_device() -> torch.device:
-    """The GPU where there is one, of several processes each its own; else the CPU."""
+    """The GPU if there is one, a separate one for each of several processes; otherwise the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     return torch.device("cpu")
 
 
 def pad(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Ragged rows -> (rows, longest) int64, zeros behind the end, and the bool mask of what is real."""
+    """Pads rows of different lengths.
+
+    Args:
+        rows: Integer arrays, (length,) each.
+
+    Returns:
+        (rows, longest) int64 with zeros behind each row's end, and the mask of the same shape, True where real.
+    """
     lengths = np.array([len(row) for row in rows])
     mask = np.arange(lengths.max()) < lengths[:, None]
     values = np.zeros(mask.shape, dtype=np.int64)

@@ -1,6 +1,7 @@
-"""Linear maps for inference: on a CPU those of oneDNN, which F.linear calls for some products and not at their best.
+"""Linear maps for inference on oneDNN's operators, which F.linear calls for some products only.
 
-With two cores of AVX-512 bfloat16 they take four fifths of its time, in float32 where that goes to MKL less than half.
+On two cores with AVX-512 bfloat16 they take four fifths of F.linear's time, and less than half in float32 where
+F.linear calls MKL.
 """
 
 import copy
@@ -15,23 +16,28 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @torch.no_grad()
 def for_inference(model: Model, dtype: torch.dtype) -> Model:
-    """A copy in `dtype` whose nn.Linear are PackedLinear; it can be neither copied nor cast itself.
+    """Copies a model for inference on the CPU.
 
-    It shares the other weights where they need no change.
+    Args:
+        model: Any module; it stays as it is, and its unchanged weights are shared.
+        dtype: Of the copy's weights.
+
+    Returns:
+        The copy, whose nn.Linear are PackedLinear; it can be neither copied nor cast.
     """
-    # deepcopy takes what it is told to be copied already: no second set of the weights as they were is made
-    copied: dict[int, object] = {}
+    # deepcopy keeps what it finds in its memo, so that the replaced weights are never copied.
+    memo: dict[int, object] = {}
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            copied[id(module)] = PackedLinear(module.weight.to(dtype), module.bias.to(dtype))
+            memo[id(module)] = PackedLinear(module.weight.to(dtype), module.bias.to(dtype))
         else:
             own = module.parameters(recurse=False)
-            copied |= {id(weight): nn.Parameter(weight.to(dtype), False) for weight in own}
-    return copy.deepcopy(model, copied)
+            memo |= {id(weight): nn.Parameter(weight.to(dtype), False) for weight in own}
+    return copy.deepcopy(model, memo)
 
 
 class PackedLinear(nn.Module):
-    """A linear map whose weight (width out, width in) is laid out for the hardware once instead of at each call."""
+    """A linear map whose weight (width out, width in) is laid out for the hardware once, not at each call."""
 
     weight: Tensor
     bias: Tensor
@@ -43,26 +49,26 @@ class PackedLinear(nn.Module):
         self.register_buffer("bias", bias)
 
     def forward(self, hidden: Tensor, *, gelu: bool = False) -> Tensor:
-        """(rows, width in) -> (rows, width out), with `gelu` after GELU."""
+        """(rows, width in) -> (rows, width out), after GELU if `gelu`."""
         return linear(hidden, self.weight, self.bias, gelu=gelu)
 
 
-def gelu(module: nn.Module, hidden: Tensor) -> Tensor:
-    """GELU after a linear map, in one operator if the map is packed."""
+def linear_gelu(module: nn.Module, hidden: Tensor) -> Tensor:
+    """GELU of a linear map, in one operator if the map is packed: (…, width in) -> (…, width out)."""
     return module(hidden, gelu=True) if isinstance(module, PackedLinear) else F.gelu(module(hidden))
 
 
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor, *, gelu: bool = False) -> Tensor:
-    """F.linear without gradients, of a packed weight or a plain one, with `gelu` followed by F.gelu."""
+    """F.linear without gradients, of a packed weight or a plain one, followed by F.gelu if `gelu`."""
     if has_onednn(hidden.device):
-        activation = "gelu" if gelu else "none"  # the last "none": GELU itself, not its approximation
+        activation = "gelu" if gelu else "none"  # the last "none": exact GELU, not its tanh approximation
         return torch.ops.mkldnn._linear_pointwise(hidden, weight, bias, activation, [], "none")
     product = F.linear(hidden, weight, bias)
     return F.gelu(product) if gelu else product
 
 
 def has_onednn(device: torch.device) -> bool:
-    """Whether the operators are there for the device: PyTorch has them for its compiler and promises nothing."""
+    """Whether the operators exist for the device: PyTorch has them for its compiler and may rename them."""
     names = ("_reorder_linear_weight", "_linear_pointwise")
     return (
         device.type == "cpu"

@@ -1,6 +1,7 @@
 """The BiLSTM student against NumPy float64, PyTorch's packed sequences, padding, and counts by hand."""
 
 import io
+from dataclasses import asdict
 
 import numpy as np
 import onnxruntime
@@ -197,10 +198,10 @@ def test_the_same_seed_draws_the_same_weights():
     model = classifier(pair=True)
     drawn = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(7)
-    model.initialise()
+    model.initialize()
     other = classifier(pair=True, seed=1)
     torch.manual_seed(7)
-    other.initialise()
+    other.initialize()
     assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items())
     assert not any(torch.equal(tensor, drawn[name]) for name, tensor in model.state_dict().items())
     assert (model.encoder.word_embeddings.weight[0] == 0).all()
@@ -221,12 +222,12 @@ def test_only_logits_can_be_wanted():
 
 
 def test_rows_may_have_any_length():
-    CONFIG.check_longer(10_000, "corpus.max_length_tokens")
+    CONFIG.check_length(10_000, "corpus.max_length_tokens")
     assert classifier(pair=True)(batch([[7] * 700], [[8] * 900])).logits.isfinite().all()
 
 
 def test_the_config_is_plain_data_that_makes_it_again():
-    values = CONFIG.as_dict()
+    values = asdict(CONFIG)
     assert values["embedding_size"] == 6 and values["hidden_size"] == 5
     assert BiLstmConfig(**values) == CONFIG
 

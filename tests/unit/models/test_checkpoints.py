@@ -1,0 +1,169 @@
+"""Model folders: what is written, what is read, and what is rejected with one line."""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support.builders import TEACHER, classifier, masked_lm
+from tinybert.models.bert import MaskedLM, SequenceClassifier
+from tinybert.models.checkpoints import (
+    load_bert,
+    load_classifier,
+    load_model,
+    load_pretrained,
+    load_task_model,
+    read_provenance,
+    save_model,
+    write_provenance,
+)
+from tinybert.pipeline.errors import UserError
+
+
+def test_a_classifier_takes_the_encoder_and_draws_a_new_head(tmp_path):
+    save_model(masked_lm(), tmp_path)
+    torch.manual_seed(1)
+    model = load_classifier(tmp_path, ("a", "b", "c"), pair=False)
+    ours, theirs = model.state_dict(), masked_lm().state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours if name.startswith("bert."))
+    assert ours["classifier.weight"].shape == (3, 12)
+    assert ours["classifier.weight"].std() > 0.005
+
+
+def test_unusable_folders_are_told_apart(tmp_path):
+    with pytest.raises(UserError, match=r"config\.json: absent"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}')
+    with pytest.raises(UserError, match=r"model_type: not supported \(got 'gpt2'\)"):
+        load_model(tmp_path)
+    save_model(masked_lm(), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors: absent"):
+        load_model(tmp_path)
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    for kind, model in (("lm", masked_lm()), ("classifier", classifier())):
+        (tmp_path / kind).mkdir()
+        save_model(model, tmp_path / kind)
+    assert isinstance(load_bert(MaskedLM, tmp_path / "lm"), MaskedLM)
+    assert isinstance(load_task_model(tmp_path / "classifier"), SequenceClassifier)
+    with pytest.raises(UserError, match=r"classifier: wrong model \(got BertForSequence.*\); allowed: BertForMaskedLM"):
+        load_bert(MaskedLM, tmp_path / "classifier")
+    with pytest.raises(UserError, match=r"lm: wrong model \(got BertForMaskedLM\); allowed: a classifier"):
+        load_task_model(tmp_path / "lm")
+
+
+def test_a_folder_without_all_weights_is_refused(tmp_path):
+    save_model(classifier(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name: part for name, part in weights.items() if "classifier" not in name}, tmp_path / "model.safetensors"
+    )
+    with pytest.raises(UserError, match=r"lacks classifier\.bias and 1 more weights"):
+        load_model(tmp_path)
+    model = load_classifier(tmp_path, ("a", "b"), pair=False)  # which gets a new head
+    assert torch.equal(model.bert.pooler.dense.weight, weights["bert.pooler.dense.weight"])
+
+
+def test_damaged_folders_have_one_line(tmp_path):
+    save_model(masked_lm(), tmp_path)
+    config = (tmp_path / "config.json").read_text()
+    for text, named in (
+        (config[:40], "not JSON"),
+        (
+            config.replace('"hidden_size": 12', '"hidden_size": "x"'),
+            r"hidden_size: out of range \(got 'x'\)",
+        ),
+        (config.replace('"hidden_size": 12', '"hidden_size": 24'), "wrong shape"),
+        (config.replace('"BertForMaskedLM"', ""), r"architectures: not supported here \(got None\)"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(UserError, match=named) as error:
+            load_model(tmp_path)
+        assert "\n" not in str(error.value)
+    (tmp_path / "config.json").write_text(config)
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[:100])
+    with pytest.raises(UserError, match="damaged"):
+        load_model(tmp_path)
+
+
+def test_a_foreign_encoder_loads_under_old_names_without_its_head(tmp_path):
+    save_model(masked_lm(TEACHER), tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    encoder = [name for name in stored if name.startswith("bert.") and "pooler" not in name]
+    old_names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    foreign = {}
+    for name in encoder:
+        ending = ".".join(name.split(".")[-2:])
+        foreign[name.removeprefix("bert.").replace(ending, old_names.get(ending, ending))] = stored[name]
+    save_file(foreign, tmp_path / "model.safetensors")
+    model, has_head = load_pretrained(tmp_path)
+    assert not has_head
+    assert len(encoder) > 50
+    assert all(torch.equal(model.state_dict()[name], stored[name]) for name in encoder)
+
+
+def test_checkpoints_that_are_no_encoder_are_refused(tmp_path):
+    save_model(masked_lm(TEACHER), tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    short = {name: value for name, value in stored.items() if "layer.3.output.dense" not in name}
+    save_file(short, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"lacks bert\.encoder\.layer\.3\.output\.dense\.bias and 1 more"):
+        load_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="allowed: safetensors, no pickles"):
+        load_pretrained(tmp_path)
+
+
+class Payload:
+    """Unpickling it makes the file `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+def test_a_pickle_is_refused_and_never_opened(tmp_path, name):
+    save_model(masked_lm(TEACHER), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(pickle.dumps(Payload(tmp_path / "run")))
+    fix = r"write it with save_pretrained" if name.endswith("bin") else "damaged"
+    with pytest.raises(UserError, match=fix) as error:
+        load_pretrained(tmp_path)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+    pickle.loads((tmp_path / name).read_bytes())
+    assert (tmp_path / "run").exists(), "the payload would have run"
+
+
+def test_code_that_a_checkpoint_brings_never_runs(tmp_path):
+    save_model(masked_lm(TEACHER), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "remote.Config", "AutoModelForMaskedLM": "remote.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "remote.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')\n")
+    model, _ = load_pretrained(tmp_path)
+    assert type(model) is MaskedLM
+    assert not (tmp_path / "run").exists()
+    assert "remote" not in sys.modules
+
+
+def test_a_folder_without_history_has_none_and_gets_no_file(tmp_path):
+    write_provenance([], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert read_provenance(tmp_path) == []
+
+
+def test_provenance_is_written_and_read_in_order(tmp_path):
+    entries = [{"stage": "general_distill", "steps": 7}, {"stage": "prune", "steps": 0}]
+    write_provenance(entries, tmp_path)
+    assert read_provenance(tmp_path) == entries
