@@ -67,7 +67,7 @@ def test_a_ready_teacher_is_taken_without_training_and_measured(stage):
 
 def test_rows_longer_than_a_ready_teachers_positions_are_refused(stage):
     write_jsonl(paths.task_rows("cola") / "train.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
-    with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
+    with pytest.raises(UserError, match=r"tasks\.cola\.max_length_tokens: .*\(got 12 tokens\); allowed: at most 8"):
         main(stage)
     assert not paths.task_model("cola", "teacher").exists()
 
@@ -77,7 +77,7 @@ def test_dev_rows_longer_than_the_positions_are_refused_before_training(stage):
     paths.TEACHER.parent.mkdir(exist_ok=True)
     Path("ready").rename(paths.TEACHER)
     write_jsonl(paths.task_rows("cola") / "dev.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
-    with pytest.raises(UserError, match=r"glue\.cola\.max_length_tokens: a row has 12 tokens, but the model only 8"):
+    with pytest.raises(UserError, match=r"tasks\.cola\.max_length_tokens: .*\(got 12 tokens\); allowed: at most 8"):
         main(stage)
 
 

@@ -79,7 +79,7 @@ def test_a_copy_reads_quiz_and_word_vectors_of_the_project(copy):
 
 
 def test_what_is_absent_is_told_as_the_user_wrote_it(copy):
-    with pytest.raises(UserError, match=r"^students\.a\.init\.folder: 'local/model' is no folder"):
+    with pytest.raises(UserError, match=r"^students\.a\.init\.folder: not a folder \(got 'local/model'\)"):
         checkpoint_folder(Init(folder="local/model"), key="students.a.init")
     quiz = SimpleNamespace(source="local", local=SimpleNamespace(file="local/quiz.jsonl"))
     with pytest.raises(UserError, match=r"^examination\.quiz\.local\.file: \S*local/quiz\.jsonl is absent"):
