@@ -16,7 +16,7 @@ def main(stage: Stage) -> None:
                 found = filter_file(paths.corpus("general", split), folder / f"{split}.jsonl", stage.params.filter)
             except UserError as error:
                 raise UserError(f"{split} documents: {error}") from None
-            metrics[split] = found.as_dict()
+            metrics[split] = found.as_dict(stage.params.filter)
     stage.write_metrics(metrics)
 
 

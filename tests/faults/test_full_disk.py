@@ -16,7 +16,7 @@ from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.support.project import copy_project, run, tiny_params, write_params
 from tests.unit.distill.test_loop import examples
 from tinybert.compress.export import export_onnx
-from tinybert.data.sequences import blocks_writer
+from tinybert.data.sequences import sequences_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.loop import start_accelerator
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -74,7 +74,7 @@ def write_model(path) -> None:
 
 
 def write_sequences(path) -> None:
-    with atomic_folder(path) as folder, blocks_writer(folder, np.dtype(np.uint16)) as append:
+    with atomic_folder(path) as folder, sequences_writer(folder, np.dtype(np.uint16)) as append:
         append(np.full(50_000, 7), np.full(5_000, 10))
 
 

@@ -18,7 +18,7 @@ from tests.faults.test_properties_text import TOKENIZER
 from tests.support.builders import classifier, masked_lm
 from tests.support.properties import REFUSED, as_json, damaged_bytes, damaged_trees, outcome
 from tests.unit.distill.test_teacher_cache import kept_teacher
-from tinybert.data.sequences import Sequences, blocks_writer
+from tinybert.data.sequences import Sequences, sequences_writer
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, save_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, SequenceClassifier
@@ -203,7 +203,7 @@ def test_kept_answers_are_the_teachers_or_absent(answers, data):
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("blocks")
-    with blocks_writer(folder, np.dtype(np.uint16)) as append:
+    with sequences_writer(folder, np.dtype(np.uint16)) as append:
         append(np.arange(9, dtype=np.uint16), np.array([4, 5]))
     return folder
 

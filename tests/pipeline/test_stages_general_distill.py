@@ -14,7 +14,7 @@ from tests.support.project import tiny_params, write_params
 from tinybert.config.fields import Training
 from tinybert.config.schema import Masking, Optimizer
 from tinybert.config.students import Init, StageLosses
-from tinybert.data.sequences import blocks_writer
+from tinybert.data.sequences import sequences_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import load_model, save_model
 from tinybert.pipeline import paths
@@ -32,7 +32,7 @@ def project(tmp_path, monkeypatch):
     for folder in (paths.TOKENIZER, paths.TEACHER, tmp_path / "released", paths.sequences("general", "train")):
         folder.mkdir(parents=True)
     save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
-    with blocks_writer(paths.sequences("general", "train"), np.dtype(np.uint16)) as append:
+    with sequences_writer(paths.sequences("general", "train"), np.dtype(np.uint16)) as append:
         append(np.array([2, 5, 6, 3]), np.array([4]))
     save_model(masked_lm(TEACHER), paths.TEACHER)
     save_model(classifier(STUDENT, seed=5), "released")

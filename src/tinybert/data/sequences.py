@@ -1,4 +1,4 @@
-"""Sequences of word pieces: documents cut to what one forward pass reads, ragged, without padding.
+"""Sequences of tokens: documents cut to what one forward pass reads, of different lengths, without padding.
 
 On disk a folder with tokens.npy (all sequences one after the other) and offsets.npy (where each begins, and the end).
 """
@@ -9,39 +9,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from tinybert.data.parallel import map_in_order, processes_for
+from tinybert.data.corpus import DocumentBatch, map_documents
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
-from tinybert.pipeline.process import text_progress_bar
-from tinybert.pipeline.text_lines import CHUNK_BYTES, Chunk, read_chunks
 
-# The rest of a document behind its last full block is dropped below this length: it teaches next to nothing.
-SMALLEST_REST_PIECES = 8
-# Long texts are encoded in parts that end at a space: a single one of 1 MB would take 110 MB of memory, not 20.
+# What remains of a document after its last full sequence is dropped below this length: it teaches next to nothing.
+SMALLEST_REST_TOKENS = 8
+# Long texts are encoded in parts that end at a space: 1 MB at a time would take 110 MB of memory, not 20.
 PART_CHARACTERS = 2**14
 PARTS = re.compile(rf"(?s).{{1,{PART_CHARACTERS}}}(?:[ \n]|\Z)|.+?(?:[ \n]|\Z)")
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """A folder of blocks, memory-mapped: tokens (all tokens,) uint16 or int32, offsets (blocks + 1,) int64."""
+    """A folder of sequences, memory-mapped: tokens (all tokens,) uint16 or int32, offsets (sequences + 1,) int64."""
 
     tokens: np.ndarray
     offsets: np.ndarray
 
     @classmethod
     def open(cls, folder: str | Path) -> "Sequences":
-        """Opens what write_sequences wrote; UserError when the files are absent or do not fit together."""
+        """Opens what write_sequences wrote; UserError if the files are absent or do not fit together."""
         try:
             tokens = np.load(Path(folder) / "tokens.npy", mmap_mode="r")
             offsets = np.load(Path(folder) / "offsets.npy")
         except OSError as error:
-            raise UserError(f"{folder}: no blocks in it ({error}); run the stage tokenize") from None
-        except Exception:  # beside its own, NumPy passes on those of Python's parser
+            raise UserError(f"{folder}: no sequences in it ({error}); run the stage tokenize") from None
+        except Exception:  # NumPy also passes on the errors of Python's parser
             raise UserError(f"{folder}: its .npy files are damaged; run the stage tokenize again") from None
         are_whole = tokens.dtype in (np.uint16, np.int32) and offsets.dtype == np.int64
         are_flat = are_whole and tokens.ndim == offsets.ndim == 1 and len(offsets) >= 2
@@ -53,214 +52,148 @@ class Sequences:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Block `index` (from 0) as a new (length,) int64 array, [CLS] and [SEP] included."""
+        """Sequence `index` (from 0) as a new (length,) int64 array, [CLS] and [SEP] included."""
         if not 0 <= index < len(self):
-            raise IndexError(f"block {index} of {len(self)}")
+            raise IndexError(f"sequence {index} of {len(self)}")
         return self.tokens[self.offsets[index] : self.offsets[index + 1]].astype(np.int64)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each block: (blocks,) int64."""
+        """Tokens of each sequence: (sequences,) int64."""
         return np.diff(self.offsets)
 
 
 @contextmanager
-def blocks_writer(folder: Path, token_type: np.dtype) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
-    """Yields a function that appends to the blocks in the existing `folder`: (tokens, lengths of the blocks)."""
-    end = 0
+def sequences_writer(folder: Path, token_type: np.dtype) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
+    """Yields a function that appends to the sequences in the existing `folder`: (tokens, lengths of the sequences)."""
+    lengths: list[np.ndarray] = []
 
-    def append(tokens: np.ndarray, lengths: np.ndarray) -> None:
-        nonlocal end
-        append_tokens(tokens)
-        append_offsets(end + np.cumsum(lengths))
-        end += len(tokens)
+    def append(tokens: np.ndarray, more: np.ndarray) -> None:
+        handle.write(tokens.astype(token_type, copy=False).data)
+        lengths.append(more)
 
-    with (
-        _growing_array(folder / "tokens.npy", token_type) as append_tokens,
-        _growing_array(folder / "offsets.npy", np.dtype(np.int64)) as append_offsets,
-    ):
-        append_offsets(np.zeros(1, dtype=np.int64))
+    with open(folder / "tokens.npy", "wb") as handle:
+        _write_header(handle, token_type, 0)
         yield append
-
-
-@contextmanager
-def _growing_array(path: Path, dtype: np.dtype) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yields a function that appends to a one-dimensional .npy file, whose header is completed at the end."""
-    count = 0
-
-    def write_header() -> None:  # NumPy pads it, so that it has the same size whatever the length in it
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
-        np.lib.format.write_array_header_1_0(handle, header)
-
-    def append(values: np.ndarray) -> None:
-        nonlocal count
-        handle.write(values.astype(dtype, copy=False).data)
-        count += len(values)
-
-    with open(path, "wb") as handle:
-        write_header()
-        yield append
+        offsets = np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *lengths]))
         handle.seek(0)
-        write_header()
+        _write_header(handle, token_type, int(offsets[-1]))
+    with open(folder / "offsets.npy", "wb") as handle:
+        np.save(handle, offsets)
+
+
+def _write_header(handle: IO[bytes], token_type: np.dtype, count: int) -> None:
+    """The header of a one-dimensional .npy file; NumPy pads it to the same size whatever the count."""
+    header = {"descr": np.lib.format.dtype_to_descr(token_type), "fortran_order": False, "shape": (count,)}
+    np.lib.format.write_array_header_1_0(handle, header)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Sequences one behind the other, [CLS] and [SEP] included: tokens (all tokens,), lengths (blocks,); and counts."""
+    """The sequences of one batch: tokens (all tokens,), lengths (sequences,), [CLS] and [SEP] included; and counts."""
 
     tokens: np.ndarray
     lengths: np.ndarray
     documents: int
-    dropped_pieces: int
-    unknown_pieces: int
+    dropped_tokens: int
+    unknown_tokens: int
 
 
-class BlockCutter:
-    """Cuts the documents of a chunk into blocks, as write_sequences says."""
+class Cutter:
+    """Cuts the documents of a batch into sequences, as write_sequences says."""
 
     def __init__(self, tokenizer: Tokenizer, sequence_tokens: int, packing: str) -> None:
-        self.encoder, self.sequence_tokens, self.packing = _plain_copy(tokenizer), sequence_tokens, packing
-        self.token_type = _token_type(self.encoder)
-        self.first, self.last, self.unknown = map(self.encoder.token_to_id, ("[CLS]", "[SEP]", "[UNK]"))
+        self.encoder = Tokenizer.from_str(tokenizer.to_str())
+        self.encoder.no_truncation()
+        self.encoder.no_padding()
+        self.encoder.encode_special_tokens = True  # "[MASK]" in a text is the six characters it is
+        self.body, self.packing = sequence_tokens - 2, packing
+        ids = self.encoder.get_vocab()
+        self.first, self.last, self.unknown = ids["[CLS]"], ids["[SEP]"], ids["[UNK]"]
+        largest = max(ids.values())
+        self.token_type = np.dtype(np.uint16 if largest <= np.iinfo(np.uint16).max else np.int32)
 
-    def __reduce__(self):  # a pickled Tokenizer reads special tokens in texts again: the plain copy is made anew
-        return BlockCutter, (self.encoder, self.sequence_tokens, self.packing)
-
-    def __call__(self, chunk: Chunk) -> Cut:
-        read, encode, keep = PACKINGS[self.packing]
-        body = self.sequence_tokens - 2
-        documents = list(encode(list(read(chunk)), self.encoder, body))
-        sizes, dropped = keep(np.array([len(pieces) for pieces in documents], dtype=np.int64), body)
-        kept = [pieces[:size] for pieces, size in zip(documents, sizes, strict=True)]
-        pieces = np.concatenate([np.empty(0, dtype=np.int32), *kept])
-        lengths = _block_lengths(sizes, body)
+    def __call__(self, batch: DocumentBatch) -> Cut:
+        texts = batch.texts.to_pylist()
+        if self.packing == "paragraphs":
+            texts = [line for text in texts for line in text.split("\n") if line.strip()]
+        encoded = self._encode_starts(texts) if self.packing == "truncate" else self._encode(texts)
+        tokens: list[int] = []
+        lengths: list[int] = []
+        documents = dropped = unknown = 0
+        for found in encoded:
+            bodies = self._cut(found)
+            kept = sum(map(len, bodies))
+            documents += bool(bodies)
+            dropped += len(found) - kept if self.packing != "truncate" else 0
+            unknown += found[:kept].count(self.unknown)
+            lengths += [len(body) + 2 for body in bodies]
+            for body in bodies:
+                tokens += [self.first, *body, self.last]
         return Cut(
-            tokens=self._framed(pieces, lengths),
-            lengths=lengths + 2,
-            documents=int(np.count_nonzero(sizes)),
-            dropped_pieces=dropped,
-            unknown_pieces=int(np.count_nonzero(pieces == self.unknown)),
+            np.array(tokens, dtype=self.token_type), np.array(lengths, dtype=np.int64), documents, dropped, unknown
         )
 
-    def _framed(self, pieces: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The pieces of blocks of these lengths with [CLS] before and [SEP] behind each block."""
-        ends = np.cumsum(lengths + 2)
-        starts = ends - lengths - 2
-        tokens = np.empty(len(pieces) + 2 * len(lengths), dtype=self.token_type)
-        is_piece = np.ones(len(tokens), dtype=bool)
-        is_piece[starts] = is_piece[ends - 1] = False
-        tokens[starts], tokens[ends - 1], tokens[is_piece] = self.first, self.last, pieces
-        return tokens
+    def _cut(self, tokens: list[int]) -> list[list[int]]:
+        """The bodies of a document's sequences."""
+        most = self.body if self.packing == "truncate" else len(tokens)
+        bodies = [tokens[start : start + self.body] for start in range(0, most, self.body)] if tokens else []
+        is_small = len(bodies) > 1 and len(bodies[-1]) < min(SMALLEST_REST_TOKENS, self.body)
+        return bodies[:-1] if is_small else bodies
+
+    def _encode(self, texts: list[str]) -> Iterator[list[int]]:
+        """The tokens of each text: those of its parts one after the other, for no token reaches over a space."""
+        parts = [PARTS.findall(text) for text in texts]
+        encodings = iter(self.encoder.encode_batch_fast(list(chain.from_iterable(parts)), add_special_tokens=False))
+        for found in parts:
+            yield list(chain.from_iterable(encoding.ids for encoding in islice(encodings, len(found))))
+
+    def _encode_starts(self, texts: list[str]) -> Iterator[list[int]]:
+        """The first `body` tokens or more of each text, reading no more of it than its first `body` words.
+
+        Nearly every word is one token or more; if too many are none (control characters), the entire text is read.
+        """
+        starts = [" ".join(text.split(" ", self.body)[: self.body]) for text in texts]
+        for text, start, tokens in zip(texts, starts, self._encode(starts), strict=True):
+            is_enough = len(tokens) >= self.body or len(start) == len(text)
+            yield tokens if is_enough else next(self._encode([text]))
 
 
 def write_sequences(
-    source: str | Path,
-    tokenizer: Tokenizer,
-    folder: str | Path,
-    *,
-    sequence_tokens: int,
-    packing: str,
-    processes: int | None = None,
-    chunk_bytes: int = CHUNK_BYTES,
+    source: str | Path, tokenizer: Tokenizer, folder: str | Path, *, sequence_tokens: int, packing: str
 ) -> dict:
-    """Tokenizes the JSON-lines file `source` into blocks of at most `sequence_tokens` tokens, [CLS] and [SEP] included.
+    """Tokenizes the JSON-lines file `source` into sequences that never mix documents.
 
-    packing "pack" cuts a whole document into blocks, the last one shorter, or dropped if it would hold fewer than 8
-    pieces and is not the only one; "paragraphs" does so with each line of a document by itself; "truncate" keeps a
-    document's first block. Sequences never mix documents. Returns counts: documents (or paragraphs) with a block,
-    blocks, tokens (with [CLS] and [SEP]), dropped_pieces (in dropped rests), unknown_share (of the pieces in
-    blocks). UserError when there is no text. Neither `processes` (None: as many as the size is worth) nor
-    `chunk_bytes` changes a result; memory holds a few chunks for each process.
+    Neither the number of threads nor the size of a batch changes a result; memory holds a few batches for each thread.
+
+    Args:
+        source: Documents, as prepare_corpus or filter_corpus writes them.
+        tokenizer: Its truncation and padding are ignored.
+        folder: Replaced as a whole.
+        sequence_tokens: Longest sequence, with [CLS] and [SEP].
+        packing: "pack" cuts a document into sequences, the last one shorter, or dropped if it would hold fewer than 8
+            tokens and is not the only one; "paragraphs" does so with each line of a document; "truncate" keeps a
+            document's first sequence.
+
+    Returns:
+        Counts: documents (or paragraphs) with a sequence, blocks (sequences), tokens (with [CLS] and [SEP]),
+        dropped_pieces (in dropped rests), unknown_share (of the tokens without [CLS] and [SEP]).
+
+    Raises:
+        UserError: If there is no text, or `source` is damaged.
     """
-    size_bytes = Path(source).stat().st_size
-    cutter, chunks = BlockCutter(tokenizer, sequence_tokens, packing), read_chunks(source, chunk_bytes=chunk_bytes)
-    results = map_in_order(cutter, chunks, processes=processes or processes_for(size_bytes))
+    cutter = Cutter(tokenizer, sequence_tokens, packing)
     counts = {"documents": 0, "blocks": 0, "tokens": 0, "dropped_pieces": 0}
-    unknown_pieces = 0
+    unknown_tokens = 0
     with atomic_folder(folder) as target:
-        with blocks_writer(target, cutter.token_type) as append, text_progress_bar("tokenize", size_bytes) as progress:
-            for chunk, cut in results:
+        with sequences_writer(target, cutter.token_type) as append:
+            for cut in map_documents(cutter, source, title="tokenize"):
                 append(cut.tokens, cut.lengths)
                 counts["documents"] += cut.documents
                 counts["blocks"] += len(cut.lengths)
                 counts["tokens"] += len(cut.tokens)
-                counts["dropped_pieces"] += cut.dropped_pieces
-                unknown_pieces += cut.unknown_pieces
-                progress.advance(len(chunk.data), documents=chunk.data.count(b"\n"))
+                counts["dropped_pieces"] += cut.dropped_tokens
+                unknown_tokens += cut.unknown_tokens
         if not counts["blocks"]:
             raise UserError("tokenize: there is no text to tokenize; the corpus, or what the filter kept, is empty")
-    return counts | {"unknown_share": unknown_pieces / (counts["tokens"] - 2 * counts["blocks"])}
-
-
-def _plain_copy(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that cuts and pads nothing and reads a "[MASK]" in a text as the six characters it is."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_truncation()
-    copy.no_padding()
-    copy.encode_special_tokens = True
-    return copy
-
-
-def _texts(chunk: Chunk) -> Iterator[str]:
-    return (text for _, text in chunk.texts())
-
-
-def _paragraphs(chunk: Chunk) -> Iterator[str]:
-    return (line for text in _texts(chunk) for line in text.split("\n") if line.strip())
-
-
-def _encode(texts: list[str], encoder: Tokenizer) -> Iterator[np.ndarray]:
-    """The pieces of each text: those of its parts, one behind the other, for a piece never reaches over a space."""
-    parts = [PARTS.findall(text) for text in texts]
-    encodings = iter(encoder.encode_batch_fast(list(chain.from_iterable(parts)), add_special_tokens=False))
-    for found in parts:
-        ids = [encoding.ids for encoding in islice(encodings, len(found))]
-        yield np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=sum(map(len, ids)))
-
-
-def _encode_whole(texts: list[str], encoder: Tokenizer, body: int) -> Iterator[np.ndarray]:
-    return _encode(texts, encoder)
-
-
-def _encode_start(texts: list[str], encoder: Tokenizer, body: int) -> Iterator[np.ndarray]:
-    """The first `body` pieces or more of each text, reading no more of it than its first `body` words.
-
-    Nearly every word is one piece or more; where too many are none (control characters), the whole text is read.
-    """
-    starts = [" ".join(text.split(" ", body)[:body]) for text in texts]
-    for text, start, pieces in zip(texts, starts, _encode(starts, encoder), strict=True):
-        is_enough = len(pieces) >= body or len(start) == len(text)
-        yield pieces if is_enough else next(_encode([text], encoder))
-
-
-def _without_small_rests(sizes: np.ndarray, body: int) -> tuple[np.ndarray, int]:
-    """How many pieces of each document to keep (documents,), and how many that drops."""
-    rests = sizes % body
-    dropped = np.where((sizes > body) & (rests < min(SMALLEST_REST_PIECES, body)), rests, 0)
-    return sizes - dropped, int(dropped.sum())
-
-
-def _first_blocks(sizes: np.ndarray, body: int) -> tuple[np.ndarray, int]:
-    return np.minimum(sizes, body), 0
-
-
-# packing -> what is a document, its pieces, how many of them are kept
-PACKINGS = {
-    "pack": (_texts, _encode_whole, _without_small_rests),
-    "paragraphs": (_paragraphs, _encode_whole, _without_small_rests),
-    "truncate": (_texts, _encode_start, _first_blocks),
-}
-
-
-def _block_lengths(sizes: np.ndarray, body: int) -> np.ndarray:
-    """Pieces of each block (blocks,) when documents of so many pieces (documents,) are cut after every `body`."""
-    sizes = sizes[sizes > 0]
-    blocks = -(-sizes // body)
-    lengths = np.full(blocks.sum(), body, dtype=np.int64)
-    lengths[np.cumsum(blocks) - 1] = sizes - (blocks - 1) * body  # each document's last one
-    return lengths
-
-
-def _token_type(encoder: Tokenizer) -> np.dtype:
-    fits = max(encoder.get_vocab().values()) <= np.iinfo(np.uint16).max
-    return np.dtype(np.uint16 if fits else np.int32)
+    return counts | {"unknown_share": unknown_tokens / (counts["tokens"] - 2 * counts["blocks"])}

@@ -1,5 +1,6 @@
 """Sequences: documents cut with a vocabulary of a few letters, what is on disk, damaged folders."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from tinybert.data.sequences import Sequences, blocks_writer, write_sequences
+from tinybert.data import corpus
+from tinybert.data.sequences import Sequences, sequences_writer, write_sequences
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_jsonl
 
@@ -106,14 +108,15 @@ def test_truncation_and_padding_of_the_callers_tokenizer_do_not_matter(tmp_path,
 
 
 @pytest.mark.parametrize("packing", ["pack", "paragraphs", "truncate"])
-def test_neither_processes_nor_chunks_change_a_byte(tmp_path, tokenizer, packing):
+def test_neither_threads_nor_batches_change_a_byte(tmp_path, monkeypatch, tokenizer, packing):
     random = np.random.default_rng(0)
     texts = [spaced("".join(random.choice(list(LETTERS), size=size))) for size in random.integers(1, 90, size=60)]
     texts += ["a [MASK] b\nc", "\x01"]
     results, files = [], []
-    for processes, chunk_bytes in ((1, 10**6), (1, 1), (1, 500), (2, 500)):
-        more = {"packing": packing, "processes": processes, "chunk_bytes": chunk_bytes}
-        results.append(write(tmp_path, tokenizer, *texts, **more))
+    for threads, batch_bytes in ((1, 10**6), (1, 1), (1, 500), (2, 500)):
+        monkeypatch.setattr(corpus, "BATCH_BYTES", batch_bytes)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, threads=threads: range(threads))
+        results.append(write(tmp_path, tokenizer, *texts, packing=packing))
         files.append([(tmp_path / "blocks" / name).read_bytes() for name in ("tokens.npy", "offsets.npy")])
     assert all(result == results[0] for result in results) and all(found == files[0] for found in files)
     assert results[0][1]["documents"] == (62 if packing == "paragraphs" else 61)  # "\x01" is none
@@ -156,7 +159,7 @@ def test_no_text_is_an_error_and_leaves_nothing(tmp_path, tokenizer, texts, pack
 
 def write_two(folder: Path) -> None:
     """Two blocks, of 4 and of 3 tokens."""
-    with blocks_writer(folder, np.dtype(np.uint16)) as append:
+    with sequences_writer(folder, np.dtype(np.uint16)) as append:
         append(np.array([2, 5, 6, 3]), np.array([4]))
         append(np.array([2, 7, 3]), np.array([3]))
 
@@ -181,7 +184,7 @@ def test_blocks_are_a_sequence_of_int64_copies(tmp_path):
 
 
 def test_absent_and_damaged_folders_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"no blocks in it .*run the stage tokenize"):
+    with pytest.raises(UserError, match=r"no sequences in it .*run the stage tokenize"):
         Sequences.open(tmp_path / "absent")
     write_two(tmp_path)
     np.save(tmp_path / "offsets.npy", np.array([0, 4, 8]))
