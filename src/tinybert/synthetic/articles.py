@@ -139,7 +139,7 @@ def _told_twice(rng: Random) -> str:
     """Both tellings as one string, so that no paragraph separates them."""
     pair = paraphrase(rng, True) if rng.random() < 0.5 else entailment(rng, False)
     again = pair["sentence2"]
-    if again.split()[0] not in lexicon()[0]["names"]:
+    if again.split()[0] not in lexicon()["names"]:
         again = again[0].lower() + again[1:]
     return f"{pair['sentence1']} {sentence(rng.choice(load('articles')['echoes']).format(again))}"
 

@@ -1,8 +1,8 @@
 """Synthetic examples of five GLUE tasks, in the columns and label types that the real sets have on the Hub."""
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
@@ -55,67 +55,44 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
     if split not in SPLITS:
         raise UserError(f"split: {task} has no such synthetic split (got {split!r}); allowed: {', '.join(SPLITS)}")
     rng = Random(f"{task} {split} {seed}")
-    draws = _scored(rng) if task == "stsb" else _labelled(task, count, rng)
-    return _distinct(draws, split, count, task)
-
-
-def _scored(rng: Random) -> Iterator[Callable[[], dict]]:
-    while True:
-        yield partial(similar_pair, rng)
-
-
-def _labelled(task: str, count: int, rng: Random) -> Iterator[Callable[[], dict]]:
-    """For each row, a function that draws a text for the label that the row must have."""
-    ones = round(count * POSITIVE_SHARE[task])
-    labels = [1] * ones + [0] * (count - ones)
-    rng.shuffle(labels)
-    for label in labels:
-        yield partial(_row, task, label, rng)
-
-
-def _row(task: str, label: int, rng: Random) -> dict:
-    return {**TEXT_OF_LABEL[task](rng, bool(label)), "label": label}
-
-
-def _distinct(draws: Iterator[Callable[[], dict]], split: str, count: int, task: str) -> list[dict]:
-    rows: list[dict] = []
-    seen: set[str] = set()
-    while len(rows) < count:
-        draw = next(draws)
+    made: dict[str, dict] = {}
+    for label in _labels(task, count, rng):
         for _ in range(MAX_TRIES_PER_ROW):
-            row = draw()
+            row = TEXTS[task](rng, bool(label))
+            row.setdefault("label", label)
             text = " | ".join(value for value in row.values() if isinstance(value, str))
             text_split = "train" if zlib.crc32(text.encode()) % DEV_EVERY else "dev"
-            if text not in seen and text_split == split and row.get("sentence1", "") != row.get("sentence2"):
+            if text not in made and text_split == split and row.get("sentence1", "") != row.get("sentence2"):
                 break
         else:
             raise UserError(
                 f"tasks.synthetic.{split}_examples: {task} has too few different sentences (got {count}); "
-                f"allowed: at most {len(rows)}; fix: ask for fewer rows"
+                f"allowed: at most {len(made)}; fix: ask for fewer rows"
             )
-        seen.add(text)
-        rows.append({**row, "idx": len(rows)})
-    return rows
+        made[text] = {**row, "idx": len(made)}
+    return list(made.values())
 
 
-# --- CoLA and SST-2: one sentence ---
+def _labels(task: str, count: int, rng: Random) -> list[int]:
+    """The labels of all rows; those of STS-B are ignored, since a pair of sentences decides its score."""
+    if task == "stsb":
+        return [0] * count
+    ones = round(count * POSITIVE_SHARE[task])
+    labels = [1] * ones + [0] * (count - ones)
+    rng.shuffle(labels)
+    return labels
 
 
-def acceptable(rng: Random, good: bool) -> dict[str, str]:
+def acceptable(rng: Random, good: bool) -> dict[str, Any]:
     """A grammatical sentence, or one that breaks one rule; the text columns of CoLA."""
-    return {"sentence": sentence(with_articles(_composed("cola", rng, good)))}
+    construction = rng.choice(list(load("cola")["constructions"].values()))
+    return {"sentence": sentence(with_articles(Writer(rng, good).compose(construction)))}
 
 
-def review(rng: Random, positive: bool) -> dict[str, str]:
+def review(rng: Random, positive: bool) -> dict[str, Any]:
     """A line of a review of the wanted sentiment; the text columns of SST-2."""
-    return {"sentence": with_articles(_composed("sst2", rng, positive))}
-
-
-def _composed(task: str, rng: Random, label: bool) -> str:
-    return Writer(rng, label).compose(rng.choice(list(load(task)["constructions"].values())))
-
-
-# --- Statements in several wordings, which the pair tasks share ---
+    construction = rng.choice(list(load("sst2")["constructions"].values()))
+    return {"sentence": with_articles(Writer(rng, positive).compose(construction))}
 
 
 def retelling(construction: Mapping[str, Any], rng: Random) -> tuple[list[str], list[str]]:
@@ -147,7 +124,7 @@ def _statements(rng: Random, same: bool) -> Pair:
 
 def _synonym(text: str, rng: Random) -> str:
     """The text with one role, time or amount replaced by its synonym, if it has one."""
-    pairs = dict(pair.split("/") for pair in lexicon()[0]["synonyms"])
+    pairs = dict(pair.split("/") for pair in lexicon()["synonyms"])
     known = [word for word in pairs if f" {word} " in f" {text} "]
     if not known:
         return text
@@ -155,24 +132,20 @@ def _synonym(text: str, rng: Random) -> str:
     return f" {text} ".replace(f" {word} ", f" {pairs[word]} ").strip()
 
 
-# --- MRPC: two sentences that mean the same, or share most words and do not ---
-
-
-def paraphrase(rng: Random, same: bool) -> dict[str, str]:
+def paraphrase(rng: Random, same: bool) -> dict[str, Any]:
     """A pair of the wanted kind, as the text columns of MRPC."""
     draw = _scenes if rng.random() < SCENE_SHARE else _statements
-    if same:
-        first, second = draw(rng, True)
-        if rng.random() < DENIED_TWICE:
-            first, second = (f"{rng.choice(DENIALS)} {text}" for text in (first, second))
-    elif rng.random() < DENIED_ONCE:
-        first, second = draw(rng, True)
-        if rng.randrange(2):
-            second = f"{rng.choice(DENIALS)} {second}"
-        else:
-            first = f"{rng.choice(DENIALS)} {first}"
-    else:
-        first, second = draw(rng, False)
+    one_denied = not same and rng.random() < DENIED_ONCE
+    texts = list(draw(rng, same or one_denied))
+    denied = [rng.randrange(2)] if one_denied else []
+    if same and rng.random() < DENIED_TWICE:
+        denied = [0, 1]
+    for index in denied:
+        texts[index] = f"{rng.choice(DENIALS)} {texts[index]}"
+    return _pair(*texts)
+
+
+def _pair(first: str, second: str) -> dict[str, Any]:
     return {"sentence1": sentence(with_articles(first)), "sentence2": sentence(with_articles(second))}
 
 
@@ -181,10 +154,7 @@ def _scenes(rng: Random, same: bool) -> Pair:
     return first, _synonym(second, rng)
 
 
-# --- RTE: a text of one or two sentences, and a hypothesis that follows from it or does not ---
-
-
-def entailment(rng: Random, not_entailed: bool) -> dict[str, str]:
+def entailment(rng: Random, not_entailed: bool) -> dict[str, Any]:
     """Text and hypothesis, as the text columns of RTE; half of the texts get a sentence that decides nothing."""
     construction = rng.choice(entailments())
     if callable(construction):
@@ -195,7 +165,7 @@ def entailment(rng: Random, not_entailed: bool) -> dict[str, str]:
     if rng.random() < 0.5:
         aside = sentence(Writer(rng, True).write("the {people} {doings} {times}"))
         texts.insert(rng.randrange(2), aside)
-    return {"sentence1": with_articles(" ".join(texts)), "sentence2": sentence(with_articles(hypothesis))}
+    return _pair(" ".join(texts), hypothesis)
 
 
 @cache
@@ -218,13 +188,10 @@ def _two_scenes(rng: Random, follows: bool) -> Pair:
     if follows:
         return told, chosen.refer("less")
     mixed = ["who"]
-    if rest.variables["deed"] in lexicon()[0]["never_implied"] and rng.random() < 0.5:
+    if rest.variables["deed"] in lexicon()["never_implied"] and rng.random() < 0.5:
         mixed = ["deed", "deed_way"]
     chosen.variables.update({name: rest.variables[name] for name in mixed})
     return told, chosen.refer("core")
-
-
-# --- STS-B: two tellings of an event, scored by the details that they share ---
 
 
 class Detail(NamedTuple):
@@ -232,7 +199,7 @@ class Detail(NamedTuple):
 
     text: str
     meaning: str
-    family: str
+    family: str = ""
 
 
 Telling = Mapping[str, Detail]  # what a sentence does not mention is absent
@@ -247,12 +214,8 @@ def weights(kind: str) -> dict[str, float]:
 @cache
 def details(kind: str) -> dict[str, list[Detail]]:
     """All that a sentence on this kind of event can say on each point."""
-
-    def detail(text: str, meaning: str = "", family: str = "") -> Detail:
-        return Detail(text, meaning or text, family)
-
     listed = load("pairs")["similarity"][kind]["details"]
-    return {name: [detail(*item.split("/")) for item in items] for name, items in listed.items()}
+    return {name: [Detail(*item.split("/")) for item in items] for name, items in listed.items()}
 
 
 def similarity(first: Telling, second: Telling, weights: Mapping[str, float]) -> float:
@@ -274,7 +237,7 @@ def credit(first: Detail | None, second: Detail | None) -> float:
     return 0.5 if first.family and first.family == second.family else 0.0
 
 
-def similar_pair(rng: Random) -> dict[str, str | float]:
+def similar_pair(rng: Random, _: bool = True) -> dict[str, Any]:
     """A pair and its score, as the columns of STS-B. Events of two kinds score 0."""
     kind, other_kind = rng.choice(KINDS), rng.choice(KINDS)
     first = _telling(kind, rng)
@@ -288,8 +251,7 @@ def similar_pair(rng: Random) -> dict[str, str | float]:
     texts = [_worded(kind, first, rng), _worded(other_kind, second, rng)]
     if other_kind != "price":  # "a dozen percent" is no English
         texts[1] = _synonym(texts[1], rng)
-    sentence1, sentence2 = (sentence(with_articles(text)) for text in texts)
-    return {"sentence1": sentence1, "sentence2": sentence2, "label": score}
+    return {**_pair(*texts), "label": score}
 
 
 def _telling(kind: str, rng: Random) -> Telling:
@@ -349,10 +311,11 @@ def _worded(kind: str, told: Telling, rng: Random) -> str:
     return writer.refer("timed_event") if "time" in told else writer.write("{event_core}{in_town}")
 
 
-TEXT_OF_LABEL: dict[str, Callable[[Random, bool], dict[str, str]]] = {
+TEXTS: dict[str, Callable[[Random, bool], dict[str, Any]]] = {
     "cola": acceptable,
     "sst2": review,
     "mrpc": paraphrase,
     "rte": entailment,
+    "stsb": similar_pair,
 }
-TASKS = (*TEXT_OF_LABEL, "stsb")
+TASKS = tuple(TEXTS)

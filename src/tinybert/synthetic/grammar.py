@@ -16,7 +16,7 @@ The order of all draws follows from the text, so that a seed gives the same sent
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-Construction = Any  # a template, a mapping of steps, or a list of those: what YAML files hold
+Construction = Any  # a template, a mapping of steps, or a list of those
 FORMS = {"plural": "1", "third": "0", "base": "1", "past": "2", "participle": "3", "gerund": "4"}
-_SLOT = re.compile(r"\{(\w+)\}")
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeio]|un(?!i)|um|up|ug|[AEIO])")
 
 
@@ -38,13 +37,11 @@ def load(name: str) -> dict[str, Any]:
 
 
 @cache
-def lexicon() -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """The word lists and the rules of all task files, by name."""
+def lexicon() -> dict[str, Any]:
+    """By name, the word lists (lists of strings) and rules (constructions) of all task files."""
     tasks = [load("cola"), load("sst2"), load("pairs")]
-    words = {
-        name: items for part in (load("words"), *(task["words"] for task in tasks)) for name, items in part.items()
-    }
-    return words, {name: rule for task in tasks for name, rule in task["rules"].items()}
+    parts = [load("words"), *(task["words"] for task in tasks), *(task["rules"] for task in tasks)]
+    return {name: entry for part in parts for name, entry in part.items()}
 
 
 class Part(NamedTuple):
@@ -73,12 +70,24 @@ def parsed(template: str) -> list[list]:
 
 
 class Writer:
-    """Writes one construction: holds its variables and the wanted label."""
+    """Writes one construction.
 
-    def __init__(self, rng: Random, label: bool) -> None:
+    Args:
+        rng: Decides all draws.
+        label: True for the good sides of constructions, False for the bad ones.
+        words: Word lists and rules by name; those of the task files by default.
+        distinct: No word of a list is used twice.
+    """
+
+    def __init__(
+        self, rng: Random, label: bool, words: Mapping[str, Any] | None = None, distinct: bool = False
+    ) -> None:
         self.rng = rng
         self.label = label
+        self.words = lexicon() if words is None else words
+        self.distinct = distinct
         self.variables: dict[str, str] = {}
+        self._used: set[str] = set()
 
     def compose(self, construction: Construction) -> str:
         """The text of a construction under the writer's label; "" if it only draws variables."""
@@ -93,7 +102,7 @@ class Writer:
                 text = self.compose(value[0 if self.rng.random() < chance else 1])
             elif key == "one of":
                 text = self.compose(self.rng.choice(value))
-            elif key == "text" or key == ("good" if self.label else "bad"):
+            elif key in ("text", "good" if self.label else "bad"):
                 text = self.compose(value)
             elif key not in ("good", "bad"):
                 self.draw(key, value)
@@ -103,14 +112,13 @@ class Writer:
 
     def draw(self, names: str, source: str) -> None:
         """Sets a variable (`names: source` of a construction), or several from different words of one list."""
-        ordered = " < " in names
         several = re.split(r" < |, ", names)
         if len(several) == 1:
             self.variables[names] = self.write(source, whole=True)
             return
-        words = lexicon()[0][self.write(source)]
+        words = self.words[self.write(source)]
         drawn = self.rng.sample(range(len(words)), len(several))
-        chosen = sorted(drawn) if ordered else drawn
+        chosen = sorted(drawn) if " < " in names else drawn
         self.variables.update(zip(several, [words[index] for index in chosen], strict=True))
 
     def write(self, template: str, whole: bool = False) -> str:
@@ -120,9 +128,7 @@ class Writer:
         return self._choose(parsed(template))
 
     def _choose(self, alternatives: list[list]) -> str:
-        texts = [
-            "".join(part if isinstance(part, str) else self._fill(part) for part in parts) for parts in alternatives
-        ]
+        texts = ["".join(part if isinstance(part, str) else self._fill(part) for part in one) for one in alternatives]
         return texts[0] if len(texts) == 1 else self.rng.choice(texts)
 
     def _fill(self, part: Part) -> str:
@@ -135,33 +141,38 @@ class Writer:
         """The text of a slot `[!]name[ except other][.form[.form]]`; `whole`: with all forms."""
         reference, *forms = reference.split(".")
         name, _, other = reference.partition(" except ")
-        words, _ = lexicon()
-        taken = self.variables[other] if other else None
         if name == "coin":
             return self._number("coin")
+        word = name  # a word on the spot, if it has forms
         if name in self.variables:
             word = self.variables[name]
-        elif name in words:
-            word = self.rng.choice([word for word in words[name] if word != taken] if taken else words[name])
-        elif "/" in name:
-            word = name
-        else:
-            while (word := self._rule(name)) == taken:
+        elif "/" not in name:
+            taken = self.variables[other] if other else None
+            while (word := self._entry(name, taken)) == taken:
                 pass
-        if whole:
-            return word
-        for separator, form in zip("/;", forms or ["0"], strict=False):
-            word = word.split(separator)[int(self._number(form))]
+        if not whole:
+            for separator, form in zip("/;", forms or ["0"], strict=False):
+                word = word.split(separator)[int(self._number(form))]
         return word
 
-    def _rule(self, name: str) -> str:
-        """The text of a rule, which reads the same variables; "!" turns the label around for it."""
+    def _entry(self, name: str, taken: str | None) -> str:
+        """Another word of a list than `taken`, or the text of a rule; "!" turns the label around for the rule."""
+        entry = self.words[name.removeprefix("!")]
+        if isinstance(entry, list):
+            free = (
+                [word for word in entry if word != taken and word not in self._used] if taken or self._used else entry
+            )
+            word = self.rng.choice(free)
+            if self.distinct:
+                self._used.add(word)
+            return word
         label, self.label = self.label, self.label != name.startswith("!")
-        text = self.compose(lexicon()[1][name.removeprefix("!")])
+        text = self.compose(entry)
         self.label = label
         return text
 
     def _number(self, form: str) -> str:
+        """The index that a form names: itself, a variable, the name of a form, or `coin`; "!" is the other of two."""
         if form == "coin":
             return "1" if self.rng.random() < 0.5 else "0"
         name = form.removeprefix("!")
@@ -169,19 +180,9 @@ class Writer:
         return str(1 - int(number)) if form.startswith("!") else number
 
 
-def fill(template: str, words: Mapping[str, Sequence[str] | str], rng: Random) -> str:
-    """The template with every {slot} replaced by its text, or by one of its words; equal slots get unlike words."""
-    used: set[str] = set()
-
-    def replacement(match: re.Match[str]) -> str:
-        choices = words[match[1]]
-        if isinstance(choices, str):
-            return choices
-        word = rng.choice([choice for choice in choices if choice not in used])
-        used.add(word)
-        return word
-
-    return with_articles(_SLOT.sub(replacement, template))
+def fill(template: str, words: Mapping[str, Any], rng: Random) -> str:
+    """A template over `words` (texts and word lists by slot), in which no word of a list comes twice."""
+    return with_articles(Writer(rng, True, words, distinct=True).write(template))
 
 
 def with_articles(text: str) -> str:
