@@ -1,10 +1,10 @@
 """A narrower student cut out of its teacher: weight subcloning (Samragh et al. 2023), fitted on a little text.
 
-The paper keeps the dimensions with the most energy and rescales what reads them. Here what is kept may be turned
-within its space, where that keeps more (principal directions of the residual stream, of a head's scores, of a head's
-context); and instead of one factor a ridge regression on the text finds, layer by layer from the bottom, the weights
-with which the student's own inputs give what the teacher has there. It starts from the plain cut, makes up for what
-was dropped and for teacher layers left out, and needs no gradient.
+The paper keeps the dimensions with the most energy and rescales what reads them. Two things differ here. What is kept
+may be turned within its space if that keeps more: principal directions of the residual stream, of a head's scores, of a
+head's context. And instead of one factor, a ridge regression on the text, layer by layer from the bottom, finds the
+weights with which the student's own inputs give the teacher's values. It starts from the plain cut, compensates for
+dropped dimensions and skipped layers, and needs no gradient.
 """
 
 import operator
@@ -20,20 +20,22 @@ from tinybert.config.compatibility import check_subclone
 from tinybert.models.bert import BertConfig, Embeddings, Layer, MaskedLM, ResidualOutput, SelfAttention
 from tinybert.models.outputs import Batch, OutputSpec
 
-# The plain cut weighs in a regression as this many average tokens do for each input: the best of 1, 2, 4 and 8 by
-# the hidden loss on unseen real text, fitted on 4 thousand tokens as on 16 thousand.
+# In a regression the plain cut weighs as much as this many average tokens per input: the best of 1, 2, 4 and 8 by the
+# hidden loss on unseen real text, fitted on 4 thousand tokens as on 16 thousand.
 PRIOR_TOKENS_PER_INPUT = 4.0
-# Scores share their size between queries and keys; below this part of the largest a direction holds noise.
+# Scores share their size between queries and keys; a direction below this part of the largest one is noise.
 SMALLEST_DIRECTION = 1e-6
 
 
 @dataclass(frozen=True)
 class Subclone:
-    """A student, and how its states lie in the teacher's.
+    """A student and how its states lie in the teacher's.
 
-    residual: (student width,) int64, the teacher dimension that each student dimension stands for, ascending.
-    projection: (teacher width, student width) float32, W of the linear map without bias from the student's states
-    to the teacher's, fitted on embedding output and all layers.
+    Attributes:
+        student: In training mode.
+        residual: (student width,) int64, ascending: the teacher dimension that each student dimension stands for.
+        projection: (teacher width, student width) float32, the linear map without bias from the student's states to the
+            teacher's, fitted on the embedding output and all layers.
     """
 
     student: MaskedLM
@@ -43,34 +45,41 @@ class Subclone:
 
 @torch.no_grad()
 def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, batches: Iterable[Batch]) -> Subclone:
-    """A student of shape `config` that does what `layers` of the teacher (1-based, one for each of its own) do.
+    """Cuts a student out of a teacher (Samragh et al. 2023; deviations above).
 
-    batches: plain text; some ten thousand tokens or more, held in memory with a layer's inner values. Where all
-    shapes agree the text is not read: the layers are the teacher's, bit for bit, and the projection is the identity.
-    The teacher is left in evaluation mode, the student in training mode. UserError where the student is wider than
-    the teacher, or its heads do not fit. Source: Samragh et al. 2023; deviations above.
+    If all shapes agree, the text is not read: the layers are the teacher's, bit for bit, and the projection is the
+    identity.
+
+    Args:
+        teacher: Left in evaluation mode.
+        config: The student's shape.
+        layers: For each student layer the teacher layer (1-based) that it replaces.
+        batches: Plain text of ten thousand tokens or more; held in memory with one layer's inner values.
+
+    Raises:
+        UserError: The student is wider than the teacher, or its heads do not fit.
     """
     check_subclone(config.shape, teacher.config.shape)
     student = MaskedLM(config).to(teacher.bert.pooler.dense.weight.device)
-    if _shape(config) == _shape(teacher.config):
+    names = ("hidden_size", "num_attention_heads", "intermediate_size")
+    if all(getattr(config, name) == getattr(teacher.config, name) for name in names):
         return _copied(student, teacher, layers)
     text = _Text(batches, teacher)
     mapped = (0, *layers)
     target = text.states({*mapped, *(layer - 1 for layer in layers)})
     residual, basis = _kept_directions([target[index] for index in mapped], config.hidden_size)
 
+    # From the bottom up, so that each layer is fitted to the inputs which the fitted student gives it.
     student.eval()
     states = [_fit_embeddings(student.bert.embeddings, basis, text=text, target=target[0])]
     for layer, number in zip(student.bert.encoder.layers, layers, strict=True):
         source = teacher.bert.encoder.layers[number - 1]
-        states.append(_fit_layer(layer, source, basis, text=text, states=(states[-1], target[number - 1])))
+        attended = _fit_attention(layer, source, basis, text=text, states=(states[-1], target[number - 1]))
+        states.append(_fit_feed_forward(layer, source, basis, states=attended))
     _fit_heads(student, teacher, residual, basis=basis, states=(states[-1], target[layers[-1]]))
-    projection = _projection(states, [target[index] for index in mapped], basis)
+    inputs, wanted = torch.cat(states), torch.cat([target[index] for index in mapped])
+    projection = basis + _ridge(inputs, wanted - inputs @ basis.mT)
     return Subclone(student.train(), residual, projection)
-
-
-def _shape(config: BertConfig) -> tuple[int, int, int]:
-    return config.hidden_size, config.num_attention_heads, config.intermediate_size
 
 
 def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> Subclone:
@@ -84,7 +93,7 @@ def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> Subc
 
 
 class _Text:
-    """The real tokens of the batches one behind the other, (tokens, width), and what the teacher makes of them."""
+    """The real tokens of the batches one after the other, (tokens, width), and the teacher's values for them."""
 
     def __init__(self, batches: Iterable[Batch], teacher: MaskedLM) -> None:
         self.teacher = teacher.eval()
@@ -97,78 +106,80 @@ class _Text:
         found = [self.teacher(batch, want).hidden for batch in self.batches]
         return {index: torch.cat([hidden[index] for hidden in found]) for index in indices}
 
-    def synthetic(self, embeddings: Embeddings) -> Tensor:
-        """What these embeddings put out: (tokens, width)."""
+    def embedded(self, embeddings: Embeddings) -> Tensor:
+        """The output of these embeddings: (tokens, width)."""
         return torch.cat([embeddings.of(batch) for batch in self.batches])
 
     def context(self, attention: SelfAttention, qkv: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """Attention within each row, of queries, keys and values (tokens, width): (tokens, width)."""
         counts = [int(batch.mask.sum()) for batch in self.batches]
         parts = zip(self.batches, *(part.split(counts) for part in qkv), strict=True)
-        return torch.cat([batch.real.attend(attention, tuple(tokens)) for batch, *tokens in parts])
+        return torch.cat([batch.real.attend(attention, (query, key, value)) for batch, query, key, value in parts])
 
 
 def _kept_directions(states: list[Tensor], width: int) -> tuple[Tensor, Tensor]:
-    """The `width` dimensions of most energy over all states, and the orthonormal basis (teacher width, width).
-
-    The basis spans the principal directions of the states, for they lose least, and is turned within them until its
-    columns lie as near as they can to those dimensions: a layer norm scales each dimension by itself.
-    """
+    """The `width` dimensions with the most energy over all states, and an orthonormal basis (teacher width, width)."""
+    # Each hidden state counts equally, whatever its number of tokens: all share one residual stream and one basis.
     moments = reduce(operator.add, (_moments(part) / len(part) for part in states))  # (teacher width, teacher width)
     residual = moments.diagonal().topk(width).indices.sort().values
     if width == len(moments):
         return residual, torch.eye(width, device=moments.device)
+    # The principal directions lose the least. But a layer norm scales each dimension separately, so the basis is turned
+    # within their span until its columns are as close as possible to the kept dimensions (orthogonal Procrustes).
     principal = torch.linalg.eigh(moments).eigenvectors[:, -width:]
-    left, _, right = torch.linalg.svd(principal[residual])  # orthogonal Procrustes
+    left, _, right = torch.linalg.svd(principal[residual])
     return residual, (principal @ (left @ right).mT).float()
 
 
 def _fit_embeddings(embeddings: Embeddings, basis: Tensor, *, text: _Text, target: Tensor) -> Tensor:
+    """Fits the embeddings; returns the student's embedding output."""
     source = text.teacher.bert.embeddings
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
         getattr(embeddings, name).weight.copy_(getattr(source, name).weight @ basis)
-    return _fit_norm(embeddings.LayerNorm, text.synthetic(embeddings), target @ basis)
-
-
-def _fit_layer(layer: Layer, source: Layer, basis: Tensor, *, text: _Text, states: tuple[Tensor, Tensor]) -> Tensor:
-    """Fits `layer` to `source`; states: what goes into either. Returns what comes out of `layer`."""
-    attended = _fit_attention(layer, source, basis, text=text, states=states)
-    return _fit_feed_forward(layer, source, basis, states=attended)
+    return _fit_norm(embeddings.LayerNorm, text.embedded(embeddings), target @ basis)
 
 
 def _fit_attention(
     layer: Layer, source: Layer, basis: Tensor, *, text: _Text, states: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Fits the lower half of a layer; returns the states behind it, the student's and the teacher's."""
+    """Fits the lower half of a layer to `source`.
+
+    Args:
+        states: The inputs of the student's layer and of the teacher's.
+
+    Returns:
+        The states after this half, the student's and the teacher's.
+    """
     ours, theirs, output = layer.attention.self, source.attention.self, source.attention.output
     names = ("query", "key", "value")
-    qkv = tuple(getattr(theirs, name)(states[1]) for name in names)
-    context = text.context(theirs, qkv)
+    query, key, value = qkv = tuple(getattr(theirs, name)(states[1]) for name in names)
+    context = text.context(theirs, (query, key, value))
     weight = basis.mT @ output.dense.weight
-    maps, weight = _head_maps(qkv[0], qkv[1], context, weight, heads=(ours.heads, theirs.heads))
+    maps, weight = _head_maps(query, key, context, weight, heads=(ours.heads, theirs.heads))
     for name, target, kept in zip(names, qkv, maps, strict=True):
-        linear, whole = getattr(ours, name), getattr(theirs, name)
-        cut = kept.mT @ whole.weight @ basis, whole.bias @ kept
+        linear, full = getattr(ours, name), getattr(theirs, name)
+        cut = kept.mT @ full.weight @ basis, full.bias @ kept
         _fit(linear, cut, inputs=states[0], target=target @ kept)
-    own_context = text.context(ours, tuple(getattr(ours, name)(states[0]) for name in names))
+    own_context = text.context(ours, (ours.query(states[0]), ours.key(states[0]), ours.value(states[0])))
     cut = weight, output.dense.bias @ basis
     sums = output.dense(context) + states[1]
-    return _fit_output((layer.attention.output, output), cut, basis, inputs=own_context, residual=states[0], sums=sums)
+    return _fit_output((layer.attention.output, output), cut, basis, inputs=(own_context, states[0]), sums=sums)
 
 
 def _fit_feed_forward(layer: Layer, source: Layer, basis: Tensor, *, states: tuple[Tensor, Tensor]) -> Tensor:
-    """Fits the upper half of a layer with the neurons whose activations say most; returns the student's states."""
+    """Fits the upper half of a layer; returns the student's states."""
     ours, theirs = layer.intermediate.dense, source.intermediate.dense
     before = theirs(states[1])
     neurons = F.gelu(before)
     weight = basis.mT @ source.output.dense.weight
+    # A neuron matters by what it adds to the output: its mean square times that of its outgoing weights.
     energy = neurons.square().mean(dim=0) * weight.square().sum(dim=0)
     kept = energy.topk(ours.out_features).indices.sort().values
     _fit(ours, (theirs.weight[kept] @ basis, theirs.bias[kept]), inputs=states[0], target=before[:, kept])
     cut = weight[:, kept], source.output.dense.bias @ basis
     sums = source.output.dense(neurons) + states[1]
-    own = F.gelu(ours(states[0]))
-    return _fit_output((layer.output, source.output), cut, basis, inputs=own, residual=states[0], sums=sums)[0]
+    inputs = F.gelu(ours(states[0])), states[0]
+    return _fit_output((layer.output, source.output), cut, basis, inputs=inputs, sums=sums)[0]
 
 
 def _fit_output(
@@ -176,56 +187,71 @@ def _fit_output(
     cut: tuple[Tensor, Tensor],
     basis: Tensor,
     *,
-    inputs: Tensor,
-    residual: Tensor,
+    inputs: tuple[Tensor, Tensor],
     sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Fits the end of a half layer, whose `sums` (dense + residual) in the teacher are given; states as above.
+    """Fits the end of a half layer.
 
-    The dense part also corrects what is wrong already in the student's residual.
+    Args:
+        modules: The student's and the teacher's.
+        cut: Weight and bias of the plain cut.
+        inputs: The student's input of the dense part, and its residual.
+        sums: dense + residual in the teacher.
+
+    Returns:
+        The states after it, the student's and the teacher's.
     """
     ours, theirs = modules
-    _fit(ours.dense, cut, inputs=inputs, target=sums @ basis - residual)
+    hidden, residual = inputs
+    # The target leaves out the student's own residual, so the dense part also corrects errors made further below.
+    _fit(ours.dense, cut, inputs=hidden, target=sums @ basis - residual)
     target = theirs.LayerNorm(sums)
-    return _fit_norm(ours.LayerNorm, ours(inputs, residual), target @ basis), target
+    return _fit_norm(ours.LayerNorm, ours(hidden, residual), target @ basis), target
 
 
 def _fit_heads(
     student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis: Tensor, states: tuple[Tensor, Tensor]
 ) -> None:
-    """Fits pooler and masked-LM head; the units of both are the teacher's `residual` ones."""
+    """Fits pooler and masked-LM head, whose units are the teacher's `residual` ones."""
     ours, theirs = student.cls.predictions, teacher.cls.predictions
-    for linear, whole in (
+    for linear, full in (
         (student.bert.pooler.dense, teacher.bert.pooler.dense),
         (ours.transform.dense, theirs.transform.dense),
     ):
-        cut = whole.weight[residual] @ basis, whole.bias[residual]
-        _fit(linear, cut, inputs=states[0], target=whole(states[1])[:, residual])
+        cut = full.weight[residual] @ basis, full.bias[residual]
+        _fit(linear, cut, inputs=states[0], target=full(states[1])[:, residual])
     transformed, own = (
         head.transform.LayerNorm(F.gelu(head.transform.dense(part)))
         for head, part in zip((theirs, ours), reversed(states), strict=True)
     )
     own = _fit_norm(ours.transform.LayerNorm, own, transformed @ basis)
+    # The output matrix is the word embedding, which stays as cut; the bias keeps each word's mean logit.
     words, own_words = (model.bert.embeddings.word_embeddings.weight for model in (teacher, student))
-    ours.bias.copy_(theirs.bias + words @ transformed.mean(dim=0) - own_words @ own.mean(dim=0))  # mean logits stay
+    ours.bias.copy_(theirs.bias + words @ transformed.mean(dim=0) - own_words @ own.mean(dim=0))
 
 
 def _head_maps(
     query: Tensor, key: Tensor, context: Tensor, output: Tensor, *, heads: tuple[int, int]
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """What is kept of queries, keys and values, three of (teacher width, student width), and the output weight.
+    """Chooses what is kept of each head.
 
-    output: (student width, teacher width), its inputs yet uncut. heads: the student's and the teacher's; where the
-    student has fewer, those stay that add most to the output.
+    Args:
+        output: (student width, teacher width), the output weight before its inputs are cut.
+        heads: The student's number and the teacher's.
+
+    Returns:
+        The maps of queries, keys and values, (teacher width, student width) each, and the cut output weight.
     """
     query, key, context, output = (_by_head(part, heads[1]) for part in (query, key, context, output))
     width = output.shape[1] // heads[0]
+    # With fewer heads than the teacher's, those stay that add the most energy to the output.
     energy = (_root(context) @ output.double().mT).square().sum(dim=(1, 2))
     chosen = energy.topk(heads[0]).indices.sort().values
     query, key, context, output = (part[chosen] for part in (query, key, context, output))
+    # A head acts by two products only: q·kᵀ, and context times output weight. Each is kept as well as its rank allows.
     of_query, of_key = _paired_directions(query, key, width)
     of_value, of_output = _paired_directions(context, output, width)
-    scale = (width / query.shape[-1]) ** 0.25  # q·k is divided by √width; both share the difference
+    scale = (width / query.shape[-1]) ** 0.25  # q·k is divided by √width; query and key share the correction
     cuts = (of_query * scale, of_key * scale, of_value)
     query_map, key_map, value_map = (_side_by_side(part, chosen, heads[1]) for part in cuts)
     return (query_map, key_map, value_map), (output @ of_output).transpose(0, 1).flatten(1)
@@ -238,20 +264,21 @@ def _by_head(values: Tensor, heads: int) -> Tensor:
 def _side_by_side(maps: Tensor, chosen: Tensor, heads: int) -> Tensor:
     """(student heads, teacher head width, head width) -> (teacher width, student width), zero across heads."""
     count, rows, columns = maps.shape
-    whole = maps.new_zeros(heads, rows, count, columns)
-    whole[chosen, :, torch.arange(count, device=maps.device)] = maps
-    return whole.flatten(2).flatten(0, 1)
+    full = maps.new_zeros(heads, rows, count, columns)
+    full[chosen, :, torch.arange(count, device=maps.device)] = maps
+    return full.flatten(2).flatten(0, 1)
 
 
 def _paired_directions(left: Tensor, right: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """A and B, both (heads, head width, width), with which (left·A)(right·B)ᵀ is nearest to left·rightᵀ.
+    """A and B, (heads, head width, width) each, with which (left·A)(right·B)ᵀ is nearest to left·rightᵀ.
 
-    left, right: (heads, rows, head width). By the singular values of the product, whose size both share; the
-    identity where nothing is dropped.
+    left and right: (heads, rows, head width). A and B are the identity if nothing is dropped.
     """
     if width == left.shape[-1]:
-        whole = torch.eye(width, device=left.device).expand(len(left), -1, -1)
-        return whole, whole
+        identity = torch.eye(width, device=left.device).expand(len(left), -1, -1)
+        return identity, identity
+    # The best approximation truncates the singular values of left·rightᵀ. Those of the product of the roots are the
+    # same, in a matrix of the head's width instead of (rows, rows). Both sides get the root of each value's size.
     left_root, right_root = _root(left), _root(right)
     u, sizes, v = torch.linalg.svd(left_root @ right_root.mT)
     smallest = (SMALLEST_DIRECTION * sizes[:, :1]).clamp_min(torch.finfo(torch.float32).tiny)
@@ -272,10 +299,11 @@ def _moments(values: Tensor) -> Tensor:
 
 
 def _fit(linear: nn.Linear, cut: tuple[Tensor, Tensor], *, inputs: Tensor, target: Tensor) -> None:
-    """Sets weight and bias: those of `cut`, corrected by the ridge regression of what they leave of the target."""
+    """Sets weight and bias to those of `cut`, plus the ridge regression of the target's remaining errors."""
     linear.weight.copy_(cut[0])
     linear.bias.copy_(cut[1])
     errors = target - linear(inputs)
+    # Centred, because the prior is to shrink the weight's correction, not the bias.
     mean_input, mean_error = inputs.mean(dim=0), errors.mean(dim=0)
     correction = _ridge(inputs - mean_input, errors - mean_error)
     linear.weight.add_(correction)
@@ -285,14 +313,15 @@ def _fit(linear: nn.Linear, cut: tuple[Tensor, Tensor], *, inputs: Tensor, targe
 def _ridge(inputs: Tensor, errors: Tensor) -> Tensor:
     """(tokens, in) and (tokens, out) -> (out, in): the linear map from inputs to errors, shrunk towards 0."""
     moments = _moments(inputs)
+    # The mean of a token's squared length, so that the prior has the scale of the inputs.
     moments.diagonal().add_(PRIOR_TOKENS_PER_INPUT * moments.diagonal().sum() / len(inputs))
     return torch.linalg.solve(moments, (inputs.mT @ errors).double()).mT.float()
 
 
 def _fit_norm(norm: nn.LayerNorm, normalised: Tensor, target: Tensor) -> Tensor:
-    """Sets gain and bias of a new layer norm by least squares in each dimension; returns what it then puts out.
+    """Sets gain and bias of a new layer norm by least squares in each dimension; returns its output.
 
-    normalised: what it puts out before, with gain 1 and bias 0. Both inputs: (tokens, width).
+    normalised: Its output before, with gain 1 and bias 0. Both inputs: (tokens, width).
     """
     mean, mean_target = normalised.mean(dim=0), target.mean(dim=0)
     centred = normalised - mean
@@ -300,9 +329,3 @@ def _fit_norm(norm: nn.LayerNorm, normalised: Tensor, target: Tensor) -> Tensor:
     norm.weight.copy_(gain)
     norm.bias.copy_(mean_target - gain * mean)
     return normalised * norm.weight + norm.bias
-
-
-def _projection(states: list[Tensor], target: list[Tensor], basis: Tensor) -> Tensor:
-    """W: the basis, corrected by a ridge regression over the states of all layers."""
-    inputs, wanted = torch.cat(states), torch.cat(target)
-    return basis + _ridge(inputs, wanted - inputs @ basis.mT)
