@@ -18,7 +18,7 @@ import pyarrow.json
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, atomic_file, printable, read_lines
-from tinybert.pipeline.hub import hub_access, load_whole
+from tinybert.pipeline.hub import hub_access, load_verified
 from tinybert.pipeline.process import TextBar, text_progress_bar
 
 # WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = ConfigModel = =
@@ -201,7 +201,7 @@ def _hub_rows(hub, progress: TextBar) -> Iterator[str]:
         def load() -> Iterable[dict]:
             return load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
 
-        for row in load_whole(load, "datasets", hub.dataset):  # what fails from here on, the library retries
+        for row in load_verified(load, "dataset", hub.dataset, hub.revision):  # what fails from here on, the library retries
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             progress.update(len(row["text"].encode()))

@@ -9,7 +9,7 @@ from tinybert.data.tasks import Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, printable, read_jsonl, read_lines
-from tinybert.pipeline.hub import hub_access, load_whole
+from tinybert.pipeline.hub import hub_access, load_verified
 from tinybert.pipeline.process import stream
 
 KEY = "tasks.local.folder"
@@ -51,7 +51,7 @@ def _hub(task: Task, settings, seed: int) -> dict[str, list[dict]]:
         def load() -> dict:
             return load_dataset(hub.dataset, task.name, revision=hub.revision, cache_dir=arrow)
 
-        loaded = load_whole(load, "datasets", hub.dataset)
+        loaded = load_verified(load, "dataset", hub.dataset, hub.revision)
         return _hub_splits(task, loaded)
 
 

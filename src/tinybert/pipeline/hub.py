@@ -1,8 +1,6 @@
-"""The Hugging Face Hub from a distance: passing faults are waited out, damaged files go, one line when it fails."""
+"""Hub downloads: retry transient errors, drop damaged files, work offline from the cache, fail with one line."""
 
-import hashlib
 import os
-import re
 import sys
 import time
 import urllib.error
@@ -11,40 +9,48 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException, responses
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tinybert.pipeline.errors import UserError
 
 PROBE_TIMEOUT_S = 10
 REASON_CHARACTERS = 200
 RETRY_WAITS_S = (2, 8)
-CHECKSUM = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 Loaded = TypeVar("Loaded")
 
-# What the libraries' errors say takes several lines, or nothing of what to do. A gated repository is also not found.
+# The libraries' own texts take several lines, or do not say what to do. A gated repository is also "not found".
 REASONS = {
     "GatedRepoError": "it is gated: accept its conditions on its page, then set HF_TOKEN to a token of yours",
     "RepositoryNotFoundError": "there is no such repository, or it is private and HF_TOKEN holds no token for it",
     "RevisionNotFoundError": "the repository has no such revision",
     "TimeoutException": "no answer in time; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT, in seconds, grant more",
 }
-TORN = {"NetworkError", "RemoteProtocolError"}
+BROKEN_CONNECTION = {"NetworkError", "RemoteProtocolError"}
+
+
+class HubReference(Protocol):
+    """A section of params that names a model."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def revision(self) -> str: ...
 
 
 class DamagedFileError(Exception):
-    """A downloaded file is not what its checksum says."""
+    """A downloaded file does not have the checksum that the Hub gives."""
 
 
 @contextmanager
 def hub_access(key: str, name: str, *, fix: str) -> Iterator[None]:
-    """Runs a block that loads `name` from the Hub; whatever fails in it becomes a UserError naming `key` and `fix`.
+    """Runs a block that loads `name` from the Hub; any error in it becomes a UserError with `key`, reason and `fix`.
 
-    Import the Hub's libraries inside the block. Where the Hub cannot be reached they are put into offline mode
-    for the rest of the process: what is cached still loads, and what is not fails at once, without retries.
+    Import the Hub's libraries inside the block. If the Hub cannot be reached, they are put into offline mode for the
+    rest of the process: cached files still load, and others fail without retries.
     """
     obstacle = ""
-    if not _offline_is_set() and not _is_reachable():
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() not in {"1", "ON", "YES", "TRUE"} and not _is_reachable():
         obstacle = f"no connection to {_endpoint()}: "
         _go_offline()
     try:
@@ -53,13 +59,20 @@ def hub_access(key: str, name: str, *, fix: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = obstacle + _reason(error)
-        raise UserError(f"{key}: {name} cannot be loaded from the Hub ({reason}); {fix}") from error
+        raise UserError(f"{key}: {name} cannot be loaded from the Hub ({reason}); fix: {fix}") from error
 
 
-def hub_folder(hub, files: list[str], *, key: str, fix: str) -> Path:
-    """Downloads those of `files` that the model `hub` (its model, its revision) has; the folder in the Hub's cache.
+def hub_folder(hub: HubReference, files: list[str], *, key: str, fix: str) -> Path:
+    """Downloads a model.
 
-    UserError that names the section `key` of params, which has `hub`, and `fix` when that fails.
+    Args:
+        hub: Names the model and its revision.
+        files: Names or patterns of the files to download; those that the repository lacks are skipped.
+        key: The section of params that holds `hub`.
+        fix: What the user can do if it fails.
+
+    Returns:
+        The model's folder in the Hub's cache.
     """
     with hub_access(f"{key}.hub.model", f"{hub.model} ({hub.revision})", fix=fix):
         from huggingface_hub import snapshot_download
@@ -67,69 +80,56 @@ def hub_folder(hub, files: list[str], *, key: str, fix: str) -> Path:
         def load() -> str:
             return snapshot_download(hub.model, revision=hub.revision, allow_patterns=files)
 
-        return Path(load_whole(load, "models", hub.model))
+        return Path(load_verified(load, "model", hub.model, hub.revision))
 
 
-def load_whole(load: Callable[[], Loaded], kind: str, repository: str) -> Loaded:
-    """What `load` returns; it downloads files of a Hub repository (`kind`: models or datasets) into the Hub's cache.
+def load_verified(load: Callable[[], Loaded], repo_type: str, repository: str, revision: str) -> Loaded:
+    """Calls `load`, which downloads files of a repository ("model" or "dataset") into the Hub's cache.
 
-    A server's error, a connection torn off and a file that is not what its checksum says are met by loading again,
-    twice at most; a damaged file leaves the cache. The libraries check sizes alone, and do not retry all of these.
+    A server's error, a broken connection and a damaged file are met by at most two further calls; damaged files leave
+    the cache. On its own the library retries only some of these, and compares sizes instead of checksums.
     """
     for wait_s in RETRY_WAITS_S:
         try:
-            return _load_checked(load, kind, repository)
+            return _load_and_verify(load, repo_type, repository, revision)
         except Exception as error:
-            if not _may_pass(error):
+            if not _is_transient(error):
                 raise
         time.sleep(wait_s)
-    return _load_checked(load, kind, repository)
+    return _load_and_verify(load, repo_type, repository, revision)
 
 
-def _load_checked(load: Callable[[], Loaded], kind: str, repository: str) -> Loaded:
+def _load_and_verify(load: Callable[[], Loaded], repo_type: str, repository: str, revision: str) -> Loaded:
     try:
         loaded = load()
     except Exception as error:
-        _remove_damaged(kind, repository, cause=error)
+        _remove_damaged(repo_type, repository, revision, cause=error)  # a damaged file may be the cause
         raise
-    _remove_damaged(kind, repository)
+    _remove_damaged(repo_type, repository, revision)
     return loaded
 
 
-def _remove_damaged(kind: str, repository: str, *, cause: Exception | None = None) -> None:
-    """Takes the repository's damaged files out of the cache; DamagedFileError where there are any."""
-    from huggingface_hub.constants import HF_HUB_CACHE
+def _remove_damaged(repo_type: str, repository: str, revision: str, *, cause: Exception | None = None) -> None:
+    """Removes the repository's damaged files from the cache; DamagedFileError if there are any."""
+    from huggingface_hub import verify_repo_checksums
 
-    folder = Path(HF_HUB_CACHE) / f"{kind}--{repository.replace('/', '--')}"
-    names = {path.resolve(): path.name for path in folder.glob("snapshots/*/**/*")}
-    blobs = [blob for blob in folder.glob("blobs/*") if blob.is_file()]
-    damaged = {blob: names.get(blob.resolve(), blob.name) for blob in blobs if not _is_whole(blob)}
-    for blob in damaged:
-        blob.resolve().unlink()  # it may be a link to what all repositories share
-        blob.unlink(missing_ok=True)
-    if damaged:
-        raise DamagedFileError(f"{min(damaged.values())} arrives damaged: its checksum is another") from cause
-
-
-def _is_whole(blob: Path) -> bool:
-    """Whether a file of the cache agrees with its name, the server's ETag, where that is a checksum.
-
-    It is SHA-256 of a large file, git's object id of a small one; mirrors also give plain SHA-1.
-    """
-    if not CHECKSUM.fullmatch(blob.name):
-        return True
-    with open(blob, "rb") as handle:
-        if len(blob.name) == 64:
-            return hashlib.file_digest(handle, "sha256").hexdigest() == blob.name
-        content = handle.read()
-    git_object = b"blob %d\0" % len(content) + content
-    return blob.name in (hashlib.sha1(git_object).hexdigest(), hashlib.sha1(content).hexdigest())
+    try:
+        found = verify_repo_checksums(repository, repo_type=repo_type, revision=revision)
+    except Exception:
+        return  # nothing is cached (a stream), or no server gives the checksums now (offline)
+    for mismatch in found.mismatches:
+        path = Path(found.verified_path, mismatch["path"])
+        path.resolve().unlink(missing_ok=True)  # the content; `path` links to it
+        path.unlink(missing_ok=True)
+    if found.mismatches:
+        names = sorted(mismatch["path"] for mismatch in found.mismatches)
+        raise DamagedFileError(f"{names[0]} arrives damaged: its checksum is another") from cause
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether the same may succeed a little later."""
+def _is_transient(error: Exception) -> bool:
+    """Whether the same call may succeed a little later."""
     for cause in _causes(error):
-        if _kinds(cause) & (TORN | {"DamagedFileError"}):
+        if _kinds(cause) & (BROKEN_CONNECTION | {"DamagedFileError"}):
             return True
         if status := _status(cause):
             return status >= 500
@@ -140,17 +140,13 @@ def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def _offline_is_set() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-
-
 def _is_reachable() -> bool:
-    """Whether the endpoint answers at all, through the proxy of the environment where there is one."""
+    """Whether the endpoint answers at all, through the environment's proxy if there is one."""
     request = urllib.request.Request(_endpoint(), method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=PROBE_TIMEOUT_S).close()
     except urllib.error.HTTPError:
-        return True  # an answer, if not a kind one
+        return True  # it answers, if only with an error
     except urllib.error.URLError as error:
         return "SSL" in type(error.reason).__name__  # the libraries bring certificates of their own
     except (OSError, ValueError, HTTPException):
@@ -159,7 +155,7 @@ def _is_reachable() -> bool:
 
 
 def _go_offline() -> None:
-    """Sets offline mode for libraries not imported yet, and in those that read it already."""
+    """Sets offline mode for libraries not imported yet, and in those that have read it already."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     for module in ("huggingface_hub.constants", "datasets.config"):
         if module in sys.modules:
@@ -167,16 +163,16 @@ def _go_offline() -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, from the error or the causes that the libraries wrap, in a line."""
+    """What went wrong, on one line: from the error or from the errors that the libraries wrap in it."""
     for cause in _causes(error):
         for kind, reason in REASONS.items():
             if kind in _kinds(cause):
                 return reason
         if _status(cause) >= 500:
             return f"the server fails, {_status(cause)} {responses.get(_status(cause), '')}; try again later"
-        if _kinds(cause) & TORN:
+        if _kinds(cause) & BROKEN_CONNECTION:
             return f"the connection breaks, {_first_line(cause)}"
-    # The data sets' own wrapper says but that it failed.
+    # The data sets' own wrapper only says that it failed.
     telling = (cause for cause in _causes(error) if "DatasetGenerationError" not in _kinds(cause))
     return _first_line(next(telling, error))
 
@@ -188,7 +184,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int:
-    """Of the answer that an HTTP error stands for; 0 for other errors."""
+    """The HTTP status that an error stands for; 0 for other errors."""
     return getattr(getattr(error, "response", None), "status_code", 0)
 
 
