@@ -28,7 +28,7 @@ def keys(tree, path=()):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_files_are_valid_and_complete(path):
     load_params(path)
-    tasks = {("glue", task) for task in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")}
+    tasks = {("tasks", task) for task in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")}
     general = {key for key in keys(DEFAULT) if key[:2] not in tasks}
     assert {key for key in keys(read_yaml(path)) if key[:2] not in tasks} == general
 
@@ -61,78 +61,113 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
 @pytest.mark.parametrize(
     ("path", "value", "line"),
     [
-        ("sed", 1, "sed: unknown key; check its spelling, or remove it"),
+        ("sed", 1, "sed: unknown key; fix: check its spelling, or remove it"),
         ("students.lazy.domain.loses", {}, "students.lazy.domain.loses: unknown key"),
-        ("seed", "x", "seed: 'x' should be a valid integer"),
-        ("seed", True, "seed: True should be a valid integer"),
-        ("seed", 1.5, "seed: 1.5 should be a valid integer"),
-        ("optimizer.weight_decay", "0.1", "optimizer.weight_decay: '0.1' should be a valid number"),
-        ("optimizer.weight_decay", float("nan"), "optimizer.weight_decay: nan should be a finite number"),
-        ("general.training.learning_rate", 0, "general.training.learning_rate: 0 should be greater than 0"),
-        ("students.lazy.domain.losses.attention", -1.0, "domain.losses.attention: -1.0 should be greater"),
-        ("students.lazy.domain.losses", {"hard": 0}, "students.lazy.domain: every λ of losses is 0"),
+        ("seed", "x", "seed: should be a valid integer (got 'x')"),
+        ("seed", True, "seed: should be a valid integer (got True)"),
+        ("seed", 1.5, "seed: should be a valid integer (got 1.5)"),
+        ("optimizer.weight_decay", "0.1", "optimizer.weight_decay: should be a valid number (got '0.1')"),
+        ("optimizer.weight_decay", float("nan"), "optimizer.weight_decay: should be a finite number (got nan)"),
+        ("general.training.learning_rate", 0, "general.training.learning_rate: should be greater than 0 (got 0)"),
+        (
+            "students.lazy.domain.losses.attention",
+            -1.0,
+            "students.lazy.domain.losses.attention: should be greater than or equal to 0 (got -1.0)",
+        ),
+        (
+            "students.lazy.domain.losses",
+            {"hard": 0},
+            "students.lazy.domain.losses: every λ is 0; fix: set at least one above 0",
+        ),
         (
             "students.lazy.domain.losses.atention",
             1.0,
-            "'atention' should be 'hard', 'prediction', 'logits', 'attention'",
+            "losses.atention: is no loss; allowed: hard, prediction, logit_mse, attention",
         ),
-        ("students.lazy.domain.temperature", None, "students.lazy.domain: temperature is missing"),
-        ("tasks.cola.teacher.epochs", 0, "tasks.cola: teacher.epochs is 0; give it at least 1, or name a finetuned_"),
+        (
+            "students.lazy.domain.temperature",
+            None,
+            "students.lazy.domain.temperature: missing; the prediction loss needs one, such as 2.0",
+        ),
+        (
+            "tasks.cola.teacher.epochs",
+            0,
+            "tasks.cola.teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher",
+        ),
         (
             "quantization.calibration.examples",
             1501,
-            "quantization.calibration.examples is 1501, tasks.synthetic.train_examples 1500; lower the one or raise",
+            "quantization.calibration.examples: more than tasks.synthetic.train_examples (got 1501 and 1500)",
         ),
         (
             "students.lazy.layer_map",
             "upper",
-            "students.lazy.layer_map: 'upper' must be uniform, top, bottom, mean, random or a list",
+            "students.lazy.layer_map: must be uniform, top, bottom, mean, random, or a list",
         ),
         (
             "students.lazy.layer_map",
             [0, 1, 2],
-            "students.lazy.layer_map: [0, 1, 2] must be uniform, top, bottom, mean, random or",
+            "students.lazy.layer_map: must be uniform, top, bottom, mean, random, or a list",
         ),
         (
             "students.lazy.layer_map",
             [1, 2, 3],
-            "layer_map lists 3 teacher layers; one for each of the 2 student layers",
+            "students.lazy.layer_map: must list 2 teacher layers, one a student layer (got 3)",
         ),
-        ("students.lazy.architecture.heads", 5, "width 64 is no multiple of 5 heads"),
-        ("students.Lazy", {}, "students.Lazy: 'Lazy' must be lower-case letters"),
-        ("tasks.run", ["cola", "qqp"], "glue: tasks lists qqp, which has no section; add tasks.qqp"),
-        ("tasks.run", ["cola", "cola"], "tasks.run lists cola twice"),
-        ("tasks.run", "cola", "tasks.run: 'cola' must be a list"),
-        ("tasks.run", [], "tasks.run: [] Value should have at least 1 item"),
-        ("tasks.students", ["nobody"], "tasks.students lists nobody, which is not among general.students: lazy, "),
-        ("tasks.students", ["lazy"], "tasks.students lists lazy, which has no section students.lazy.prediction"),
+        (
+            "students.lazy.architecture.heads",
+            5,
+            "students.lazy.architecture: heads must divide width (got 5 and 64); change one of them",
+        ),
+        (
+            "students.Lazy",
+            {},
+            "students.Lazy: must be lower-case letters, digits and _, beginning with a letter (got 'Lazy')",
+        ),
+        ("tasks.run", ["cola", "qqp"], "tasks.run: qqp has no section; fix: add tasks.qqp, or take it off the list"),
+        ("tasks.run", ["cola", "cola"], "tasks.run: cola is listed twice; fix: list it once"),
+        ("tasks.run", "cola", "tasks.run: must be a list (got 'cola')"),
+        ("tasks.run", [], "tasks.run: Value should have at least 1 item after validation, not 0 (got [])"),
+        ("tasks.students", ["nobody"], "tasks.students: nobody is unknown; allowed: lazy, attentive"),
         (
             "students.tinybert4",
             WITHOUT_PHASE_1,
-            "does not say what students.tinybert4.intermediate is; add it, null where",
+            "students.tinybert4.intermediate: missing, but tasks.students lists tinybert4; fix: add it;",
         ),
         (
             "students.lazy.layer_map",
             "learnable",
-            "each student layer ({learnable: {learning_rate: 1.0e-3, init: equal}})",
+            "a learnable map is {learnable: {learning_rate: 1.0e-3, init: equal}} (got 'learnable')",
         ),
         (
             "students.lazy.layer_map",
             {"learnable": {"learning_rate": 0.1, "init": "x"}},
-            "lazy.layer_map.learnable.init: 'x'",
+            "students.lazy.layer_map.learnable.init: should be 'equal' or 'last' (got 'x')",
         ),
-        ("students.lazy.init", "local/x", "'local/x' must be random, {teacher: uniform | top | bottom | [layers]}, "),
+        (
+            "students.lazy.init",
+            "local/x",
+            "students.lazy.init: must be random, {teacher: uniform | top | bottom | [layers]}, {folder:",
+        ),
         ("students.lazy.init", {"teacher": [1, 9]}, "students.lazy.init.teacher: 9 is beyond the teacher's layers"),
-        ("students.lazy.init", {"teacher": [1]}, "init.teacher lists 1 teacher layers; one for each of the 2"),
+        (
+            "students.lazy.init",
+            {"teacher": [1]},
+            "students.lazy.init.teacher: must list 2 teacher layers, one a student layer (got 1)",
+        ),
         ("students.lazy.init", {"teacher": [1, 2], "folder": "x"}, "teacher and folder are both given"),
         (
             "students.lazy.init",
             {"folder": "x", "hub": HUB},
-            "students.lazy.init: folder and hub are both given; a student starts from one of them",
+            "students.lazy.init: folder and hub are both given; fix: keep one of them",
         ),
-        ("students.lazy.init", {"hub": {"model": "x/y"}}, "students.lazy.init.hub.revision: missing; add it"),
+        ("students.lazy.init", {"hub": {"model": "x/y"}}, "students.lazy.init.hub.revision: missing; fix: add it "),
         ("students.bilstm.init", {"hub": HUB}, "init.hub: a BiLSTM starts at random or"),
-        ("students.attentive.domain.layer_map", [1, 2, 3], "domain.layer_map lists 3 teacher layers; one for each of"),
+        (
+            "students.attentive.domain.layer_map",
+            [1, 2, 3],
+            "students.attentive.domain.layer_map: must list 2 teacher layers, one a student layer (got 3)",
+        ),
         (
             "students.attentive.domain.layer_map",
             [1, 9],
@@ -141,59 +176,95 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
         (
             "students.attentive.domain.layer_map",
             "upper",
-            "students.attentive.domain.layer_map: 'upper' must be uniform, top, bottom, mean, random or a list",
+            "students.attentive.domain.layer_map: must be uniform, top, bottom, mean, random, or a list",
         ),
         (
             "students.lazy.general.layer_map",
             "top",
-            "students.lazy.general: layer_map is read by no loss of this stage; remove it, or add",
+            "students.lazy.general.layer_map: no loss of this stage reads it; fix: remove it, or add on",
         ),
-        ("students.lazy.general.training", {"epochs": 1}, "students.lazy.general.training.max_steps: missing; add it"),
-        ("students.lazy.general.training", 3, "students.lazy.general.training: 3 must be a mapping of keys to values"),
+        (
+            "students.lazy.general.training",
+            {"epochs": 1},
+            "students.lazy.general.training.max_steps: missing; fix: add it ",
+        ),
+        (
+            "students.lazy.general.training",
+            3,
+            "students.lazy.general.training: must be a mapping of keys to values (got 3)",
+        ),
         ("students.lazy.general.training", TRAINING | {"epoch": 1}, "general.training.epoch: unknown key"),
-        ("tasks.cola.train_fraction", 0, "tasks.cola.train_fraction: 0 should be greater than 0"),
-        ("tasks.cola.train_fraction", 1.5, "tasks.cola.train_fraction: 1.5 should be less than or equal to 1"),
+        ("tasks.cola.train_fraction", 0, "tasks.cola.train_fraction: should be greater than 0 (got 0)"),
+        ("tasks.cola.train_fraction", 1.5, "tasks.cola.train_fraction: should be less than or equal to 1 (got 1.5)"),
         (
             "tasks.cola.finetuned_teacher",
             {"folder": "x", "hub": HUB},
             "tasks.cola.finetuned_teacher: must be {folder: path} or {hub: {model: name, revision: commit}}",
         ),
         ("tasks.cola.finetuned_teacher", {}, "tasks.cola.finetuned_teacher: must be {folder: path} or {hub"),
-        ("tasks.cola.finetuned_teacher", "x", "tasks.cola.finetuned_teacher: 'x' must be a mapping of keys to values"),
-        ("tasks.cola.finetuned_teacher", {"hub": {}}, "tasks.cola.finetuned_teacher.hub.model: missing; add it"),
+        (
+            "tasks.cola.finetuned_teacher",
+            "x",
+            "tasks.cola.finetuned_teacher: must be a mapping of keys to values (got 'x')",
+        ),
+        ("tasks.cola.finetuned_teacher", {"hub": {}}, "tasks.cola.finetuned_teacher.hub.model: missing; fix: add it "),
         (
             "students.bilstm.prediction",
             {"losses": {"hidden": 1.0}},
             "prediction.losses.hidden: a BiLSTM has no layers to compare",
         ),
-        (
-            "students.bilstm.general",
-            {"losses": {"hard": 1.0}},
-            "general: a BiLSTM has no masked-LM head",
-        ),
+        ("students.bilstm.general", {"losses": {"hard": 1.0}}, "general: a BiLSTM has no masked-LM head"),
         ("students.bilstm.init", {"folder": "x"}, "init.folder: a BiLSTM starts at random or"),
-        ("students.lazy.domain", {"losses": {"value_relation": 1.0}}, "relation_heads is missing"),
+        (
+            "students.lazy.domain",
+            {"losses": {"value_relation": 1.0}},
+            "students.lazy.domain.relation_heads: missing; the relation losses need a number that divid",
+        ),
         (
             "students.lazy.domain",
             {"losses": {"value_relation": 1.0}, "relation_heads": 5},
             "relation_heads 5 must divide the student's width 64 and the teacher's 128",
         ),
-        ("students.lazy.domain", {"losses": {"attention": 1.0}, "alpha": 1.0}, "alpha 1.0 leaves no loss on"),
-        ("students.lazy.domain", {"losses": {"attention": 1.0}, "alpha": 1.5}, "students.lazy.domain.alpha: 1.5"),
-        ("quantization.models", ["tinybert4_pruned30"], "lists tinybert4_pruned30, which is not among the task models"),
-        ("teacher.pretraining.epochs", 0, "teacher: pretraining.epochs is 0; an synthetic teacher"),
-        ("masking.random_fraction", 0.5, "masking: mask_fraction + random_fraction is 1.3; at most 1 is allowed"),
-        ("filter.subjects", {}, "filter.subjects: {} Dictionary should have at least 1 item"),
-        ("general", 3, "general: 3 must be a mapping of keys to values"),
+        (
+            "students.lazy.domain",
+            {"losses": {"attention": 1.0}, "alpha": 1.0},
+            "students.lazy.domain.alpha: no loss is left on (got 1.0); fix: change alpha, or add anothe",
+        ),
+        (
+            "students.lazy.domain",
+            {"losses": {"attention": 1.0}, "alpha": 1.5},
+            "students.lazy.domain.alpha: should be less than or equal to 1 (got 1.5)",
+        ),
+        (
+            "quantization.models",
+            ["tinybert4_pruned30"],
+            "quantization.models: tinybert4_pruned30 is unknown; allowed: teacher, tinybert4, tinybert4",
+        ),
+        (
+            "teacher.pretraining.epochs",
+            0,
+            "teacher.pretraining.epochs: a synthetic teacher starts from scratch (got 0); allowed: 1 or more",
+        ),
+        ("masking.random_fraction", 0.5, "masking: mask_fraction + random_fraction must be at most 1 (got 1.3)"),
+        (
+            "filter.subjects",
+            {},
+            "filter.subjects: Dictionary should have at least 1 item after validation, not 0 (got {})",
+        ),
+        ("general", 3, "general: must be a mapping of keys to values (got 3)"),
         ("students.attentive.layer_map", [1, 9], "students.attentive.layer_map: 9 is beyond the teacher's layers"),
         ("students.attentive.architecture.layers", 5, "attentive.layer_map: uniform cannot map 5 student layers to 4"),
         ("students.attentive.architecture.heads", 8, "students.attentive.general.losses.attention: the student has 8"),
         (
             "students.teacher",
             DEFAULT["students"]["lazy"],
-            "students.teacher: teacher is the name of the teacher's model",
+            'students.teacher: "teacher" is reserved for the teacher; fix: rename this student',
         ),
-        ("tasks.cola.pruning.epochs", 0, "tasks.cola: pruning.epochs is 0; pruning needs at least 1"),
+        (
+            "tasks.cola.pruning.epochs",
+            0,
+            "tasks.cola.pruning.epochs: sparsity rises while training goes on (got 0); allowed: 1 or more",
+        ),
     ],
 )
 def test_each_mistake_has_one_line_with_its_key(path, value, line):
@@ -244,12 +315,12 @@ def test_a_start_that_the_teacher_is_too_small_for_is_refused(student, key, valu
 
 def test_keys_that_dvc_reads_must_be_there():
     tree = copy.deepcopy(DEFAULT)
-    del tree["tasks"]["cola"]["train_fraction"], tree["tasks"]["further_seeds"]
+    del tree["tasks"]["cola"]["train_fraction"], tree["seeds"]
     with pytest.raises(UserError) as refused:
         check_params(tree)
     assert [line.split(": ")[1:3] for line in str(refused.value).splitlines()] == [
-        ["tasks.further_seeds", "missing; add it (params.yaml of the default shows its place)"],
-        ["tasks.cola.train_fraction", "missing; add it (params.yaml of the default shows its place)"],
+        ["seeds", "missing; fix"],
+        ["tasks.cola.train_fraction", "missing; fix"],
     ]
 
 
@@ -277,8 +348,24 @@ def test_training_is_found_in_what_a_stage_declares():
     view = StageParams(params, keys)
     assert training_of(view, "lazy", "domain") == params.domain.training
     assert training_of(view, "tinybert4", "intermediate", task="cola") == params.tasks.cola.intermediate
-    with pytest.raises(UserError, match=r"the stage reads glue\.mrpc, which its params do not declare"):
+    with pytest.raises(UserError, match=r"the stage reads tasks\.mrpc, which its params do not declare"):
         training_of(view, "tinybert4", "intermediate", task="mrpc")
+
+
+def test_seeds_contain_the_seed_once():
+    check_params(changed("seeds", [43, 42]))
+    for seeds, line in (([43], "seeds: must contain seed 42 \\(got 43\\)"), ([42, 42], "seeds: 42 is listed twice")):
+        with pytest.raises(UserError, match=line):
+            check_params(changed("seeds", seeds))
+
+
+def test_students_have_the_stages_they_are_listed_for():
+    tree = changed("tasks.students", ["lazy"])
+    tree["quantization"]["models"] = ["teacher"]
+    with pytest.raises(
+        UserError, match=r"tasks\.students: lazy has no section students\.lazy\.prediction; fix: add it"
+    ):
+        check_params(tree)
 
 
 def test_a_missing_key_is_named():
@@ -314,12 +401,21 @@ def test_exponents_are_numbers_as_in_dvc(tmp_path):
     assert load_params(path).optimizer.weight_decay == 5e-5
 
 
+def test_scalars_are_read_as_in_yaml_1_2(tmp_path):
+    values = {"5e-5": 5e-5, "1.0e-3": 1e-3, ".5": 0.5, "1.": 1.0, "010": 10, "0o17": 15, "0x1f": 31, "-3": -3}
+    values |= {"true": True, "null": None, "~": None, "on": "on", "yes": "yes", "12:30": "12:30", ".inf": float("inf")}
+    path = tmp_path / "values.yaml"
+    path.write_text("".join(f"- {text}\n" for text in values))
+    assert read_yaml(path) == list(values.values())
+    assert [type(value) for value in read_yaml(path)] == [type(value) for value in values.values()]
+
+
 def test_a_stage_sees_only_what_it_declares():
     params = load_params(ROOT / "params.yaml")
     view = StageParams(params, ["seed", "students.lazy.domain", "tasks.cola.teacher"])
     assert view.seed == params.seed
     assert view.students["lazy"].domain == params.students["lazy"].domain
-    assert view.glue["cola"].teacher.epochs == params.tasks.cola.teacher.epochs
+    assert view.tasks["cola"].teacher.epochs == params.tasks.cola.teacher.epochs
     for read in (lambda: view.precision, lambda: view.students["lazy"].init, lambda: view.tasks.run):
         with pytest.raises(UserError, match="which its params do not declare"):
             read()
