@@ -85,7 +85,7 @@ class Rule:
         """Returns the lines of the documents that are kept, as they stand in the file, and what was counted."""
         hits, has_term, words = self._find(batch.texts)
         density = 1000 * hits / np.maximum(words, 1)
-        keeps: np.ndarray = hits >= self.settings.min_hits
+        keeps = hits >= self.settings.min_hits
         keeps &= density >= self.settings.min_hits_per_1000_words
         statistics = FilterStatistics(most_hits=int(hits.max()), highest_density=float(density.max()))
         statistics.count("documents", np.ones_like(hits), keeps)
@@ -94,7 +94,7 @@ class Rule:
             statistics.count(name, has_term[:, column], keeps)
         for subject, terms in self.settings.subjects.items():
             own = [self.columns[subject, term] for term in terms]
-            statistics.count((subject,), has_term[:, own].any(axis=1), keeps)
+            statistics.count((subject,), has_term[:, own].max(axis=1), keeps)
         return b"".join(compress(batch.lines, keeps)), statistics
 
     def _find(self, texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
