@@ -1,18 +1,18 @@
 """A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
 
 from tinybert.config.load import StageParams
-from tinybert.data.task_sources import fraction_of, read_rows
+from tinybert.data.task_sources import fraction_of
 from tinybert.data.tasks import TASKS, Task
 from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import write_jsonl
+from tinybert.pipeline.files import read_jsonl, write_jsonl
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies the rows alone."""
     params, task = stage.params, TASKS[stage.items["task"]]
-    whole = read_rows(paths.task_rows(task.name) / "train.jsonl", task)
+    whole = list(read_jsonl(paths.task_rows(task.name) / "train.jsonl"))
     rows = fraction_of(whole, params.tasks[task.name].train_fraction, seed=params.seed)
     strategy, checkpoint = STRATEGIES[params.augmentation.strategy], Checkpoint.of(stage)
     augmented = strategy(rows, task, params, checkpoint) if params.tasks[task.name].augmented_copies else rows

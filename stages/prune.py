@@ -4,7 +4,7 @@ import torch
 
 from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
 from tinybert.data.encoding import encode
-from tinybert.data.task_sources import fraction_of, read_rows
+from tinybert.data.task_sources import fraction_of
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -17,7 +17,7 @@ from tinybert.evaluate.task_scores import predict
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert, load_model, load_task_model
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import file_sizes_mb
+from tinybert.pipeline.files import file_sizes_mb, read_jsonl
 from tinybert.stage import Stage, run_stage
 
 
@@ -29,7 +29,7 @@ def main(stage: Stage) -> None:
     params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
     settings, percent, source = params.tasks[task.name], stage.items["sparsity"], paths.task_model(task.name, name)
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
-    whole, dev_rows = (read_rows(folder / f"{split}.jsonl", task) for split in ("train", task.dev_splits[0]))
+    whole, dev_rows = (list(read_jsonl(folder / f"{split}.jsonl")) for split in ("train", task.dev_splits[0]))
     chosen = (fraction_of(whole, settings.train_fraction, seed=params.seed), dev_rows)
     train, dev = (encode(rows, task, tokenizer, max_length_tokens=settings.max_length_tokens) for rows in chosen)
     student, teacher = load_task_model(source), load_bert(SequenceClassifier, paths.task_model(task.name, "teacher"))

@@ -18,11 +18,11 @@ from tinybert.augment.word_vectors import from_file
 from tinybert.data.corpus import documents, wikitext_articles, write_splits
 from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
-from tinybert.data.task_sources import read_rows, read_splits
+from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.evaluate.cloze import load_questions, quiz_batches
-from tinybert.pipeline.files import write_jsonl
+from tinybert.pipeline.files import read_jsonl, write_jsonl
 
 pytestmark = pytest.mark.properties
 SECONDS = 10
@@ -100,7 +100,7 @@ def test_glue_files(tmp_path, drawn):
             assert all(row[column].strip() and is_writable(row[column]) for column in task.columns)
             assert fits(name, row["label"])
     if splits is not REFUSED:
-        assert_read_again(tmp_path, task, splits["train"])
+        assert_read_again(tmp_path, splits["train"])
 
 
 def fits(name: str, label) -> bool:
@@ -108,13 +108,13 @@ def fits(name: str, label) -> bool:
     return type(label) is float and 0 <= label <= 5 if classes is None else type(label) is int and 0 <= label < classes
 
 
-def assert_read_again(folder: Path, task, rows: list[dict]) -> None:
+def assert_read_again(folder: Path, rows: list[dict]) -> None:
     """What the stage writes is what the next one reads."""
     write_jsonl(folder / "train.jsonl", rows)
-    assert read_rows(folder / "train.jsonl", task) == rows
+    assert [*read_jsonl(folder / "train.jsonl")] == rows
 
 
-# --- rows that stages left -------------------------------------------------------------------------------------------
+# --- quiz files and documents -----------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -126,27 +126,6 @@ def damaged_rows(draw, *rows: dict) -> bytes:
     changed = draw(damaged_trees(*rows))
     lines = [*whole, as_json(changed)]
     return b"\n".join(draw(st.permutations(lines)))
-
-
-PAIR = {"premise": "It rains.", "hypothesis": "It is dry.", "label": 2, "idx": 0}
-SCORED = {"sentence1": "A cat.", "sentence2": "A dog.", "label": 2.25, "idx": 3, "augmented": True}
-
-
-@given(st.sampled_from(["mnli", "stsb"]).flatmap(
-    lambda name: st.tuples(st.just(name), damaged_rows(PAIR if name == "mnli" else SCORED))
-))  # fmt: skip
-@example(("mnli", json.dumps(PAIR | {"label": True}).encode()))
-@example(("stsb", json.dumps(SCORED | {"label": float("nan")}).encode()))
-@example(("mnli", json.dumps(PAIR).encode() + b"\n" + b"[" * 100_000))
-def test_prepared_and_augmented_rows(tmp_path, drawn):
-    name, content = drawn
-    path = tmp_path / "train.jsonl"
-    path.write_bytes(content)
-    rows = timed(lambda: read_rows(path, TASKS[name]), names=str(path))
-    for row in () if rows is REFUSED else rows:
-        assert all(is_writable(row[column]) for column in TASKS[name].columns)
-        assert type(row["idx"]) is int
-        assert "label" not in row or (is_finite(row["label"]) and 0 <= row["label"] <= (2 if name == "mnli" else 5))
 
 
 QUESTION = {"subject": "geography", "prompt": "The capital of France is [MASK].", "answer": "paris"}

@@ -201,7 +201,9 @@ def _hub_rows(hub, progress: TextBar) -> Iterator[str]:
         def load() -> Iterable[dict]:
             return load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
 
-        for row in load_verified(load, "dataset", hub.dataset, hub.revision):  # what fails from here on, the library retries
+        for row in load_verified(
+            load, "dataset", hub.dataset, hub.revision
+        ):  # what fails from here on, the library retries
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             progress.update(len(row["text"].encode()))

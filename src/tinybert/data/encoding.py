@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tinybert.data.task_sources import read_rows
 from tinybert.data.tasks import Task
 from tinybert.models.outputs import Batch, pad
+from tinybert.pipeline.files import read_jsonl
 
 
 @dataclass(frozen=True)
@@ -83,4 +83,4 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
 
 def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
     """The encoded rows of a JSON-lines file that prepare_task or augment wrote."""
-    return encode(read_rows(path, task), task, tokenizer, max_length_tokens=max_length_tokens)
+    return encode(list(read_jsonl(path)), task, tokenizer, max_length_tokens=max_length_tokens)

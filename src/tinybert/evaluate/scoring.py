@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tinybert.data.encoding import Encoded, read_examples
-from tinybert.data.task_sources import read_rows
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.evaluate.task_scores import predict
 from tinybert.models.checkpoints import Classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_jsonl
 
 # A classifier counts as collapsed if at most this fraction of the rows gets another class (2 of MRPC's 408).
 COLLAPSED_OTHER_ROWS = 0.005
@@ -103,7 +103,7 @@ def compare_on_splits(
         and "majority" with the gold "labels", (rows,) each.
     """
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
-    train_labels = np.array([row["label"] for row in read_rows(folder / "train.jsonl", task)])
+    train_labels = np.array([row["label"] for row in read_jsonl(folder / "train.jsonl")])
     metrics: dict[str, dict] = {}
     first: dict[str, np.ndarray] = {}
     for split in task.dev_splits:
