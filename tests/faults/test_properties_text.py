@@ -149,7 +149,7 @@ def test_quiz_files(tmp_path, content):
 
 # --- documents -------------------------------------------------------------------------------------------------------
 
-WIKITEXT = b"= Title =\n\nThe king fought a war .\n\n= = ConfigModel = =\n\nParis is the capital , he said .\n\n= Other =\n\nText .\n"  # noqa: E501
+WIKITEXT = b"= Title =\n\nThe king fought a war .\n\n= = Section = =\n\nParis is the capital , he said .\n\n= Other =\n\nText .\n"  # noqa: E501
 DOCUMENTS = [{"title": "Title", "text": "The king fought a war."}, {"text": "Paris is the capital."}, {"text": "x"}]
 
 

@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from tinybert.data import corpus as sources
-from tinybert.data.corpus import documents, split_heldout, wikitext_articles, write_splits
+from tinybert.data.corpus import documents, wikitext_articles, write_splits
 from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import text_progress_bar
@@ -194,11 +194,11 @@ def test_patterns_without_files_are_named(tmp_path, pattern, expected):
         read(tmp_path / pattern)
 
 
-def test_every_third_document_is_held_out():
-    found = [{"text": str(number)} for number in range(1, 8)]
-    splits = [(split, document["text"]) for split, document in split_heldout(found, 3)]
-    assert [text for split, text in splits if split == "heldout"] == ["3", "6"]
-    assert [text for split, text in splits if split == "train"] == ["1", "2", "4", "5", "7"]
+def test_every_third_document_is_held_out(tmp_path):
+    files = {"train": tmp_path / "train.jsonl", "heldout": tmp_path / "heldout.jsonl"}
+    write_splits(({"title": "", "text": str(number)} for number in range(1, 8)), **files, every=3)
+    found = {split: [json.loads(line)["text"] for line in file.open()] for split, file in files.items()}
+    assert found == {"train": ["1", "2", "4", "5", "7"], "heldout": ["3", "6"]}
 
 
 def test_write_splits_writes_both_files_and_counts(tmp_path):
@@ -255,7 +255,7 @@ def test_a_hub_error_is_one_line_with_the_key_and_the_fix(fake_hub):
     with pytest.raises(UserError) as caught:
         list(documents(hub_settings(), seed=0))
     assert str(caught.value) == (
-        "corpus.source: hub: someone/wiki (raw, train, abc123) cannot be loaded from the Hub (Bad split: train); "
+        "corpus.source: hub: someone/wiki (raw, train, abc123) cannot be loaded from the Hub (Bad split: train); fix: "
         "check corpus.hub, or set corpus.source to local with corpus.local.files, or to synthetic"
     )
 
