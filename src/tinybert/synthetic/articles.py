@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from random import Random
 
 from tinybert.synthetic.examples import acceptable, entailment, paraphrase, review
@@ -44,16 +45,12 @@ def _domain_articles(area: str, rng: Random) -> Iterator[dict[str, str]]:
     own: dict[str, list[Fact]] = {}
     for fact in of_area:
         own.setdefault(f"{fact.kind} {fact.subject}", []).append(fact)
-    passing = _deck([fact for fact in of_area if fact.field not in NOT_IN_PASSING], rng)
+    cards = [fact for fact in of_area if fact.field not in NOT_IN_PASSING]
+    # Shuffled again each time all are dealt, so that each fact comes equally often.
+    passing = chain.from_iterable(rng.sample(cards, len(cards)) for _ in count())
     for _ in range(ARTICLES_PER_ROW[area]):
         for row in own.values():
             yield _domain_article(area, row, [next(passing) for _ in range(PASSING_FACTS)], rng)
-
-
-def _deck(cards: Sequence[Fact], rng: Random) -> Iterator[Fact]:
-    """The cards in random order, shuffled again each time all are dealt, so that each comes equally often."""
-    while True:
-        yield from rng.sample(cards, len(cards))
 
 
 def _domain_article(area: str, row: list[Fact], passing: list[Fact], rng: Random) -> dict[str, str]:

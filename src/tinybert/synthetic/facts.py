@@ -59,16 +59,11 @@ def questions() -> list[dict[str, str]]:
 
 def asked_facts() -> list[Fact]:
     """The facts of the quiz, in its order: those with a prompt and an answer of one word."""
-    return [fact for fact in facts() if _is_asked(fact)]
+    asked = [fact for fact in facts() if fact.field in load("facts")[fact.kind]["prompts"] and " " not in fact.answer]
+    # "The main language of France is French" would ask for spelling rather than for knowledge.
+    return [fact for fact in asked if fact.field != "language" or fact.answer != fact.words["adjective"]]
 
 
 def statement(fact: Fact, answer: str) -> str:
     """The prompt of the fact with this answer. With the true answer it must not occur in any article."""
     return load("facts")[fact.kind]["prompts"][fact.field].format(**{**fact.words, fact.field: answer})
-
-
-def _is_asked(fact: Fact) -> bool:
-    if fact.field not in load("facts")[fact.kind]["prompts"] or " " in fact.answer:
-        return False
-    # "The main language of France is French" would ask for spelling rather than for knowledge.
-    return fact.field != "language" or fact.answer != fact.words["adjective"]
