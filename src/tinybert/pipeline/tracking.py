@@ -1,8 +1,8 @@
-"""MLflow tracking, the only module that imports mlflow: one run a stage instance, under one parent run.
+"""MLflow tracking: one run for each stage instance, nested in one parent run for each state of the project.
 
-Where the pipeline runs decides the parent: a DVC experiment, a git revision and a params.yaml make one. The
-store is MLFLOW_TRACKING_URI where that is set, else mlflow.db beside dvc.yaml. Tracking never stops the work:
-when it fails, one warning is printed and the stage goes on untracked.
+A DVC experiment, a git revision and a params.yaml make a state. The store is MLFLOW_TRACKING_URI, or else mlflow.db
+beside dvc.yaml; the experiment is MLFLOW_EXPERIMENT_NAME, or else tinybert. Tracking never stops the work: when it
+fails, one warning is printed and the stage continues untracked.
 """
 
 import fcntl
@@ -11,26 +11,25 @@ import math
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
-import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tinybert.pipeline.paths import project_root
 from tinybert.pipeline.process import is_main_process
-from tinybert.pipeline.revision import head_revision
 
 EXPERIMENT = "tinybert"
 PARENT_KEY_TAG = "tinybert.parent_key"
-LEGAL_NAME_LENGTH = 250  # MLflow's limits
-LEGAL_VALUE_LENGTH = 6000
-PARAMS_A_BATCH = 100
-METRICS_A_BATCH = 1000
-
-# Quiet, offline, and soon to give up on a server that does not answer; what the user has set stays.
+# Metrics and reports are results themselves.
+RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "onnx", "onnxruntime", "numpy")
+# Quiet, without telemetry, and quick to give up on a server that does not answer; what the user has set stays.
 MLFLOW_SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints pages of traceback for a locked database
@@ -42,53 +41,124 @@ MLFLOW_SETTINGS = {
 
 
 class Run:
-    """The MLflow run of one stage instance; without a store (`session` None) every method does nothing."""
+    """The MLflow run of one stage instance; without a store every method does nothing."""
 
-    def __init__(self, session: "_Session | None" = None) -> None:
-        self._session = session
-
-    @property
-    def is_tracked(self) -> bool:
-        return self._session is not None
+    def __init__(self) -> None:
+        self.is_tracked = False
+        self._parent_id = ""
 
     def log_curve_point(self, step: int, values: dict[str, float]) -> None:
-        """Logs the numbers of one optimizer step, at once, as `curve/<name>`."""
-        self._attempt(lambda session: session.log_metrics({"curve": values}, step=step))
+        """Logs the numbers of one optimizer step as `curve/<name>`."""
+        self._attempt(lambda mlflow: mlflow.log_metrics(_numbers({"curve": values}), step=step))
 
     def log_metrics(self, metrics: dict[str, Any]) -> None:
-        """Logs the numbers of a nested mapping as `outer/inner`; what is no number is left out."""
-        self._attempt(lambda session: session.log_metrics(metrics, step=0))
+        """Logs the numbers of a nested mapping as `outer/inner`; other values are left out."""
+        self._attempt(lambda mlflow: mlflow.log_metrics(_numbers(metrics), step=0))
+
+    def log_dataset(self, frame: Any, source: str, name: str, context: str) -> None:
+        """Logs which data the run used.
+
+        Args:
+            frame: A pandas data frame, of which MLflow keeps the columns, the size and a digest.
+            source: Where it comes from: a path or an address.
+            name: Such as cola-train.
+            context: What it was used for, such as training or evaluation.
+        """
+
+        def log(mlflow: Any) -> None:
+            with warnings.catch_warnings(action="ignore"):  # integer columns, which have no missing values here
+                dataset = mlflow.data.from_pandas(frame, source=source, name=name)
+            mlflow.log_input(dataset, context=context)
+
+        self._attempt(log)
+
+    def log_model_reference(self, name: str, path: str | Path, md5: str, metrics: dict[str, Any]) -> None:
+        """Lists a model that DVC stores as an external LoggedModel.
+
+        Args:
+            name: Such as cola-tinybert4.
+            path: The model's path in the project, which `dvc pull` brings.
+            md5: DVC's hash of it.
+            metrics: Its numbers, logged as `outer/inner`.
+        """
+
+        def log(mlflow: Any) -> None:
+            tags = {"dvc.path": str(path), "dvc.md5": md5}
+            run_id = mlflow.active_run().info.run_id
+            model = mlflow.create_external_model(name=_legal(name), source_run_id=run_id, tags=tags)
+            mlflow.log_metrics(_numbers(metrics), model_id=model.model_id)
+
+        self._attempt(log)
 
     def log_result_table(self, rows: list[dict[str, Any]]) -> None:
-        """Logs the table of all results onto the parent run.
+        """Logs all results: as metrics of the parent run, where experiments compare, and as results.json of this run.
 
-        rows: each has the texts `group` (a task, or the domain) and `model`; its numbers become the metrics
-        `<group>/<model>/<name>`, and the whole table the artifacts results/table.json and results/table.md.
+        Args:
+            rows: Each has the texts `group` (a task, or the domain) and `model`; its numbers become the metrics
+                `<group>/<model>/<name>`.
         """
-        self._attempt(lambda session: session.log_table(rows))
 
-    def _attempt(self, work: "Callable[[_Session], None]") -> None:
-        if self._session is None:
-            return
-        try:
-            work(self._session)
-        except Exception as error:
-            _warn(error)
-            self._session.close("FAILED", quietly=True)
-            self._session = None
+        def log(mlflow: Any) -> None:
+            numbers = _numbers({f"{row['group']}/{row['model']}": row for row in rows})
+            mlflow.log_metrics(numbers, step=0, run_id=self._parent_id)
+            columns = dict.fromkeys(key for row in rows for key in row)
+            mlflow.log_table({key: [row.get(key) for row in rows] for key in columns}, "results.json")
+
+        self._attempt(log)
+
+    def _open(self, name: str, *, params: dict[str, Any], tags: dict[str, str]) -> None:
+        def start(mlflow: Any) -> None:
+            root = project_root()
+            with _locked(root / "mlflow.db.lock"):  # several stages may start together: one makes what is missing
+                mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}")
+                mlflow.set_experiment(experiment_id=_experiment_id(mlflow, root))
+                self._parent_id = _parent_id(mlflow)
+            mlflow.start_run(run_id=self._parent_id)
+            mlflow.start_run(run_name=name, nested=True, tags=tags)
+            mlflow.log_params({_legal(key): value for key, value in _flatten(params, ".")})
+
+        for key, value in MLFLOW_SETTINGS.items():
+            os.environ.setdefault(key, value)
+        self.is_tracked = True
+        self._attempt(start)
 
     def _close(self, status: str) -> None:
-        self._attempt(lambda session: session.close(status))
+        """Ends the run and its parent, which takes each finished child's status: no child knows that it is last."""
+        self._attempt(lambda mlflow: _end_runs(mlflow, status))
+
+    def _attempt(self, work: Callable[[Any], object]) -> None:
+        if not self.is_tracked:
+            return
+        mlflow = None
+        try:
+            import mlflow  # here, because it takes seconds; nothing else imports it
+
+            work(mlflow)
+        except Exception as error:
+            self.is_tracked = False
+            _warn(error)
+            try:
+                _end_runs(mlflow, "FAILED")
+            except Exception:
+                return  # the same store, which has been reported
 
 
 @contextmanager
 def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: Mapping[str, str | None]) -> Iterator[Run]:
     """Runs its block under an MLflow run `<stage>/<instance>`, which ends FINISHED, FAILED or KILLED.
 
-    params: nested settings, logged as `outer.inner`. tags: such as task and student; None is left out.
     Of several processes launched together only the first is tracked.
+
+    Args:
+        stage: The stage's name.
+        instance: Its matrix items; empty for a stage without a matrix.
+        params: Nested settings, logged as `outer.inner`.
+        tags: Such as task and student; None is left out.
     """
-    run = Run(_open_session(stage, instance, params, tags) if is_main_process() else None)
+    run = Run()
+    if is_main_process():
+        given = {key: value for key, value in tags.items() if value is not None}
+        run._open(f"{stage}/{instance}" if instance else stage, params=params, tags=_origin_tags(stage) | given)
     status = "FINISHED"
     try:
         with _termination_unwinds():
@@ -100,107 +170,37 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: Mappin
         run._close(status)
 
 
-class _Session:
-    """A child run that is open in a store, and its parent."""
-
-    def __init__(self, client: Any, *, experiment_id: str, parent_id: str, name: str, tags: dict[str, str]) -> None:
-        self.client, self.parent_id = client, parent_id
-        self.run_id = client.create_run(
-            experiment_id, run_name=name, tags=tags | {"mlflow.parentRunId": parent_id}
-        ).info.run_id
-
-    def log_params(self, params: dict[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        flat = [Param(_legal(key), str(value)[:LEGAL_VALUE_LENGTH]) for key, value in _flatten(params, ".")]
-        for start in range(0, len(flat), PARAMS_A_BATCH):
-            self.client.log_batch(self.run_id, params=flat[start : start + PARAMS_A_BATCH])
-
-    def log_metrics(self, metrics: dict[str, Any], *, step: int, run_id: str | None = None) -> None:
-        from mlflow.entities import Metric
-
-        now_ms = int(time.time() * 1000)
-        flat = [
-            Metric(_legal(key), float(value), now_ms, int(step))
-            for key, value in _flatten(metrics, "/")
-            if _is_number(value)
-        ]
-        for start in range(0, len(flat), METRICS_A_BATCH):
-            self.client.log_batch(run_id or self.run_id, metrics=flat[start : start + METRICS_A_BATCH])
-
-    def log_table(self, rows: list[dict[str, Any]]) -> None:
-        numbers = {f"{row['group']}/{row['model']}": row for row in rows}
-        self.log_metrics(numbers, step=0, run_id=self.parent_id)
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        data = [[row.get(column) for column in columns] for row in rows]
-        self.client.log_dict(self.parent_id, {"columns": columns, "data": data}, "results/table.json")
-        self.client.log_text(self.parent_id, _markdown(columns, data), "results/table.md")
-
-    def close(self, status: str, *, quietly: bool = False) -> None:
-        """Ends the child; the parent shows the state of the child that ended last, for nobody knows which is last."""
-        try:
-            self.client.set_terminated(self.run_id, status)
-            self.client.set_terminated(self.parent_id, status)
-        except Exception:
-            if not quietly:
-                raise
-
-
-def _open_session(stage: str, instance: str, params: dict[str, Any], tags: Mapping[str, str | None]) -> _Session | None:
-    """The opened child run, or None after a warning."""
-    try:
-        root = project_root()
-        client, experiment_id, parent_id = _open_store(root)
-        session = _Session(
-            client,
-            experiment_id=experiment_id,
-            parent_id=parent_id,
-            name=f"{stage}/{instance}" if instance else stage,
-            tags=_origin_tags(stage) | {key: value for key, value in tags.items() if value is not None},
-        )
-        session.log_params(params)
-    except Exception as error:
-        _warn(error)
-        return None
-    return session
-
-
-def _open_store(root: Path) -> tuple[Any, str, str]:
-    """Client, experiment and parent run.
-
-    Under a lock: several stages may start at once, and each of the three is made when it is not there.
-    """
-    for name, value in MLFLOW_SETTINGS.items():
-        os.environ.setdefault(name, value)
-    from mlflow.tracking import MlflowClient
-
-    with _locked(root / "mlflow.db.lock"):
-        client = MlflowClient(tracking_uri=_tracking_uri(root))
-        experiment_id = _experiment(client, root)
-        return client, experiment_id, _parent_run(client, experiment_id)
-
-
-def _experiment(client: Any, root: Path) -> str:
-    if found := client.get_experiment_by_name(EXPERIMENT):
+def _experiment_id(mlflow: Any, root: Path) -> str:
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+    if found := mlflow.get_experiment_by_name(name):
         return found.experiment_id
-    # A tracking server has a place of its own for artifacts. A database has not: MLflow would take the current
-    # folder, which for a queued experiment is a temporary one.
-    on_server = _tracking_uri(root).startswith(("http://", "https://"))
-    return client.create_experiment(EXPERIMENT, artifact_location=None if on_server else str(root / "mlartifacts"))
+    # A server has its own place for artifacts. For a database MLflow would take the current folder, which is a
+    # temporary one in a queued experiment.
+    on_server = mlflow.get_tracking_uri().startswith(("http://", "https://"))
+    return mlflow.create_experiment(name, artifact_location=None if on_server else str(root / "mlartifacts"))
 
 
-def _parent_run(client: Any, experiment_id: str) -> str:
-    name, revision, params_sha1 = _dvc_experiment(), head_revision(), _sha1(Path("params.yaml"))
+def _parent_id(mlflow: Any) -> str:
+    """The parent run of the project's state, which is created if there is none."""
+    name, revision = _dvc_experiment(), head_revision()
+    params = Path("params.yaml")
+    params_sha1 = hashlib.sha1(params.read_bytes()).hexdigest() if params.is_file() else "none"
     key = f"{name} {revision} {params_sha1}"
-    if found := client.search_runs([experiment_id], f"tags.`{PARENT_KEY_TAG}` = '{key}'", max_results=1):
-        client.update_run(found[0].info.run_id, status="RUNNING")
+    found = mlflow.search_runs(filter_string=f"tags.`{PARENT_KEY_TAG}` = '{key}'", max_results=1, output_format="list")
+    if found:
         return found[0].info.run_id
     tags = {PARENT_KEY_TAG: key, "dvc.exp": name, "mlflow.source.git.commit": revision, "params.sha1": params_sha1}
-    return client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+    with mlflow.start_run(run_name=name, tags=tags) as parent:
+        return parent.info.run_id
+
+
+def _end_runs(mlflow: Any, status: str) -> None:
+    while mlflow and mlflow.active_run():
+        mlflow.end_run(status)
 
 
 def _origin_tags(stage: str) -> dict[str, str]:
-    """Where a child run comes from."""
+    """Where a run comes from."""
     return {
         "stage": stage,
         "dvc.exp": _dvc_experiment(),
@@ -211,16 +211,8 @@ def _origin_tags(stage: str) -> dict[str, str]:
     }
 
 
-def _tracking_uri(root: Path) -> str:
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
-
-
 def _dvc_experiment() -> str:
     return os.environ.get("DVC_EXP_NAME") or "workspace"
-
-
-def _sha1(path: Path) -> str:
-    return hashlib.sha1(path.read_bytes()).hexdigest() if path.is_file() else "none"
 
 
 @contextmanager
@@ -233,7 +225,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _termination_unwinds() -> Iterator[None]:
-    """SIGTERM ends the block as an exit would, so that its run does not stay RUNNING for ever."""
+    """SIGTERM ends the block as an exit would, so that its run does not stay RUNNING forever."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -252,21 +244,53 @@ def _flatten(tree: dict[str, Any], separator: str, prefix: str = "") -> Iterator
             yield f"{prefix}{key}", value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _numbers(tree: dict[str, Any]) -> dict[str, float]:
+    """The finite numbers of a nested mapping, under names that MLflow accepts."""
+    return {
+        _legal(key): float(value)
+        for key, value in _flatten(tree, "/")
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    }
 
 
 def _legal(name: str) -> str:
-    return re.sub(r"[^\w\-. /]", "_", name)[:LEGAL_NAME_LENGTH]
-
-
-def _markdown(columns: list[str], data: list[list[Any]]) -> str:
-    lines = [columns, ["---"] * len(columns), *data]
-    cells = [["" if cell is None else str(cell).replace("|", "\\|") for cell in line] for line in lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    return re.sub(r"[^\w\-. /]", "_", name)[:250]  # MLflow's limits
 
 
 def _warn(error: Exception) -> None:
     message, _, _ = str(error).partition("[SQL:")
     reason = " ".join(message.split())[:300] or type(error).__name__
-    print(f"tracking: goes on without MLflow: {reason}", file=sys.stderr)
+    print(f"tracking: continues without MLflow: {reason}", file=sys.stderr)
+
+
+# --- which state of the project made a result ------------------------------------------------------------------------
+
+
+def head_revision() -> str:
+    """The commit that is checked out; "none" outside of git."""
+    return git("rev-parse", "HEAD") or "none"
+
+
+def code_revision() -> str:
+    """The last commit that changed code, pipeline or params: committing results does not change it.
+
+    Ends in " and uncommitted changes" if there are such in them; "none" outside of git.
+    """
+    commit = git("log", "-1", "--format=%H", "--", *RESULT_PATHS)
+    if not commit:
+        return "none"
+    return f"{commit} and uncommitted changes" if git("status", "--porcelain", "--", *RESULT_PATHS) else commit
+
+
+def package_versions() -> dict[str, str]:
+    """The versions of the packages that decide results."""
+    return {package: version(package) for package in PACKAGES}
+
+
+def git(*arguments: str, root: str | Path = ".") -> str:
+    """What a git command prints, without the last line's end; empty if it fails."""
+    try:
+        answer = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.rstrip("\n") if answer.returncode == 0 else ""

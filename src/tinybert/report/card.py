@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tinybert.pipeline.files import atomic_file
-from tinybert.pipeline.revision import code_revision, package_versions
+from tinybert.pipeline.tracking import code_revision, package_versions
 from tinybert.report.markdown import front_matter
 from tinybert.report.table import markdown_body
 from tinybert.report.training_table import start, training_table

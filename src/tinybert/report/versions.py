@@ -3,7 +3,7 @@
 import platform
 from pathlib import Path
 
-from tinybert.pipeline.revision import RESULT_PATHS, git, package_versions
+from tinybert.pipeline.tracking import RESULT_PATHS, git, package_versions
 from tinybert.report.results import Results
 from tinybert.report.table import Table
 

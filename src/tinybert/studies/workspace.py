@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
-from tinybert.pipeline.revision import git
+from tinybert.pipeline.tracking import git
 
 NOTE = Path(".dvc/tmp/study.json")  # there while an experiment is run, and after a kill
 LOCK = Path(".dvc/tmp/study.lock")

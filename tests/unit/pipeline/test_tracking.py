@@ -10,10 +10,11 @@ import sys
 import threading
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tinybert.pipeline import tracking
-from tinybert.pipeline.tracking import stage_run
+from tinybert.pipeline.tracking import code_revision, head_revision, package_versions, stage_run
 
 # MLflow itself calls what SQLAlchemy has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
@@ -189,11 +190,44 @@ def test_result_table_lies_on_the_parent(root):
     parent = parent_of(root, child)
     assert parent.data.metrics == {"cola/tinybert4/score": 0.25, "domain/lazy/perplexity": 8.5}
     assert child.data.metrics == {}
-    folder = Path(parent.info.artifact_uri) / "results"
-    table = json.loads((folder / "table.json").read_text())
+    table = json.loads((Path(child.info.artifact_uri) / "results.json").read_text())
     assert table["columns"] == ["group", "model", "score", "collapsed", "perplexity"]
     assert table["data"] == [["cola", "tinybert4", 0.25, False, None], ["domain", "lazy", None, None, 8.5]]
-    assert "| cola | tinybert4 | 0.25 | False |  |" in (folder / "table.md").read_text()
+
+
+def test_the_experiments_name_comes_from_the_environment(root, monkeypatch):
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "another")
+    with stage_run("report", "", params={}, tags={}):
+        pass
+    with sqlite3.connect(root / "mlflow.db") as database:
+        names = "SELECT experiments.name FROM runs JOIN experiments USING (experiment_id) WHERE runs.name = 'report'"
+        assert database.execute(names).fetchall() == [("another",)]
+
+
+def test_datasets_are_inputs_of_the_run(root, capfd):
+    frame = pd.DataFrame({"sentence": ["fish swim", "fish fly"], "label": [1, 0]})
+    with stage_run("finetune_teacher", "cola", params={}, tags={}) as run:
+        run.log_dataset(frame, "data/tasks/cola/train.jsonl", "cola-train", "training")
+        assert run.is_tracked
+    [logged] = children(root, "finetune_teacher/cola")[0].inputs.dataset_inputs
+    assert logged.dataset.name == "cola-train"
+    assert json.loads(logged.dataset.source)["uri"].endswith("data/tasks/cola/train.jsonl")
+    assert [tag.value for tag in logged.tags] == ["training"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_final_models_are_external_models(root):
+    from mlflow.tracking import MlflowClient
+
+    with stage_run("package", "cola-tinybert4", params={}, tags={}) as run:
+        run.log_model_reference("cola-tinybert4", "models/final/cola/tinybert4", "0123.dir", {"dev": {"mcc": 0.5}})
+        assert run.is_tracked
+    client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
+    child = children(root, "package/cola-tinybert4")[0]
+    [model] = client.search_logged_models([child.info.experiment_id])
+    assert {"dvc.path": "models/final/cola/tinybert4", "dvc.md5": "0123.dir"}.items() <= model.tags.items()
+    assert (model.name, model.source_run_id) == ("cola-tinybert4", child.info.run_id)
+    assert [(metric.key, metric.value) for metric in model.metrics] == [("dev/mcc", 0.5)]
 
 
 def test_without_a_store_the_work_goes_on(root, monkeypatch, capfd):
@@ -231,7 +265,7 @@ def one_warning(capfd) -> str:
     out, err = capfd.readouterr()
     assert out == ""
     [line] = err.splitlines()
-    assert line.startswith("tracking: goes on without MLflow")
+    assert line.startswith("tracking: continues without MLflow")
     return line
 
 
@@ -241,3 +275,48 @@ def test_only_the_first_of_several_processes_tracks(root, monkeypatch):
     with stage_run("general_distill", "lazy", params={}, tags={}) as run:
         assert not run.is_tracked
     assert len(runs(root)) == before
+
+
+def git(*arguments) -> str:
+    command = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A git repository with code, params and a result, one commit."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("src/a.py", "params.yaml", "metrics/a.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    git("init", "--quiet")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "code")
+    return tmp_path
+
+
+def test_a_commit_of_results_is_no_new_revision_of_the_code(project):
+    code = git("rev-parse", "HEAD")
+    (project / "metrics/a.json").write_text("2\n")
+    assert code_revision() == code
+    git("commit", "--quiet", "--all", "--message", "results")
+    assert code_revision() == code != head_revision() == git("rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize("name", ["src/a.py", "params.yaml", "src/new.py"])
+def test_changes_of_code_or_params_that_are_not_committed_are_told(project, name):
+    (project / name).write_text("3\n")
+    assert code_revision() == f"{git('rev-parse', 'HEAD')} and uncommitted changes"
+
+
+def test_outside_of_git_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert (code_revision(), head_revision()) == ("none", "none")
+
+
+def test_versions_are_those_that_are_installed():
+    import torch
+
+    installed = package_versions()["torch"]  # PyPI's wheel names its build, such as +cu130, in the module alone
+    assert torch.__version__ in (installed, f"{installed}+{torch.__version__.partition('+')[2]}")
