@@ -22,9 +22,10 @@ from benchmarks.ours import bert_config, best_precision
 from benchmarks.reference import Shape
 from benchmarks.reference_augment import Augmenter, SentenceWord
 from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware
-from tinybert.augment.substitution import Settings, substitute
-from tinybert.augment.word_vectors import WordVectors, from_corpus
-from tinybert.augment.words import Sentence, is_plain_word, read_sentences
+from tinybert.augment.masked_lm import WordPredictor
+from tinybert.augment.substitution import Sentence, read_sentences, replacement_candidates, substitute
+from tinybert.augment.word_vectors import WordVectors, from_corpus, is_plain_word
+from tinybert.config.schema import Substitution
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, train_tokenizer
 from tinybert.models.bert import MaskedLM
@@ -33,9 +34,8 @@ from tinybert.synthetic.articles import articles
 from tinybert.synthetic.examples import examples
 
 COLA = TASKS["cola"]
-COPIES, PROBABILITY, TOP_K, MAX_LENGTH_TOKENS = 30, 0.4, 15, 64  # Jiao et al.'s, for CoLA
+COPIES, MAX_LENGTH_TOKENS = 30, 64  # Jiao et al.'s, for CoLA
 EMBEDDED_SENTENCES = 1500
-VECTOR_DIMENSIONS = 50
 SHUFFLE_SEED = 0
 
 
@@ -74,7 +74,18 @@ class Work:
 
     def vectors(self) -> WordVectors:
         """Of the words of the sentences."""
-        return from_corpus(self.texts(), dimensions=VECTOR_DIMENSIONS, window=5, max_words=self.vocabulary, seed=0)
+        return from_corpus(self.texts, self.settings().word_vectors, seed=0)
+
+    def settings(self) -> Substitution:
+        """Jiao et al.'s."""
+        vectors = {
+            "source": "corpus",
+            "file": "none",
+            "dimensions": 50,
+            "window_words": 5,
+            "max_words": self.vocabulary,
+        }
+        return Substitution(probability=0.4, candidates=15, second_segment=True, word_vectors=vectors)
 
 
 SIZES = {
@@ -87,20 +98,14 @@ def run_ours(work: Work, precision: str, gun: StartGun) -> None:
     """Augments a turn of sentences at each start, as the stage does."""
     torch.manual_seed(0)
     masked_lm = MaskedLM(bert_config(work.shape, work.vocabulary))
-    settings = Settings(
-        copies=COPIES,
-        probability=PROBABILITY,
-        top_k=TOP_K,
-        second_segment=True,
-        keep_word=False,
-        keep_partner=True,
-        max_length_tokens=MAX_LENGTH_TOKENS,
-        precision=precision,
-    )
-    tokenizer, vectors, turns = work.word_pieces(), work.vectors(), work.turns()
+    tokenizer, vectors, turns, settings = work.word_pieces(), work.vectors(), work.turns(), work.settings()
+    predictor = WordPredictor(masked_lm, tokenizer, precision)
     for _ in gun:
         rows = [{"sentence": text, "idx": number} for number, text in enumerate(next(turns))]
-        substitute(rows, COLA, settings=settings, masked_lm=masked_lm, tokenizer=tokenizer, vectors=vectors, seed=0)
+        texts = dict.fromkeys(row["sentence"] for row in rows)
+        sentences = read_sentences(texts, tokenizer, max_tokens=MAX_LENGTH_TOKENS - 2)
+        candidates = replacement_candidates(sentences, settings, predictor, vectors)
+        substitute(rows, COLA, candidates, probability=settings.probability, copies=COPIES, seed=0)
 
 
 def run_reference(work: Work, gun: StartGun) -> None:
@@ -108,34 +113,45 @@ def run_reference(work: Work, gun: StartGun) -> None:
     torch.manual_seed(0)
     tokenizer, turns, rng = work.word_pieces(), work.turns(), np.random.default_rng(0)
     masked_lm = reference.MaskedLM(work.shape, work.vocabulary, dropout=0.0)
-    augmenter = reference_augmenter(masked_lm, tokenizer, work.vectors())
+    augmenter = reference_augmenter(masked_lm, tokenizer, work.vectors(), work.settings())
     for _ in gun:
-        for sentence in read_sentences(next(turns), tokenizer, max_pieces=MAX_LENGTH_TOKENS - 2):
+        for sentence in read_sentences(next(turns), tokenizer, max_tokens=MAX_LENGTH_TOKENS - 2):
             augmenter.augment(*pieces_and_words(sentence, tokenizer), rng)
 
 
-def reference_augmenter(masked_lm: reference.MaskedLM, tokenizer: Tokenizer, vectors: WordVectors) -> Augmenter:
+def reference_augmenter(
+    masked_lm: reference.MaskedLM, tokenizer: Tokenizer, vectors: WordVectors, settings: Substitution
+) -> Augmenter:
     """The reference with a tokenizer's pieces and our word vectors."""
     vocabulary = masked_lm.embeddings.word.num_embeddings
     pieces = [tokenizer.id_to_token(index) or "" for index in range(vocabulary)]
-    return Augmenter(masked_lm, pieces, vectors.words, vectors.vectors, is_plain_word, TOP_K, PROBABILITY, COPIES)
+    return Augmenter(
+        masked_lm,
+        pieces,
+        vectors.words,
+        vectors.vectors,
+        is_plain_word,
+        settings.candidates,
+        settings.probability,
+        COPIES,
+    )
 
 
 def pieces_and_words(sentence: Sentence, tokenizer: Tokenizer) -> tuple[list[str], list[SentenceWord]]:
     """A sentence as the reference reads it."""
     pieces = [tokenizer.id_to_token(index) for index in sentence.ids]
-    return pieces, [SentenceWord(word.first_piece, word.pieces, word.spelling) for word in sentence.words]
+    return pieces, [SentenceWord(word.first_token, word.tokens, word.spelling) for word in sentence.words]
 
 
 def description(work: Work) -> str:
     """One line on sentences and tokenizer."""
     tokenizer = work.word_pieces()
-    sentences = read_sentences(work.texts(), tokenizer, max_pieces=MAX_LENGTH_TOKENS - 2)
+    sentences = read_sentences(work.texts(), tokenizer, max_tokens=MAX_LENGTH_TOKENS - 2)
     words = [word for sentence in sentences for word in sentence.words]
     return (
         f"{work.sentences.name if work.sentences else 'synthetic CoLA'}: {len(sentences)} sentences, "
         f"{mean(len(sentence.ids) for sentence in sentences):.1f} pieces and {len(words) / len(sentences):.1f} "
-        f"replaceable words each, {mean(word.pieces == 1 for word in words):.0%} of them one piece of the "
+        f"replaceable words each, {mean(word.tokens == 1 for word in words):.0%} of them one piece of the "
         f"{'given' if work.tokenizer else 'synthetic'} tokenizer's {tokenizer.get_vocab_size()}"
     )
 

@@ -1,9 +1,17 @@
 """A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
 
+from tinybert.augment.masked_lm import WordPredictor
+from tinybert.augment.sampling import sample
+from tinybert.augment.substitution import read_sentences, replacement_candidates, substitute
+from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.load import StageParams
 from tinybert.data.task_sources import fraction_of
 from tinybert.data.tasks import TASKS, Task
+from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.resume import Checkpoint
+from tinybert.models.bert import MaskedLM
+from tinybert.models.checkpoints import load_bert
+from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_jsonl, write_jsonl
 from tinybert.stage import Stage, run_stage
@@ -12,63 +20,34 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies the rows alone."""
     params, task = stage.params, TASKS[stage.items["task"]]
-    whole = list(read_jsonl(paths.task_rows(task.name) / "train.jsonl"))
-    rows = fraction_of(whole, params.tasks[task.name].train_fraction, seed=params.seed)
-    strategy, checkpoint = STRATEGIES[params.augmentation.strategy], Checkpoint.of(stage)
-    augmented = strategy(rows, task, params, checkpoint) if params.tasks[task.name].augmented_copies else rows
+    settings, checkpoint = params.tasks[task.name], Checkpoint.of(stage)
+    train = list(read_jsonl(paths.task_rows(task.name) / "train.jsonl"))
+    rows = fraction_of(train, settings.train_fraction, seed=params.seed)
+    augmented = rows
+    if settings.augmented_copies and params.augmentation.strategy == "sampling":
+        augmented = sample(rows, task, params.augmentation.sampling, copies=settings.augmented_copies, seed=params.seed)
+    elif settings.augmented_copies:
+        augmented = substituted(rows, task, params, checkpoint)
     write_jsonl(paths.augmented(task.name), augmented)
     stage.write_metrics({"original": len(rows), "augmented": len(augmented)})
     checkpoint.remove()
 
 
 def substituted(rows: list[dict], task: Task, params: StageParams, checkpoint: Checkpoint) -> list[dict]:
-    """The rows with words substituted by the teacher's masked LM and by word vectors."""
-    from tinybert.augment.substitution import Settings, substitute
-    from tinybert.augment.word_vectors import word_vectors
-    from tinybert.data.tokenizer import load_tokenizer
-    from tinybert.models.bert import MaskedLM
-    from tinybert.models.checkpoints import load_bert
-    from tinybert.models.outputs import best_device
+    """The rows with words replaced by those of the teacher's masked LM and of word vectors."""
+    settings, task_settings = params.augmentation.substitution, params.tasks[task.name]
+    masked_lm = load_bert(MaskedLM, paths.TEACHER).to(best_device())
+    tokenizer = load_tokenizer(paths.TOKENIZER)
+    vectors = word_vectors(settings.word_vectors, paths.corpus("general", "train"), seed=params.seed)
+    # Words that training cuts off stay as they are; [CLS] and [SEP] count.
+    max_tokens = min(task_settings.max_length_tokens, masked_lm.config.max_position_embeddings) - 2
+    texts = dict.fromkeys(row[column] for row in rows for column in task.columns)
+    sentences = read_sentences(texts, tokenizer, max_tokens=max_tokens)
+    predictor = WordPredictor(masked_lm, tokenizer, params.precision)
+    candidates = replacement_candidates(sentences, settings, predictor, vectors, checkpoint)
+    copies, probability = task_settings.augmented_copies, settings.probability
+    return substitute(rows, task, candidates, probability=probability, copies=copies, seed=params.seed)
 
-    substitution = params.augmentation.substitution
-    return substitute(
-        rows,
-        task,
-        settings=Settings(
-            copies=params.tasks[task.name].augmented_copies,
-            probability=substitution.probability,
-            top_k=substitution.candidates,
-            second_segment=substitution.second_segment,
-            keep_word=False,
-            keep_partner=True,
-            max_length_tokens=params.tasks[task.name].max_length_tokens,
-            precision=params.precision,
-        ),
-        masked_lm=load_bert(MaskedLM, paths.TEACHER).to(best_device()),
-        tokenizer=load_tokenizer(paths.TOKENIZER),
-        vectors=word_vectors(substitution.word_vectors, paths.corpus("general", "train"), seed=params.seed),
-        seed=params.seed,
-        checkpoint=checkpoint,
-    )
-
-
-def sampled(rows: list[dict], task: Task, params: StageParams, _checkpoint: Checkpoint) -> list[dict]:
-    """The rows with words masked, replaced by others of their part of speech, and cut to n-grams: seconds of work."""
-    from tinybert.augment.sampling import Settings, sample
-
-    sampling = params.augmentation.sampling
-    settings = Settings(
-        copies=params.tasks[task.name].augmented_copies,
-        mask_probability=sampling.mask_probability,
-        replacement_probability=sampling.replacement_probability,
-        ngram_probability=sampling.ngram_probability,
-        longest_ngram=sampling.longest_ngram,
-        tagger=sampling.pos_tagger,
-    )
-    return sample(rows, task, settings=settings, seed=params.seed)
-
-
-STRATEGIES = {"substitution": substituted, "sampling": sampled}
 
 if __name__ == "__main__":
     run_stage(main, "task")

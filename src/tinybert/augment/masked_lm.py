@@ -1,32 +1,41 @@
-"""A masked LM's likeliest words in the place of hidden ones, for many sentences at once.
+"""The likeliest words of a masked LM in the place of hidden ones, for many sentences at once.
 
-Nothing is computed twice, for padding, or for positions that nobody reads: each distinct query is asked once, the
-tokens of a batch lie one behind the other and attend within their own query, and the last layer, the head and the
-ranking see masked positions and whole words alone.
+Nothing is computed twice, for padding, or for positions that nobody reads: each distinct query runs once, the tokens of
+a batch lie one after the other and attend within their own query, and the last layer, the head and the ranking
+process masked positions and plain words only.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from tinybert.augment.words import Sentence, Word, is_plain_word
+from tinybert.augment.word_vectors import is_plain_word
+from tinybert.config.schema import Substitution
 from tinybert.distill.precision import check_missing_bfloat16
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, Encoder, MaskedLM, SelfAttention
 from tinybert.models.packed_linear import for_inference, linear
 from tinybert.pipeline.process import progress_bar
 
-Query = tuple[Sentence, Word]  # a sentence and the word that is hidden in it
+BATCH_TOKENS = 2048  # among the fastest of those tried on a CPU; changes nothing else
+
+
+class Query(NamedTuple):
+    """A sentence's token ids (tokens,) int64 without special tokens, and the index of the one that is hidden."""
+
+    ids: np.ndarray
+    hidden: int
 
 
 @dataclass(frozen=True)
-class Question:
-    """What the masked LM reads: ids and segments (length,) int64, and the place of [MASK] among them."""
+class MaskedInput:
+    """What the masked LM reads: ids and segments (length,) int64, and the index of [MASK] among them."""
 
     ids: np.ndarray
     segments: np.ndarray
@@ -35,10 +44,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Packed:
-    """Questions one behind the other, those of equal length in blocks.
+    """Masked inputs one after the other, those of equal length in blocks.
 
-    blocks: ids and segments (questions, length) int64. masked: (questions of all blocks,) int64, the places of
-    [MASK] among all tokens.
+    Attributes:
+        blocks: ids and segments (rows, length) int64.
+        masked: (rows of all blocks,) int64, the indices of [MASK] among all tokens.
     """
 
     blocks: list[tuple[Tensor, Tensor]]
@@ -46,11 +56,11 @@ class Packed:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """(questions, length) of each block."""
+        """(rows, length) of each block."""
         return [(ids.shape[0], ids.shape[1]) for ids, _ in self.blocks]
 
     def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
-        """Attention within each question, as RealTokens.attend; no token is padded, and scores are never given."""
+        """Attention within each row, as RealTokens.attend; no token is padded, and scores are never given."""
         sizes = [rows * length for rows, length in self.shapes]
         read_sizes = sizes if len(qkv[0]) == len(qkv[1]) else [rows for rows, _ in self.shapes]
         parts = zip(self.shapes, *map(torch.split, qkv, (read_sizes, sizes, sizes)), strict=True)
@@ -74,74 +84,80 @@ class ShortRowAttention(SelfAttention):
         return (weights @ self.split(value)).transpose(1, 2).flatten(2)
 
 
-def likely_words(
-    queries: Sequence[Query],
-    *,
-    settings,
-    masked_lm: MaskedLM,
-    tokenizer: Tokenizer,
-    checkpoint: Checkpoint | None = None,
-) -> Iterator[list[str]]:
-    """For each query the `settings.top_k` likeliest whole words, in the order of the queries.
+@dataclass(frozen=True)
+class WordPredictor:
+    """A masked LM that proposes words for hidden ones.
 
-    settings.keep_word: whether the hidden word may be among them. settings.precision: float32, or bfloat16 for the
-    layers' arithmetic; the ranking is always float32. settings.batch_tokens: of one forward pass. With a `checkpoint`
-    an interrupted run goes on where it was. UserError where the hardware lacks bfloat16.
+    Attributes:
+        masked_lm: on its device.
+        tokenizer: its tokenizer.
+        precision: of the layers' arithmetic, "float32" or "bfloat16"; the ranking is always float32.
+        batch_tokens: tokens of a forward pass at most, or one query.
     """
-    asked: dict[tuple[bytes, int], Query] = {}
-    for query in queries:
-        asked.setdefault(_key(query), query)
-    found = _answers(
-        list(asked.values()), settings=settings, masked_lm=masked_lm.eval(), tokenizer=tokenizer, checkpoint=checkpoint
-    )
-    answers = dict(zip(asked, found, strict=True))
-    return (answers[_key(query)] for query in queries)
 
+    masked_lm: MaskedLM
+    tokenizer: Tokenizer
+    precision: str = "float32"
+    batch_tokens: int = BATCH_TOKENS
 
-def _key(query: Query) -> tuple[bytes, int]:
-    """Sentences that differ in spaces or capitals only are one to the masked LM."""
-    sentence, word = query
-    return sentence.ids.tobytes(), word.first_piece
+    def likely_words(
+        self, queries: Sequence[Query], settings: Substitution, checkpoint: Checkpoint | None = None
+    ) -> list[list[str]]:
+        """For each query the `settings.candidates` likeliest plain words other than the hidden one.
 
+        Args:
+            queries: equal ones run once.
+            settings: with `second_segment` the model also reads the sentence unmasked.
+            checkpoint: an interrupted run resumes after its last saved batch.
 
-@torch.no_grad()
-def _answers(
-    queries: list[Query], *, settings, masked_lm: MaskedLM, tokenizer: Tokenizer, checkpoint: Checkpoint | None
-) -> list[list[str]]:
-    device = next(masked_lm.parameters()).device
-    pieces = [tokenizer.id_to_token(index) or "" for index in range(masked_lm.config.vocab_size)]
-    is_word = torch.tensor([is_plain_word(piece) for piece in pieces], device=device)
-    own = torch.tensor([sentence.ids[word.first_piece] for sentence, word in queries], dtype=torch.int64)
-    count = max(0, min(settings.top_k, int(is_word.sum()) - (not settings.keep_word)))
-    questions = [_question(query, tokenizer, settings.second_segment, masked_lm.config) for query in queries]
-    encoder = in_precision(masked_lm.bert.encoder, settings.precision)
-    score = _word_scorer(masked_lm, is_word)
-    batches = list(batches_by_length([len(question.ids) for question in questions], settings.batch_tokens))
-    answers, first = _resume(checkpoint, np.zeros((len(queries), count), dtype=np.int32))
-    done = sum(map(len, batches[:first]))
-    with progress_bar(total=len(queries), initial=done, desc="masked words", unit=" words") as progress:
-        for number, indices in enumerate(batches[first:], start=first):
-            if checkpoint and checkpoint.is_due:
-                checkpoint.save({"answers": torch.from_numpy(answers)}, {"step": number})
-            packed = pack([questions[index] for index in indices], device)
-            hidden = masked_states(masked_lm.bert.embeddings, encoder, packed)
-            hidden_words = None if settings.keep_word else own[indices].to(device)
-            answers[indices] = best_words(score(hidden.float()), hidden_words, count).cpu().numpy()
-            progress.update(len(indices))
-    return [[pieces[index] for index in answer] for answer in answers]
+        Raises:
+            UserError: the hardware lacks bfloat16.
+        """
+        # Sentences that differ in spaces or capitals only are the same to an uncased masked LM.
+        keys = [(query.ids.tobytes(), query.hidden) for query in queries]
+        distinct = dict(zip(keys, queries, strict=True))
+        words = dict(zip(distinct, self._rank(list(distinct.values()), settings, checkpoint), strict=True))
+        return [words[key] for key in keys]
 
+    @torch.no_grad()
+    def _rank(self, queries: list[Query], settings: Substitution, checkpoint: Checkpoint | None) -> list[list[str]]:
+        masked_lm, device = self.masked_lm.eval(), next(self.masked_lm.parameters()).device
+        tokens = [self.tokenizer.id_to_token(index) or "" for index in range(masked_lm.config.vocab_size)]
+        is_word = torch.tensor([is_plain_word(token) for token in tokens], device=device)
+        hidden_ids = torch.tensor([query.ids[query.hidden] for query in queries], dtype=torch.int64)
+        inputs = [self._masked_input(query, settings.second_segment) for query in queries]
+        encoder, score = in_precision(masked_lm.bert.encoder, self.precision), _word_scorer(masked_lm, is_word)
+        batches = list(batches_by_length([len(each.ids) for each in inputs], self.batch_tokens))
+        count = max(0, min(settings.candidates, int(is_word.sum()) - 1))
+        best, first = np.zeros((len(queries), count), dtype=np.int32), 0
+        if saved := checkpoint.load() if checkpoint else None:
+            best, first = saved[0]["answers"].numpy(), saved[1]["step"]
+        done = sum(map(len, batches[:first]))
+        with progress_bar(total=len(queries), initial=done, desc="masked words", unit=" words") as progress:
+            for number, indices in enumerate(batches[first:], start=first):
+                if checkpoint and checkpoint.is_due:
+                    checkpoint.save({"answers": torch.from_numpy(best)}, {"step": number})
+                packed = pack([inputs[index] for index in indices], device)
+                states = masked_states(masked_lm.bert.embeddings, encoder, packed)
+                words = best_words(score(states.float()), hidden_ids[indices].to(device), count)
+                best[indices] = words.cpu().numpy()
+                progress.update(len(indices))
+        return [[tokens[index] for index in row] for row in best]
 
-def _resume(checkpoint: Checkpoint | None, answers: np.ndarray) -> tuple[np.ndarray, int]:
-    """The answers that an interrupted run had found, and the number of the first batch that it had not asked."""
-    saved = checkpoint.load() if checkpoint else None
-    if saved is None:
-        return answers, 0
-    tensors, facts = saved
-    return tensors["answers"].numpy(), facts["step"]
+    def _masked_input(self, query: Query, second_segment: bool) -> MaskedInput:
+        """[CLS] masked sentence [SEP], with `second_segment` followed by the unmasked sentence [SEP]."""
+        cls, sep, mask = (self.tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
+        first = np.array([cls, *query.ids, sep])
+        masked = 1 + query.hidden  # after [CLS]
+        first[masked] = mask
+        # The second segment ends where the model's positions do.
+        room = self.masked_lm.config.max_position_embeddings - len(first) - 1
+        second = np.array([*query.ids[:room], sep]) if second_segment and room > 0 else first[:0]
+        return MaskedInput(np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)]), masked)
 
 
 def in_precision(encoder: Encoder, precision: str) -> Encoder:
-    """A copy for inference in "float32" or "bfloat16"; UserError where the hardware lacks it."""
+    """A copy for inference in "float32" or "bfloat16"; UserError if the hardware lacks it."""
     if precision == "bfloat16":
         check_missing_bfloat16()
     encoder = for_inference(encoder, getattr(torch, precision))
@@ -151,7 +167,7 @@ def in_precision(encoder: Encoder, precision: str) -> Encoder:
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
-    """Indices of all rows, shortest first, in batches of at most `batch_tokens` tokens, one row at least."""
+    """Indices of all rows, shortest first, in batches of at most `batch_tokens` tokens, or of one row."""
     batch: list[np.intp] = []
     tokens = 0
     for index in np.argsort(lengths, kind="stable"):
@@ -164,21 +180,20 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.
         yield np.array(batch)
 
 
-def pack(questions: Sequence[Question], device: torch.device) -> Packed:
-    """Questions in the order of their lengths, without padding."""
-    starts = np.cumsum([0, *(len(question.ids) for question in questions[:-1])])
-    masked = torch.from_numpy(starts + [question.masked for question in questions])
+def pack(inputs: Sequence[MaskedInput], device: torch.device) -> Packed:
+    """Inputs in the order of their lengths, without padding."""
+    starts = np.cumsum([0, *(len(each.ids) for each in inputs[:-1])])
+    masked = torch.from_numpy(starts + [each.masked for each in inputs])
     blocks = []
-    for _, group in groupby(questions, key=lambda question: len(question.ids)):
-        alike = list(group)
-        parts = ([question.ids for question in alike], [question.segments for question in alike])
-        ids, segments = (torch.from_numpy(np.stack(part)).to(device) for part in parts)
-        blocks.append((ids, segments))
+    for _, group in groupby(inputs, key=lambda each: len(each.ids)):
+        rows = list(group)
+        ids, segments = np.stack([row.ids for row in rows]), np.stack([row.segments for row in rows])
+        blocks.append((torch.from_numpy(ids).to(device), torch.from_numpy(segments).to(device)))
     return Packed(blocks, masked.to(device))
 
 
 def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> Tensor:
-    """The last hidden states of the masked tokens alone: (questions, width), in the encoder's precision."""
+    """The last hidden states of the masked tokens alone: (rows, width), in the encoder's precision."""
     positions = torch.arange(max(length for _, length in packed.shapes), device=packed.masked.device)
     blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)
     *lower, last = encoder.layers
@@ -188,35 +203,26 @@ def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> T
     return last(hidden, packed, rows=packed.masked).hidden
 
 
-def _word_scorer(masked_lm: MaskedLM, is_word: Tensor) -> Callable[[Tensor], Tensor]:
-    """A function from hidden states (questions, width) to logits (questions, vocabulary), -inf of other than words."""
-    head, embeddings = masked_lm.cls.predictions, masked_lm.bert.embeddings.word_embeddings.weight
-    bias = head.bias.masked_fill(~is_word, -torch.inf)
-    return lambda hidden: linear(head.transform(hidden), embeddings, bias)
+def best_words(logits: Tensor, excluded: Tensor, count: int) -> Tensor:
+    """The `count` words of highest logits in each row, in the order of their ids.
 
+    Ordered by likelihood, a draw among them would depend on the last bits of two close logits, which change with the
+    batch.
 
-def best_words(logits: Tensor, excluded: Tensor | None, count: int) -> Tensor:
-    """logits (questions, vocabulary), excluded (questions,) a word of each row -> (questions, count) words.
+    Args:
+        logits: (rows, vocabulary); the excluded ones become -inf in place.
+        excluded: (rows,) int64, a word of each row.
+        count: at most the number of other words.
 
-    The logits of those excluded become -inf in place.
-    Sorted by number, not by likelihood: a draw among them then does not depend on the last bits of two close logits,
-    which change with the batch.
+    Returns:
+        (rows, count) int64.
     """
-    if excluded is not None:
-        logits.scatter_(1, excluded[:, None], -torch.inf)
+    logits.scatter_(1, excluded[:, None], -torch.inf)
     return logits.topk(count, dim=1).indices.sort(dim=1).values
 
 
-def _question(query: Query, tokenizer: Tokenizer, second_segment: bool, config) -> Question:
-    """[CLS] masked sentence [SEP], with `second_segment` followed by the unmasked sentence [SEP].
-
-    The second segment ends where the model's positions do.
-    """
-    sentence, word = query
-    cls, sep, mask = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
-    first = np.array([cls, *sentence.ids, sep])
-    masked = 1 + word.first_piece  # behind [CLS]
-    first[masked] = mask
-    room = config.max_position_embeddings - len(first) - 1
-    second = np.array([*sentence.ids[:room], sep]) if second_segment and room > 0 else first[:0]
-    return Question(np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)]), masked)
+def _word_scorer(masked_lm: MaskedLM, is_word: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function from hidden states (rows, width) to logits (rows, vocabulary), -inf for all but plain words."""
+    head, embeddings = masked_lm.cls.predictions, masked_lm.bert.embeddings.word_embeddings.weight
+    bias = head.bias.masked_fill(~is_word, -torch.inf)
+    return lambda hidden: linear(head.transform(hidden), embeddings, bias)

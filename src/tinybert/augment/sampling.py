@@ -1,38 +1,43 @@
-"""Augmentation by masking, POS-guided replacement and n-gram sampling (Tang et al. 2019, section 4.3)."""
+"""Augmentation by masking, POS-guided replacement and n-gram sampling (Tang et al. 2019, section 4.3).
+
+Part-of-speech tags (Penn Treebank) come from rules that know the closed classes of English, frequent verbs and
+adjectives, endings, and the tag before; or from NLTK's trained tagger if it is installed. The rules are no match for a
+trained tagger, but they suffice to replace words by others of their class, and need nothing downloaded.
+"""
 
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
+import yaml
 
-from tinybert.augment.tagger import TAGGERS
-from tinybert.augment.words import in_case_of
+from tinybert.augment.word_vectors import match_case
+from tinybert.config.schema import Sampling
 from tinybert.data.tasks import Task
+from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 
-MASK = "[MASK]"  # as every tokenizer here spells it
+MASK = "[MASK]"  # as in the vocabulary of every BERT tokenizer
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How rows are varied.
-
-    copies: draws per row. mask_probability: a word becomes [MASK] (p_mask). replacement_probability: it becomes
-    another word of its tag (p_pos). ngram_probability: of a varied sentence only 1 to `longest_ngram` words in a row
-    are kept (p_ng). tagger: a key of parts_of_speech.TAGGERS.
-    """
-
-    copies: int
-    mask_probability: float
-    replacement_probability: float
-    ngram_probability: float
-    longest_ngram: int
-    tagger: str
+NLTK_DATA = "averaged_perceptron_tagger_eng"
+LEXICON = yaml.load(Path(__file__).with_name("lexicon.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
+TAG_OF = {word: tag for tag, words in LEXICON["tags"].items() for word in words.split()}
+PAST_OR_PARTICIPLE = frozenset(LEXICON["past_or_participle"].split())
+VERBS = frozenset(LEXICON["verbs"].split())
+TAG_OF_ENDING = {ending: tag for tag, endings in LEXICON["endings"].items() for ending in endings.split()}
+BE = frozenset(["am", "is", "are", "was", "were", "be", "been", "being"])
+HAVE = frozenset(["have", "has", "had", "having"])
+DO = frozenset(["do", "does", "did"])
+CONTRACTIONS = ("n't", "'s", "'re", "'ve", "'ll", "'d", "'m", "'")
+BEFORE_NOUN = ("DT", "PRP$", "WP$", "JJ", "JJR", "JJS", "CD", "POS", "IN", "'s")
+BEFORE_BASE = ("TO", "MD", "n't", "'ll")
+SUBJECTS = ("PRP", "NN", "NNS", "NNP", "WP", "WDT")
+BEFORE_ARGUMENT = ("DT", "PRP", "PRP$", "IN", "TO", "CC", "WP", "WRB")
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class TaggedText:
 
 
 class Unigrams:
-    """How often each word, in small letters but for I, occurs with each tag."""
+    """How often each word, in lower case except for I, occurs with each tag."""
 
     def __init__(self, texts: Iterable[TaggedText]) -> None:
         counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -61,7 +66,7 @@ class Unigrams:
         self._places = {tag: {word: place for place, word in enumerate(words)} for tag, words in self._words.items()}
 
     def another(self, word: str, tag: str, rng: np.random.Generator) -> str:
-        """Another word of the tag, drawn by the counts of the others; the word itself where it is the only one."""
+        """Draws another word of the tag by the counts of the others; the word itself if it is the only one."""
         words, ends = self._words[tag], self._ends[tag]
         place = self._places[tag][_spelling(word)]
         start = ends[place - 1] if place else 0
@@ -69,31 +74,36 @@ class Unigrams:
         if not others:
             return word
         drawn = int(rng.integers(others))
-        if drawn >= start:  # jumps over the word's own share
+        if drawn >= start:  # skips the word's own share
             drawn += ends[place] - start
-        return in_case_of(word, words[bisect_right(ends, drawn)])
+        return match_case(word, words[bisect_right(ends, drawn)])
 
 
-def _spelling(word: str) -> str:
-    return word if word == "I" else word.lower()
+def sample(rows: Sequence[dict], task: Task, settings: Sampling, *, copies: int, seed: int) -> list[dict]:
+    """Augments the rows of a task. Any word may be varied, stop words too.
 
+    Args:
+        rows: of the task's columns and "idx".
+        task: of a pair in turn the first sentence, the second, and both are varied.
+        settings: probabilities and tagger.
+        copies: draws per row.
+        seed: a row's variations depend on its text, the words of all rows, the seed and its idx.
 
-def sample(rows: Sequence[dict], task: Task, *, settings: Settings, seed: int) -> list[dict]:
-    """Each row, as it is, followed by its distinct variations; these keep its keys and gain "augmented": True.
+    Returns:
+        Each row as it is, followed by its distinct variations, which have its keys and "augmented": True.
 
-    A row is varied `settings.copies` times; of a pair in turn the first sentence, the second, and both. Any word may
-    be varied, stop words too. A row's variations depend on its text, all rows' words, `seed` and its number alone.
-    UserError where the tagger is not installed.
+    Raises:
+        UserError: the tagger is not installed.
     """
-    texts = tag_texts(dict.fromkeys(row[column] for row in rows for column in task.columns), settings.tagger)
+    texts = tag_texts(dict.fromkeys(row[column] for row in rows for column in task.columns), settings.pos_tagger)
     unigrams = Unigrams(texts[row[column]] for row in rows for column in task.columns)
     first, *second = [(column,) for column in task.columns]
     turns = [first, *second, task.columns] if task.is_pair else [first]
     augmented = []
     for row in rows:
         rng = stream(seed, "augmentation", row["idx"])
-        variants = {}  # a dict keeps the order drawn
-        for copy in range(settings.copies):
+        variants = {}  # a dict keeps the order of the draws
+        for copy in range(copies):
             varied = {column: vary(texts[row[column]], unigrams, settings, rng) for column in turns[copy % len(turns)]}
             variants[tuple((row | varied)[column] for column in task.columns)] = varied
         variants.pop(tuple(row[column] for column in task.columns), None)
@@ -102,14 +112,13 @@ def sample(rows: Sequence[dict], task: Task, *, settings: Settings, seed: int) -
 
 
 def tag_texts(texts: Iterable[str], tagger: str) -> dict[str, TaggedText]:
-    """Each text with its words and their tags."""
+    """Each text with its words and their tags; tagger: "rules" or "nltk"."""
     spans = {text: [match.span() for match in WORD.finditer(text)] for text in texts}
     words = [[text[start:end] for start, end in found] for text, found in spans.items()]
-    tags = TAGGERS[tagger](words)
-    return {text: TaggedText(text, spans[text], own) for text, own in zip(spans, tags, strict=True)}
+    return {text: TaggedText(text, spans[text], own) for text, own in zip(spans, TAGGERS[tagger](words), strict=True)}
 
 
-def vary(tagged: TaggedText, unigrams: Unigrams, settings: Settings, rng: np.random.Generator) -> str:
+def vary(tagged: TaggedText, unigrams: Unigrams, settings: Sampling, rng: np.random.Generator) -> str:
     """One draw: words masked or replaced, then perhaps cut to an n-gram. Characters between words stay."""
     if not tagged.spans:
         return tagged.text
@@ -126,9 +135,124 @@ def vary(tagged: TaggedText, unigrams: Unigrams, settings: Settings, rng: np.ran
     return tagged.text[:start] + _joined(tagged, words, 0, len(words)) + tagged.text[end:]
 
 
+def tag_by_rules(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    """A tag for each word of each sentence.
+
+    A contraction is one word whose tag is its ending ("n't", "'s"), so that only its like can replace it.
+    """
+    return [_tag_sentence(words) for words in sentences]
+
+
+def tag_with_nltk(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The same by NLTK's averaged perceptron; UserError if the package or its data is not installed."""
+    key = "augmentation.sampling.pos_tagger: nltk:"
+    fix = f"`python -m nltk.downloader {NLTK_DATA}`, or set augmentation.sampling.pos_tagger to rules"
+    try:
+        from nltk import pos_tag_sents
+
+        tagged = pos_tag_sents(sentences)
+    except ImportError:
+        raise UserError(f"{key} the package nltk is not installed; fix: `pip install nltk` and {fix}") from None
+    except LookupError:
+        raise UserError(f"{key} its data is not installed; fix: {fix}") from None
+    return [[tag for _, tag in sentence] for sentence in tagged]
+
+
+TAGGERS: dict[str, Callable[[Sequence[Sequence[str]]], list[list[str]]]] = {
+    "rules": tag_by_rules,
+    "nltk": tag_with_nltk,
+}
+
+
+def _spelling(word: str) -> str:
+    return word if word == "I" else word.lower()
+
+
 def _joined(tagged: TaggedText, words: list[str], first: int, stop: int) -> str:
-    """words[first:stop] with the characters that stand between them in the text."""
+    """words[first:stop] with the characters between them in the text."""
     parts = [words[first]]
     for index in range(first + 1, stop):
         parts += [tagged.text[tagged.spans[index - 1][1] : tagged.spans[index][0]], words[index]]
     return "".join(parts)
+
+
+def _tag_sentence(words: Sequence[str]) -> list[str]:
+    lowered = [word.lower() for word in words]
+    tags: list[str] = []
+    for index, word in enumerate(words):
+        following = lowered[index + 1] if index + 1 < len(words) else ""
+        tags.append(_tag_by_shape(word, is_first=index == 0) or _tag_by_context(lowered[: index + 1], tags, following))
+    return tags
+
+
+def _tag_by_shape(word: str, *, is_first: bool) -> str | None:
+    """What digits, apostrophes and capitals alone decide."""
+    plain = word.lower().replace("’", "'")
+    if any(character.isdigit() for character in word):
+        return "CD"
+    if ending := next((ending for ending in CONTRACTIONS if plain.endswith(ending)), None):
+        return ending
+    return "NNP" if word[0].isupper() and not is_first and plain not in TAG_OF else None
+
+
+def _tag_by_context(words: list[str], tags: list[str], following: str) -> str:
+    """The tag of the last of `words`, all in lower case; `tags` are those of the words before it."""
+    word = words[-1]
+    # The nearest word that is no adverb, and its tag.
+    pairs = zip(reversed(words[:-1]), reversed(tags), strict=True)
+    before, tag_before = next(((word, tag) for word, tag in pairs if tag != "RB"), ("", ""))
+    if tag := _tag_of_ambiguous(word, tag_before, following) or TAG_OF.get(word):
+        return tag
+    if word in PAST_OR_PARTICIPLE and not (word in VERBS and tag_before in (*BEFORE_BASE, *BEFORE_NOUN)):
+        return "VBN" if before in BE | HAVE or before.endswith("'ve") else "VBD"
+    if word in VERBS:
+        is_question = tag_before in SUBJECTS and len(words) > 2 and (words[-3] in DO or tags[-2] == "MD")
+        if is_question or before in DO or tag_before in BEFORE_BASE:
+            return "VB"
+        if tag_before in BEFORE_NOUN:
+            return "NN"
+        return "VBP" if tag_before in SUBJECTS else "VB"
+    return _tag_by_ending(word, before, tag_before, following)
+
+
+def _tag_of_ambiguous(word: str, before: str, following: str) -> str | None:
+    """The tag of a function word that has several, by the tag before it and the word after it."""
+    if word == "her":
+        starts_noun = bool(following) and TAG_OF.get(following, "NN") in ("NN", "NNS", "JJ", "CD", "RBS")
+        return "PRP$" if starts_noun else "PRP"
+    if word == "there":
+        return "EX" if following in BE or TAG_OF.get(following) == "MD" else "RB"
+    if word == "that":
+        return "WDT" if before.startswith("NN") else "IN" if before.startswith(("V", "J")) else "DT"
+    if word in ("like", "have", "do"):
+        if before in BEFORE_BASE:
+            return "VB"
+        return "VBP" if word != "like" or before in ("PRP", "NNS") else "IN"
+    return None
+
+
+def _tag_by_ending(word: str, before: str, tag_before: str, following: str) -> str:
+    if word.endswith("ing") and len(word) > 4:
+        return "NN" if tag_before in ("DT", "PRP$", "JJ") else "VBG"
+    if word.endswith("ed") and len(word) > 3:
+        if tag_before in ("DT", "PRP$"):
+            return "JJ"
+        return "VBN" if before in BE | HAVE or following == "by" else "VBD"
+    if len(word) > 4 and (ending := next((ending for ending in TAG_OF_ENDING if word.endswith(ending)), None)):
+        return TAG_OF_ENDING[ending]
+    stem = word.removesuffix("er")  # tall(er), happi(er), bigg(er), larg(er)
+    adjectives = (stem, stem.removesuffix("i") + "y", stem[:-1], stem + "e")
+    if word.endswith("er") and any(TAG_OF.get(adjective) == "JJ" for adjective in adjectives):
+        return "JJR"
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return _plural_or_third_person(word, tag_before, following)
+    # An unknown word: most are nouns, but none stands alone after "to" or a modal.
+    return "VB" if tag_before in BEFORE_BASE else "NN"
+
+
+def _plural_or_third_person(word: str, tag_before: str, following: str) -> str:
+    stems = (word[:-1], word.removesuffix("es"), word.removesuffix("ies") + "y")
+    takes_argument = not following or TAG_OF.get(following) in BEFORE_ARGUMENT
+    if tag_before in SUBJECTS and tag_before != "NNS" and (takes_argument or any(stem in VERBS for stem in stems)):
+        return "VBZ"
+    return "NNS"

@@ -1,116 +1,167 @@
-"""Augmentation by substituting words (Jiao et al. 2020, algorithm 1)."""
+"""Augmentation by substituting words (TinyBERT, Jiao et al. 2020, algorithm 1)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
+import yaml
+from tokenizers import Encoding, Tokenizer
 
-from tinybert.augment.candidates import replacement_candidates
-from tinybert.augment.word_vectors import WordVectors
-from tinybert.augment.words import Sentence, read_sentences
+from tinybert.augment.masked_lm import Query, WordPredictor
+from tinybert.augment.word_vectors import WordVectors, is_plain_word, match_case
+from tinybert.config.schema import Substitution
 from tinybert.data.tasks import Task
 from tinybert.distill.resume import Checkpoint
-from tinybert.models.bert import MaskedLM
 from tinybert.pipeline.process import stream
 
-BATCH_TOKENS = 2048  # of the masked LM: among the fastest of those tried on a CPU; changes nothing else
+LEXICON = yaml.load(Path(__file__).with_name("lexicon.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
+STOP_WORDS = frozenset(LEXICON["stop_words"].split())
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How rows are varied.
+class Word:
+    """A replaceable word of a sentence.
 
-    copies: draws per sentence (N_a). probability: each word is replaced with it (p_t), by one of `top_k` candidates
-    (K). second_segment: whether the masked LM also sees the unmasked sentence. keep_word: whether its candidates may
-    be the word itself. keep_partner: whether the first sentence of a pair stays the original while the second is
-    varied; else it is its own last variation. max_length_tokens: words that training would cut off, [CLS] and [SEP]
-    counted, are left alone. precision, batch_tokens: of the masked LM's forward passes.
+    Attributes:
+        spelling: after the tokenizer's normalization.
+        start, end: its characters in the text.
+        first_token, tokens: the index of its first token among the sentence's ids, and their number.
     """
 
-    copies: int
-    probability: float
-    top_k: int
-    second_segment: bool
-    keep_word: bool
-    keep_partner: bool
-    max_length_tokens: int
-    precision: str
-    batch_tokens: int = BATCH_TOKENS
+    spelling: str
+    start: int
+    end: int
+    first_token: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A text, its token ids (tokens,) int64 without special tokens, and its replaceable words in order."""
+
+    text: str
+    ids: np.ndarray
+    words: list[Word]
+
+
+Candidates = Mapping[str, tuple[Sentence, list[list[str]]]]  # text -> its sentence, and candidates for each word
+
+
+def replacement_candidates(
+    sentences: Sequence[Sentence],
+    settings: Substitution,
+    predictor: WordPredictor,
+    vectors: WordVectors,
+    checkpoint: Checkpoint | None = None,
+) -> Candidates:
+    """Finds the words that may replace each word: likely ones for a word of one token, near ones for a longer word.
+
+    The word itself is no candidate. (The paper's code keeps it among the likely ones, where "replaced" then often means
+    "left as it is".)
+
+    Args:
+        sentences: of distinct texts.
+        settings: `candidates` words at most for each word; a word without a vector has none.
+        predictor: of words of one token.
+        vectors: of words of several tokens.
+        checkpoint: lets an interrupted run resume.
+    """
+    single = [Query(each.ids, word.first_token) for each in sentences for word in each.words if word.tokens == 1]
+    several = {word.spelling for sentence in sentences for word in sentence.words if word.tokens > 1}
+    likely = iter(predictor.likely_words(single, settings, checkpoint))
+    near = vectors.nearest(sorted(several), settings.candidates)
+
+    def of_word(word: Word) -> list[str]:
+        if word.tokens == 1:
+            return next(likely)
+        # Vectors have lower-case words only; a tokenizer that keeps capitals needs them back.
+        return [match_case(word.spelling, candidate) for candidate in near[word.spelling]]
+
+    return {sentence.text: (sentence, [of_word(word) for word in sentence.words]) for sentence in sentences}
 
 
 def substitute(
-    rows: Sequence[dict],
-    task: Task,
-    *,
-    settings: Settings,
-    masked_lm: MaskedLM,
-    tokenizer: Tokenizer,
-    vectors: WordVectors,
-    seed: int,
-    checkpoint: Checkpoint | None = None,
+    rows: Sequence[dict], task: Task, candidates: Candidates, *, probability: float, copies: int, seed: int
 ) -> list[dict]:
-    """Each row, as it is, followed by its distinct variations; these keep its keys and gain "augmented": True.
+    """Augments the rows of a task.
 
-    Of a pair first the one, then the other sentence is varied, `settings.copies` times each. A row's variations
-    depend on its text, `seed` and its number alone, not on the batch size or the rows around it; in bfloat16 up to
-    candidates that are almost equally likely. With a `checkpoint` the masked LM's pass, which is nearly all of the
-    time, goes on where it was interrupted. UserError where the hardware lacks bfloat16.
+    Args:
+        rows: of the task's columns and "idx".
+        task: of a pair first the one, then the other sentence is varied, while its partner stays the original.
+        candidates: of `replacement_candidates`, for all texts of the rows.
+        probability: each word is replaced with it (p_t), by a random candidate.
+        copies: draws per sentence (N_a).
+        seed: a row's variations depend on its text, the seed and its idx alone, not on batch size or other rows (in
+            bfloat16 up to candidates that are almost equally likely).
+
+    Returns:
+        Each row as it is, followed by its distinct variations, which have its keys and "augmented": True.
     """
-    max_pieces = min(settings.max_length_tokens, masked_lm.config.max_position_embeddings) - 2
-    texts = dict.fromkeys(row[column] for row in rows for column in task.columns)
-    sentences = read_sentences(texts, tokenizer, max_pieces=max_pieces)
-    candidates = replacement_candidates(
-        sentences,
-        settings=settings,
-        masked_lm=masked_lm,
-        tokenizer=tokenizer,
-        vectors=vectors,
-        checkpoint=checkpoint,
-    )
-    material = dict(zip(texts, zip(sentences, candidates, strict=True), strict=True))
     augmented = []
     for row in rows:
         rng = stream(seed, "augmentation", row["idx"])
-        varied = {column: variations(*material[row[column]], settings=settings, rng=rng) for column in task.columns}
-        augmented += [row, *_varied_rows(row, varied, keep_partner=settings.keep_partner)]
+        augmented.append(row)
+        for column in task.columns:
+            texts = variations(*candidates[row[column]], probability=probability, copies=copies, rng=rng)
+            augmented += [row | {column: text, "augmented": True} for text in texts]
     return augmented
 
 
-def _varied_rows(row: dict, varied: dict[str, list[str]], *, keep_partner: bool) -> list[dict]:
-    """The row with one column varied at a time."""
-    partners, rows = dict(row), []
-    for column, texts in varied.items():
-        rows += [partners | {column: text, "augmented": True} for text in texts]
-        if texts and not keep_partner:
-            partners[column] = texts[-1]
-    return rows
-
-
 def variations(
-    sentence: Sentence, candidates: Sequence[Sequence[str]], *, settings: Settings, rng: np.random.Generator
+    sentence: Sentence,
+    candidates: Sequence[Sequence[str]],
+    *,
+    probability: float,
+    copies: int,
+    rng: np.random.Generator,
 ) -> list[str]:
-    """The distinct texts among `settings.copies` draws, in the order drawn, without the original.
+    """The distinct texts among `copies` draws, in the order drawn, without the original.
 
     Only the characters of the replaced words change: spacing, punctuation and all other words stay as they are.
     """
     slots = [(word, choices) for word, choices in zip(sentence.words, candidates, strict=True) if choices]
     if not slots:
         return []
-    shape = (settings.copies, len(slots))
-    replaced = rng.random(shape) < settings.probability
-    drawn = rng.integers([len(choices) for _, choices in slots], size=shape)
-    texts: dict[str, None] = {}  # a dict keeps the order drawn
-    for copy in range(settings.copies):
-        texts[_substituted(sentence.text, slots, replaced[copy], drawn[copy])] = None
+    replaced = rng.random((copies, len(slots))) < probability
+    drawn = rng.integers([len(choices) for _, choices in slots], size=replaced.shape)
+    texts: dict[str, None] = {}  # a dict keeps the order of the draws
+    for is_replaced, numbers in zip(replaced, drawn, strict=True):
+        parts, end = [], 0
+        for slot in np.flatnonzero(is_replaced):
+            word, choices = slots[slot]
+            parts += [sentence.text[end : word.start], choices[numbers[slot]]]
+            end = word.end
+        texts["".join([*parts, sentence.text[end:]])] = None
     texts.pop(sentence.text, None)
     return list(texts)
 
 
-def _substituted(text: str, slots: Sequence[tuple], replaced: np.ndarray, drawn: np.ndarray) -> str:
-    parts, end = [], 0
-    for (word, choices), is_replaced, choice in zip(slots, replaced, drawn, strict=True):
-        if is_replaced:
-            parts += [text[end : word.start], choices[choice]]
-            end = word.end
-    return "".join([*parts, text[end:]])
+def is_replaceable(word: str) -> bool:
+    """Whether it is a plain word and no stop word."""
+    return is_plain_word(word) and word.lower() not in STOP_WORDS
+
+
+def read_sentences(texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int) -> list[Sentence]:
+    """Tokenizes texts; words after the first `max_tokens` tokens stay in the text but are not replaceable."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    texts = list(texts)
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    return [
+        Sentence(text, np.asarray(encoding.ids[:max_tokens], dtype=np.int64), _replaceable_words(encoding, max_tokens))
+        for text, encoding in zip(texts, encodings, strict=True)
+    ]
+
+
+def _replaceable_words(encoding: Encoding, max_tokens: int) -> list[Word]:
+    tokens, offsets, word_ids = encoding.tokens, encoding.offsets, encoding.word_ids
+    words = []
+    for _, group in groupby(range(len(tokens)), key=word_ids.__getitem__):
+        first, *rest = group
+        last = rest[-1] if rest else first
+        spelling = tokens[first] + "".join(tokens[index].removeprefix("##") for index in rest)
+        if last < max_tokens and is_replaceable(spelling):
+            words.append(Word(spelling, offsets[first][0], offsets[last][1], first, last - first + 1))
+    return words

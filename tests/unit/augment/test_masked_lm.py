@@ -1,7 +1,5 @@
 """How the masked LM is asked: packed batches, each query once, in either precision."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -9,15 +7,17 @@ import torch
 from tests.support.builders import TEACHER, batch, masked_lm
 from tinybert.augment import masked_lm as masked_words
 from tinybert.augment.masked_lm import (
-    Question,
+    MaskedInput,
+    Query,
+    WordPredictor,
     batches_by_length,
     best_words,
     in_precision,
-    likely_words,
     masked_states,
     pack,
 )
-from tinybert.augment.words import read_sentences
+from tinybert.augment.substitution import read_sentences
+from tinybert.config.schema import Substitution
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, MaskedLM
@@ -41,13 +41,17 @@ def model(tokenizer):
     )
 
 
-def ask(texts, model, tokenizer, max_pieces=10, checkpoint=None, **changes):
-    defaults = {"top_k": 4, "batch_tokens": 30, "second_segment": True, "keep_word": False, "precision": "float32"}
-    sentences = read_sentences(texts, tokenizer, max_pieces=max_pieces)
-    queries = [(sentence, word) for sentence in sentences for word in sentence.words]
-    settings = SimpleNamespace(**defaults | changes)
-    found = likely_words(queries, settings=settings, masked_lm=model, tokenizer=tokenizer, checkpoint=checkpoint)
-    return list(found)
+def settings(**changes) -> Substitution:
+    vectors = {"source": "corpus", "file": "none", "dimensions": 2, "window_words": 1, "max_words": 9}
+    defaults = {"probability": 0.4, "candidates": 4, "second_segment": True, "word_vectors": vectors}
+    return Substitution(**defaults | changes)
+
+
+def ask(texts, model, tokenizer, max_tokens=10, checkpoint=None, batch_tokens=30, precision="float32", **changes):
+    sentences = read_sentences(texts, tokenizer, max_tokens=max_tokens)
+    queries = [Query(sentence.ids, word.first_token) for sentence in sentences for word in sentence.words]
+    predictor = WordPredictor(model, tokenizer, precision, batch_tokens)
+    return predictor.likely_words(queries, settings(**changes), checkpoint)
 
 
 @pytest.fixture
@@ -67,13 +71,13 @@ def test_packed_states_are_those_of_a_padded_batch():
     model = masked_lm(TEACHER)
     lengths, masked = (4, 5, 5, 7), (1, 4, 2, 3)
     example = batch(lengths, 7)
-    questions = [
-        Question(row[:length].numpy(), np.zeros(length, dtype=np.int64), place)
+    inputs = [
+        MaskedInput(row[:length].numpy(), np.zeros(length, dtype=np.int64), place)
         for row, length, place in zip(example.input_ids, lengths, masked, strict=True)
     ]
     with torch.no_grad():
         _, expected = model.bert(example, OutputSpec())
-        found = masked_states(model.bert.embeddings, in_precision(model.bert.encoder, "float32"), pack(questions, CPU))
+        found = masked_states(model.bert.embeddings, in_precision(model.bert.encoder, "float32"), pack(inputs, CPU))
     assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), torch.tensor(masked)], atol=1e-6)
 
 
@@ -86,7 +90,7 @@ def test_each_distinct_query_is_asked_once(model, tokenizer, seen):
     assert answers[:3] == answers[3:6] != answers[6:]
 
 
-def test_an_interrupted_run_asks_only_what_was_not_answered(model, tokenizer, seen, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_with_the_next_batch(model, tokenizer, seen, tmp_path, monkeypatch):
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
     undisturbed = ask([CORPUS], model, tokenizer, batch_tokens=1)
     asked = len(seen)  # each word is a batch
@@ -120,7 +124,7 @@ def test_without_second_segment_the_sentence_stands_alone(model, tokenizer, seen
     assert names == [["[CLS]", "[MASK]", "horses", "[SEP]"], ["[CLS]", "seven", "[MASK]", "[SEP]"]]
 
 
-def test_batches_hold_all_rows_by_length_within_their_tokens():
+def test_batches_hold_all_rows_by_length():
     lengths = [5, 3, 9, 3, 20, 4]
     found = [indices.tolist() for indices in batches_by_length(lengths, 12)]
     assert found == [[1, 3, 5], [0], [2], [4]]  # 3 + 3 + 4, 5, 9, and one that is too long for any
@@ -130,7 +134,7 @@ def test_nothing_to_ask_is_no_error(model, tokenizer):
     assert ask(["of the"], model, tokenizer) == []
 
 
-def test_two_close_logits_may_change_places_without_changing_the_candidates():
+def test_the_order_of_two_close_logits_changes_nothing():
     best = [
         best_words(torch.tensor([[9.0, 1.0, *close]]), torch.tensor([0]), 2).tolist()
         for close in ([3.0, 3.000001], [3.000001, 3.0])
@@ -143,15 +147,15 @@ def bfloat16_works() -> bool:
 
 
 @pytest.mark.skipif(not bfloat16_works(), reason="no bfloat16 in this machine")
-def test_bfloat16_finds_mostly_the_same_words_and_leaves_the_model_alone(tokenizer):
+def test_bfloat16_finds_mostly_the_same_words(tokenizer):
     torch.manual_seed(3)
     model = MaskedLM(BertConfig(tokenizer.get_vocab_size(), 16, 2, 2, 32, initializer_range=0.4))
     texts = [CORPUS.removesuffix(" 7 , .")]
-    exact = ask(texts, model, tokenizer, max_pieces=60)
-    rounded = ask(texts, model, tokenizer, max_pieces=60, precision="bfloat16")
+    exact = ask(texts, model, tokenizer, max_tokens=60)
+    rounded = ask(texts, model, tokenizer, max_tokens=60, precision="bfloat16")
     shared = [len(set(a) & set(b)) / 4 for a, b in zip(exact, rounded, strict=True)]
     assert np.mean(shared) > 0.8
-    assert rounded == ask(texts, model, tokenizer, max_pieces=60, precision="bfloat16")
+    assert rounded == ask(texts, model, tokenizer, max_tokens=60, precision="bfloat16")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     encoder = in_precision(model.bert.encoder, "bfloat16")
     assert {weight.dtype for weight in (*encoder.parameters(), *encoder.buffers())} == {torch.bfloat16}

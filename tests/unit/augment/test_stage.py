@@ -1,16 +1,17 @@
 """The stage's two strategies with the shipped params."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
-from stages.augment import STRATEGIES
+from stages import augment
 from tests.support.project import ROOT
 from tinybert.augment.word_vectors import WordVectors
-from tinybert.config.load import StageParams, load_params
-from tinybert.config.schema import Augmentation, Sampling
-from tinybert.data.tasks import TASKS
+from tinybert.config.load import load_params
+from tinybert.config.schema import Sampling
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, MaskedLM
@@ -19,7 +20,6 @@ ROWS = [
     {"sentence": "Seven brown horses crossed old wooden bridges.", "label": 1, "idx": 0},
     {"sentence": "Black birds saw the rivers near green fields.", "label": 0, "idx": 1},
 ]
-DECLARED = ["seed", "precision", "augmentation", "tasks.cola.max_length_tokens", "tasks.cola.augmented_copies"]
 
 
 @pytest.fixture
@@ -29,31 +29,43 @@ def params(monkeypatch):
 
 
 @pytest.fixture
-def parts(monkeypatch):
-    """The teacher, the tokenizer and the vectors that earlier stages would leave."""
+def inputs(monkeypatch, tmp_path):
+    """The rows, teacher, tokenizer and vectors of earlier stages."""
     tokenizer = train_tokenizer([row["sentence"] for row in ROWS] * 3, vocabulary_size=150)
     torch.manual_seed(0)
     model = MaskedLM(BertConfig(tokenizer.get_vocab_size(), 12, 1, 3, 24))
-    vectors = WordVectors(["a", "b"], np.eye(2))
-    monkeypatch.setattr("tinybert.models.checkpoints.load_model", lambda folder: model)
-    monkeypatch.setattr("tinybert.data.tokenizer.load_tokenizer", lambda folder: tokenizer)
-    monkeypatch.setattr("tinybert.augment.word_vectors.word_vectors", lambda settings, corpus, seed: vectors)
+    monkeypatch.setattr(augment, "read_jsonl", lambda path: iter(ROWS))
+    monkeypatch.setattr(augment, "load_bert", lambda kind, folder: model)
+    monkeypatch.setattr(augment, "load_tokenizer", lambda folder: tokenizer)
+    monkeypatch.setattr(augment, "word_vectors", lambda *_, seed: WordVectors(["a", "b"], np.eye(2)))
+    checkpoint = SimpleNamespace(of=lambda stage: Checkpoint(tmp_path, lambda: "run"))
+    monkeypatch.setattr(augment, "Checkpoint", checkpoint)
 
 
 @pytest.mark.parametrize("strategy", ["substitution", "sampling"])
-def test_each_strategy_varies_as_many_copies_as_params_say(strategy, params, parts, tmp_path):
-    checkpoint = Checkpoint(tmp_path, lambda: "run")
-    rows = STRATEGIES[strategy](ROWS, TASKS["cola"], StageParams(params, DECLARED), checkpoint)
-    assert [row for row in rows if "augmented" not in row] == ROWS
-    copies = params.tasks.cola.augmented_copies
-    assert len(ROWS) < len(rows) <= len(ROWS) * (1 + copies)
+@pytest.mark.parametrize("copies", [0, 7])
+def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, params, inputs, monkeypatch):
+    params.augmentation.__dict__["strategy"] = strategy
+    params.tasks.cola.__dict__["augmented_copies"] = copies
+    written, metrics = [], {}
+    monkeypatch.setattr(augment, "write_jsonl", lambda path, rows: written.extend(rows))
+    augment.main(SimpleNamespace(params=Declared(params), items={"task": "cola"}, write_metrics=metrics.update))
+    assert [row for row in written if "augmented" not in row] == ROWS
+    assert metrics == {"original": 2, "augmented": len(written)}
+    assert len(written) == 2 if copies == 0 else 2 < len(written) <= 2 * (1 + copies)
 
 
-def test_the_strategies_are_those_that_params_may_name():
-    assert set(STRATEGIES) == set(Augmentation.model_fields["strategy"].annotation.__args__)
+class Declared:
+    """Params whose tasks are read by name, as StageParams'."""
+
+    def __init__(self, params):
+        self.params = params
+
+    def __getattr__(self, name):
+        return vars(self.params.tasks) if name == "tasks" else getattr(self.params, name)
 
 
-def test_probabilities_above_one_together_are_refused(params):
+def test_probabilities_above_one_together_are_an_error(params):
     values = params.augmentation.sampling.model_dump() | {"mask_probability": 0.7, "replacement_probability": 0.4}
     with pytest.raises(ValidationError, match=r"mask_probability \+ replacement_probability must be at most 1"):
         Sampling(**values)

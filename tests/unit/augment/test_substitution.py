@@ -2,18 +2,30 @@
 
 import re
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from tinybert.augment.substitution import substitute, variations
+from tinybert.augment.masked_lm import WordPredictor
+from tinybert.augment.substitution import (
+    STOP_WORDS,
+    is_replaceable,
+    read_sentences,
+    replacement_candidates,
+    substitute,
+    variations,
+)
 from tinybert.augment.word_vectors import WordVectors
-from tinybert.augment.words import read_sentences
+from tinybert.config.schema import Substitution
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.models.outputs import Batch
 
 CORPUS = "black birds saw rivers while seven brown horses quietly crossed old wooden bridges near green fields 7 , ."
 SINGLE = [
@@ -27,6 +39,8 @@ PAIRS = [
     {"sentence1": "old horses", "sentence2": "It is.", "label": 0, "idx": 1},
 ]
 
+POSITIONS = 64
+
 
 @pytest.fixture(scope="module")
 def tokenizer():
@@ -39,21 +53,19 @@ def model(tokenizer):
     return MaskedLM(BertConfig(tokenizer.get_vocab_size(), 16, 2, 2, 32, max_position_embeddings=64))
 
 
-def run(rows, task, model, tokenizer, seed=5, **changes):
-    defaults = {
-        "top_k": 6, "probability": 0.4, "copies": 12, "batch_tokens": 60, "second_segment": True, "keep_word": False,
-        "keep_partner": True, "max_length_tokens": 32, "precision": "float32",
-    }  # fmt: skip
+def settings(**changes) -> Substitution:
+    vectors = {"source": "corpus", "file": "none", "dimensions": 2, "window_words": 1, "max_words": 9}
+    defaults = {"probability": 0.4, "candidates": 4, "second_segment": True, "word_vectors": vectors}
+    return Substitution(**defaults | changes)
+
+
+def run(rows, task, model, tokenizer, seed=5, probability=0.4, copies=12, batch_tokens=60, max_tokens=30):
     vectors = WordVectors(["dingo", "pony"], np.eye(2) + 0.1)
-    return substitute(
-        rows,
-        TASKS[task],
-        settings=SimpleNamespace(**defaults | changes),
-        masked_lm=model,
-        tokenizer=tokenizer,
-        vectors=vectors,
-        seed=seed,
-    )
+    texts = dict.fromkeys(row[column] for row in rows for column in TASKS[task].columns)
+    sentences = read_sentences(texts, tokenizer, max_tokens=max_tokens)
+    predictor = WordPredictor(model, tokenizer, batch_tokens=batch_tokens)
+    found = replacement_candidates(sentences, settings(candidates=6), predictor, vectors)
+    return substitute(rows, TASKS[task], found, probability=probability, copies=copies, seed=seed)
 
 
 def group(rows):
@@ -68,7 +80,7 @@ def test_batch_size_does_not_change_the_rows(model, tokenizer):
     assert one_query_a_batch == run(SINGLE, "cola", model, tokenizer, batch_tokens=10_000)
 
 
-def test_a_row_depends_on_seed_and_idx_but_not_on_other_rows(model, tokenizer):
+def test_a_row_depends_on_seed_and_idx_not_on_other_rows(model, tokenizer):
     rows = run(SINGLE, "cola", model, tokenizer)
     others = run([SINGLE[1], SINGLE[1], SINGLE[2]], "cola", model, tokenizer)
     assert group(rows)[12] == group(others)[12]
@@ -112,7 +124,7 @@ def test_only_plain_words_change_and_all_between_them_stays(model, tokenizer):
     assert rows[11] == [SINGLE[1]]  # stop words, a number and punctuation alone
 
 
-def test_pairs_vary_one_sentence_while_the_partner_stays_the_original(model, tokenizer):
+def test_of_a_pair_the_partner_stays_the_original(model, tokenizer):
     groups = group(run(PAIRS, "mrpc", model, tokenizer))
     changed = Counter()
     for row in groups[0]:
@@ -126,32 +138,21 @@ def test_pairs_vary_one_sentence_while_the_partner_stays_the_original(model, tok
     assert all(row["sentence2"] == "It is." for row in groups[1])
 
 
-def test_as_published_the_second_sentence_meets_the_last_variation_of_the_first(model, tokenizer):
-    rows = group(run(PAIRS, "mrpc", model, tokenizer, keep_partner=False))
-    ours = group(run(PAIRS, "mrpc", model, tokenizer))
-    second = [row for row in rows[0] if row["sentence2"] != PAIRS[0]["sentence2"]]
-    first = [row for row in rows[0][1:] if row not in second]
-    assert len(first) > 4 and len(second) > 4
-    assert {row["sentence1"] for row in second} == {first[-1]["sentence1"]}
-    assert first[-1]["sentence1"] != PAIRS[0]["sentence1"]
-    assert [row["sentence2"] for row in rows[0]] == [row["sentence2"] for row in ours[0]]
-    assert rows[1] == ours[1]  # its second sentence has no word to vary
-
-
 def test_stop_words_are_never_touched(model, tokenizer):
     rows = run([{"sentence": "the birds and not the rivers", "label": 1, "idx": 0}], "cola", model, tokenizer)
     assert len(rows) > 4
     assert all(re.fullmatch(r"the \w+ and not the \w+", row["sentence"]) for row in rows)
 
 
-def test_each_word_is_replaced_with_the_given_probability_by_candidates_alike(tokenizer):
-    (sentence,) = read_sentences(["old horses"], tokenizer, max_pieces=30)
+def test_words_are_replaced_by_the_probability_evenly(tokenizer):
+    (sentence,) = read_sentences(["old horses"], tokenizer, max_tokens=30)
     counts = Counter()
     for seed in range(4000):
         texts = variations(
             sentence,
             [["new"], ["cats", "dogs"]],
-            settings=SimpleNamespace(copies=1, probability=0.4),
+            probability=0.4,
+            copies=1,
             rng=np.random.default_rng(seed),
         )
         counts[texts[0] if texts else None] += 1
@@ -169,7 +170,7 @@ def test_probability_zero_or_no_copies_leave_the_rows(model, tokenizer):
 
 
 def test_words_that_training_cuts_off_are_left_alone(model, tokenizer):
-    rows = run([SINGLE[2]], "cola", model, tokenizer, max_length_tokens=4, probability=1.0)
+    rows = run([SINGLE[2]], "cola", model, tokenizer, max_tokens=2, probability=1.0)
     assert len(rows) > 1
     for row in rows[1:]:
         assert re.fullmatch(r"(?!birds)\w+ (?!saw)\w+ rivers near green fields", row["sentence"])
@@ -178,3 +179,157 @@ def test_words_that_training_cuts_off_are_left_alone(model, tokenizer):
 def test_words_of_several_pieces_are_replaced_by_near_words(model, tokenizer):
     rows = run([{"sentence": "The Dingo, it is", "label": 1, "idx": 0}], "cola", model, tokenizer)
     assert [row["sentence"] for row in rows] == ["The Dingo, it is", "The pony, it is"]
+
+
+TEXTS = [
+    "seven horses crossed bridges",
+    "the brown horses quietly crossed old wooden bridges near the green fields.",
+    "birds",
+    "7, of the .",
+    "black birds saw seven horses near rivers, rivers near fields",
+]
+POSITIONS = 64
+
+
+@pytest.fixture(scope="module")
+def larger_model(tokenizer):
+    torch.manual_seed(3)
+    return MaskedLM(
+        BertConfig(
+            tokenizer.get_vocab_size() + 2, 16, 2, 2, 32, max_position_embeddings=POSITIONS, initializer_range=0.4
+        )
+    )
+
+
+def candidates(texts, model, tokenizer, vectors=None, batch_tokens=40, **changes):
+    sentences = read_sentences(texts, tokenizer, max_tokens=POSITIONS - 2)
+    vectors = vectors or WordVectors([], np.zeros((0, 2)))
+    predictor = WordPredictor(model, tokenizer, batch_tokens=batch_tokens)
+    found = replacement_candidates(sentences, settings(**changes), predictor, vectors)
+    return sentences, [found[text][1] for text in texts]
+
+
+def one_query(sentence, word, model, tokenizer, k, second_segment):
+    """The k best whole words: logits of every position of one unpadded query, ranked in Python."""
+    tokens = [tokenizer.id_to_token(index) for index in sentence.ids]
+    masked = [*tokens[: word.first_token], "[MASK]", *tokens[word.first_token + 1 :]]
+    query = ["[CLS]", *masked, "[SEP]"] + ([*tokens, "[SEP]"] if second_segment else [])
+    ids = torch.tensor([[tokenizer.token_to_id(token) for token in query]])
+    types = torch.tensor([[0] * (len(masked) + 2) + [1] * (len(query) - len(masked) - 2)])
+    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), types, positions=torch.arange(len(query)))
+    with torch.no_grad():
+        logits = model.eval()(batch).logits[query.index("[MASK]")].tolist()
+    words = [piece for piece in tokenizer.get_vocab() if len(piece) > 1 and all("a" <= char <= "z" for char in piece)]
+    words.remove(word.spelling)
+    return sorted(words, key=lambda piece: -logits[tokenizer.token_to_id(piece)])[:k]
+
+
+@pytest.mark.parametrize("second_segment", [True, False])
+@pytest.mark.parametrize("batch_tokens", [1, 40, 10_000])
+def test_batches_equal_one_query_at_a_time(second_segment, batch_tokens, larger_model, tokenizer):
+    sentences, found = candidates(
+        TEXTS, larger_model, tokenizer, second_segment=second_segment, batch_tokens=batch_tokens
+    )
+    compared = 0
+    for sentence, choices in zip(sentences, found, strict=True):
+        for word, chosen in zip(sentence.words, choices, strict=True):
+            assert sorted(chosen) == sorted(one_query(sentence, word, larger_model, tokenizer, 4, second_segment))
+            compared += 1
+    assert compared == 4 + 9 + 1 + 0 + 8
+
+
+def test_the_second_segment_changes_the_answers(larger_model, tokenizer):
+    assert (
+        candidates(TEXTS, larger_model, tokenizer)[1]
+        != candidates(TEXTS, larger_model, tokenizer, second_segment=False)[1]
+    )
+
+
+def test_candidates_are_whole_other_words(larger_model, tokenizer):
+    sentences, found = candidates(TEXTS, larger_model, tokenizer, candidates=1000)
+    for sentence, choices in zip(sentences, found, strict=True):
+        for word, chosen in zip(sentence.words, choices, strict=True):
+            assert word.spelling not in chosen
+            assert all(piece.isalpha() and len(piece) > 1 for piece in chosen)
+            assert len(chosen) == len(set(chosen)) > 10
+
+
+def test_a_model_in_training_mode_answers_without_dropout(larger_model, tokenizer):
+    expected = candidates(TEXTS, larger_model, tokenizer)[1]
+    assert candidates(TEXTS, larger_model.train(), tokenizer)[1] == expected
+
+
+def test_candidates_of_longer_words_come_from_the_vectors(larger_model, tokenizer):
+    vectors = WordVectors(["dingo", "stone", "pony"], np.array([[1.0, 0.1], [-1.0, 1.0], [1.0, 0.2]]))
+    sentences, found = candidates(["Dingo crossed dunes"], larger_model, tokenizer, vectors, candidates=1)
+    assert [word.spelling for word in sentences[0].words] == ["dingo", "crossed", "dunes"]
+    assert [word.tokens > 1 for word in sentences[0].words] == [True, False, True]
+    assert found[0][0] == ["pony"]
+    assert len(found[0][1]) == 1
+    assert found[0][2] == []  # no vector
+
+
+def test_a_tokenizer_that_keeps_capitals_gets_them_back(larger_model):
+    cased = Tokenizer(WordPiece({"[UNK]": 0, "D": 1, "d": 2, "##ingo": 3}, unk_token="[UNK]"))
+    cased.normalizer, cased.pre_tokenizer = BertNormalizer(lowercase=False), BertPreTokenizer()
+    vectors = WordVectors(["dingo", "pony"], np.array([[1.0, 0.1], [1.0, 0.2]]))
+    assert candidates(["Dingo dingo"], larger_model, cased, vectors)[1] == [[["Pony"], ["pony"]]]
+
+
+WORDS = "a bird the sang Café crêpe blackbird river don't in 1990 black saw and it s t U S dogs not"
+
+
+@pytest.fixture(scope="module")
+def word_tokenizer():
+    return train_tokenizer([WORDS] * 3, vocabulary_size=400)
+
+
+def replaceable(text, word_tokenizer, max_tokens=100):
+    (sentence,) = read_sentences([text], word_tokenizer, max_tokens=max_tokens)
+    return [text[word.start : word.end] for word in sentence.words]
+
+
+@pytest.mark.parametrize(
+    "word", ["the", "The", "not", "with", "don", "1990", "x", "B", "r2d2", "##ing", "[MASK]", "", "naïve"]
+)
+def test_stop_words_and_other_tokens_are_not_replaceable(word):
+    assert not is_replaceable(word)
+
+
+@pytest.mark.parametrize("word", ["bird", "River", "ok", "MASK"])
+def test_content_words_are_replaceable(word):
+    assert is_replaceable(word)
+
+
+def test_stop_words_are_lower_case():
+    assert all(word == word.lower() for word in STOP_WORDS)
+    assert {"the", "of", "and", "is", "not", "which", "would"} <= STOP_WORDS
+
+
+def test_words_are_found_by_their_characters_in_the_text(word_tokenizer):
+    text = "The  Blackbird, it didn't (sing) in 1990: U.S. crêpe [MASK] dogs!"
+    assert replaceable(text, word_tokenizer) == ["Blackbird", "sing", "crêpe", "dogs"]
+
+
+def test_spelling_and_pieces_are_the_tokenizers(word_tokenizer):
+    (sentence,) = read_sentences(["A Crêpe blackdogs"], word_tokenizer, max_tokens=100)
+    crepe, blackdogs = sentence.words
+    tokens = word_tokenizer.encode("a crepe blackdogs", add_special_tokens=False).tokens
+    assert (crepe.spelling, crepe.first_token, crepe.tokens) == ("crepe", 1, 1)
+    assert blackdogs.spelling == "blackdogs"
+    assert (blackdogs.first_token, blackdogs.tokens) == (2, len(tokens) - 2)
+    assert blackdogs.tokens > 1
+
+
+def test_words_behind_or_across_the_cut_are_left_alone(word_tokenizer):
+    text = "bird river blackdogs dogs"  # blackdogs has more than one piece
+    assert replaceable(text, word_tokenizer, max_tokens=3) == ["bird", "river"]
+    (sentence,) = read_sentences([text], word_tokenizer, max_tokens=3)
+    assert len(sentence.ids) == 3
+    assert sentence.text == text
+
+
+def test_the_tokenizers_truncation_and_padding_are_ignored(word_tokenizer):
+    word_tokenizer.enable_truncation(2)
+    word_tokenizer.enable_padding(length=30)
+    assert replaceable("bird saw river", word_tokenizer) == ["bird", "saw", "river"]

@@ -14,10 +14,9 @@ from benchmarks.augment import SIZES, pieces_and_words, reference_augmenter
 from benchmarks.reference import Shape
 from tests.support.project import ROOT
 from tests.unit.benchmarks.test_timing import copy_of
-from tinybert.augment.candidates import replacement_candidates
-from tinybert.augment.substitution import Settings
+from tinybert.augment.masked_lm import WordPredictor
+from tinybert.augment.substitution import read_sentences, replacement_candidates
 from tinybert.augment.word_vectors import WordVectors
-from tinybert.augment.words import read_sentences
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
 
@@ -35,15 +34,12 @@ def test_both_find_the_same_candidates_from_the_same_weights(tokenizer):
     config = BertConfig(tokenizer.get_vocab_size(), 12, 2, 3, 24, max_position_embeddings=64, initializer_range=0.4)
     model = MaskedLM(config)
     vectors = WordVectors(["dingos", "pony", "stone"], np.array([[1.0, 0.1], [1.0, 0.2], [-1.0, 1.0]]))
-    settings = Settings(
-        copies=1, probability=0.4, top_k=augment.TOP_K, second_segment=True, keep_word=False, keep_partner=True,
-        max_length_tokens=64, precision="float32",
-    )  # fmt: skip
-    sentences = read_sentences(TEXTS, tokenizer, max_pieces=30)
-    ours = replacement_candidates(sentences, settings=settings, masked_lm=model, tokenizer=tokenizer, vectors=vectors)
-    plain = reference_augmenter(copy_of(model), tokenizer, vectors)
+    settings = SIZES["small"].settings()
+    sentences = read_sentences(TEXTS, tokenizer, max_tokens=30)
+    ours = replacement_candidates(sentences, settings, WordPredictor(model, tokenizer), vectors)
+    plain = reference_augmenter(copy_of(model), tokenizer, vectors, settings)
     compared = 0
-    for sentence, choices in zip(sentences, ours, strict=True):
+    for sentence, choices in ours.values():
         pieces, words = pieces_and_words(sentence, tokenizer)
         for word, chosen in zip(words, choices, strict=True):
             assert sorted(plain.candidates(pieces, word)) == sorted(chosen)
@@ -56,9 +52,10 @@ def test_reference_keeps_the_original_first_and_varies_words_only(tokenizer):
     torch.manual_seed(0)
     masked_lm = reference.MaskedLM(Shape(1, 12, 24, 3), tokenizer.get_vocab_size(), dropout=0.0)
     vectors = WordVectors(["dingos", "pony"], np.array([[1.0, 0.1], [1.0, 0.2]]))
-    (sentence,) = read_sentences(["the dingos saw it"], tokenizer, max_pieces=30)
+    (sentence,) = read_sentences(["the dingos saw it"], tokenizer, max_tokens=30)
     pieces, words = pieces_and_words(sentence, tokenizer)
-    varied = reference_augmenter(masked_lm, tokenizer, vectors).augment(pieces, words, np.random.default_rng(0))
+    augmenter = reference_augmenter(masked_lm, tokenizer, vectors, SIZES["small"].settings())
+    varied = augmenter.augment(pieces, words, np.random.default_rng(0))
     assert varied[0] == pieces
     assert len(varied) == len({tuple(parts) for parts in varied}) > 5
     # "the" and "it" stay, whatever their pieces; dingos is as it was or the pony
