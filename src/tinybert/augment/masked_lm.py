@@ -199,8 +199,8 @@ def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> T
     *lower, last = encoder.layers
     hidden = torch.cat([block.flatten(0, 1) for block in blocks]).to(last.output.LayerNorm.weight.dtype)
     for layer in lower:
-        hidden = layer(hidden, packed).hidden
-    return last(hidden, packed, rows=packed.masked).hidden
+        hidden = layer(hidden, packed)["hidden"]
+    return last(hidden, packed, rows=packed.masked)["hidden"]
 
 
 def best_words(logits: Tensor, excluded: Tensor, count: int) -> Tensor:

@@ -8,7 +8,7 @@ each stage process.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from tinybert.models.packed_linear import linear_gelu
 from tinybert.pipeline.errors import UserError
 
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
+OUTPUT_ONLY = frozenset({"hidden"})
 
 
 @dataclass(frozen=True)
@@ -229,30 +230,6 @@ class Dense(nn.Module):
         self.dense = nn.Linear(width_in, width_out)
 
 
-class TokenLayout(Protocol):
-    """How tokens, stored one after the other, form rows; RealTokens is the layout of a batch."""
-
-    def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
-        """Runs attention within each row: three of (tokens, width) -> (queries, width)."""
-
-
-@dataclass(frozen=True)
-class LayerSpec:
-    """Which results of one layer are computed: its output, its scores, its queries, keys and values."""
-
-    output: bool = True
-    scores: bool = False
-    qkv: bool = False
-
-
-class LayerOutput(NamedTuple):
-    """Results of one layer, None where not requested; shapes as in ModelOutput."""
-
-    hidden: Tensor | None
-    scores: Tensor | None = None
-    qkv: tuple[Tensor, Tensor, Tensor] | None = None
-
-
 class Layer(nn.Module):
     """One transformer layer; its forward pass serves training, ONNX export and augmentation."""
 
@@ -263,38 +240,31 @@ class Layer(nn.Module):
         self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(
-        self,
-        hidden: Tensor,
-        layout: TokenLayout,
-        want: LayerSpec = LayerSpec(),
-        rows: Rows | None = None,
-    ) -> LayerOutput:
+        self, hidden: Tensor, layout: RealTokens, want: frozenset[str] = OUTPUT_ONLY, rows: Rows | None = None
+    ) -> dict[str, Tensor]:
         """Computes the results that `want` names.
 
         Args:
             hidden: (tokens, width), or (batch, length, width) in an exported graph.
-            layout: Which tokens attend to each other.
-            want: The results to compute.
+            layout: Which tokens attend to each other; its `attend` may be another's than RealTokens'.
+            want: Fields of ModelOutput: "hidden" (the layer's output), "scores", "queries", "keys", "values".
             rows: An index into `hidden` with one token of each row: queries and output are computed for these tokens
                 only, keys and values for all. None: all tokens. Not for scores.
 
         Returns:
-            The results, the output as (tokens, width) or (indexed tokens, width).
+            The requested results, and those they are computed from; shapes as in ModelOutput.
         """
         attend, read = self.attention.self, hidden if rows is None else hidden[rows]
-        query, key = attend.query(read), attend.key(hidden)
-        scores = None
-        if want.scores:
-            assert isinstance(layout, RealTokens)  # scores are read by losses only, and these have batches
-            scores = attend.scores(layout.pad(query), layout.pad(key))
-        if not (want.output or want.qkv):
-            return LayerOutput(None, scores)
-        qkv = query, key, attend.value(hidden)
-        if not want.output:
-            return LayerOutput(None, scores, qkv)
-        attended = self.attention.output(layout.attend(attend, qkv, scores), read)
-        output = self.output(linear_gelu(self.intermediate.dense, attended), attended)
-        return LayerOutput(output, scores, qkv if want.qkv else None)
+        query, key, scores = attend.query(read), attend.key(hidden), None
+        found = {"queries": query, "keys": key}
+        if "scores" in want:
+            found["scores"] = scores = attend.scores(layout.pad(query), layout.pad(key))
+        if want & {"hidden", "values"}:
+            found["values"] = value = attend.value(hidden)
+        if "hidden" in want:
+            attended = self.attention.output(layout.attend(attend, (query, key, value), scores), read)
+            found["hidden"] = self.output(linear_gelu(self.intermediate.dense, attended), attended)
+        return found
 
 
 class Encoder(nn.Module):
@@ -326,23 +296,18 @@ class Bert(nn.Module):
             The requested outputs without logits, and the last hidden state that was computed, (tokens, width), or
             (batch, width) with `want.only_first`.
         """
-        found, real = ModelOutput(), batch.real
-        hidden = self.embeddings.of(batch)
+        found, hidden = ModelOutput(), self.embeddings.of(batch)
         if 0 in want.hidden:
             found.hidden[0] = hidden
         layers = self.encoder.layers
         last = len(layers) if want.logits else want.top_layer
         for number, layer in enumerate(layers[:last], start=1):
-            is_read = want.logits or number < last or number in want.hidden
-            spec = LayerSpec(is_read, number in want.scores, number in want.qkv)
-            rows = real.first_rows if want.only_first and number == len(layers) else None
-            hidden, scores, qkv = layer(hidden, real, spec, rows)
-            if number in want.scores:
-                found.scores[number] = scores
-            if number in want.qkv:
-                found.queries[number], found.keys[number], found.values[number] = qkv
-            if number in want.hidden:
-                found.hidden[number] = hidden
+            exposed, is_read = want.of_layer(number), want.logits or number < last
+            rows = batch.real.first_rows if want.only_first and number == len(layers) else None
+            results = layer(hidden, batch.real, exposed | OUTPUT_ONLY if is_read else exposed, rows)
+            for name in exposed:
+                getattr(found, name)[number] = results[name]
+            hidden = results.get("hidden", hidden)
         return found, hidden
 
     def pooled(self, first: Tensor) -> Tensor:

@@ -18,12 +18,8 @@ from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
 class BiLstmConfig:
     """The architecture, under its config.json names.
 
-    Attributes:
-        embedding_size: Width of the word-piece embeddings.
-        hidden_size: Width of one direction's state.
-        num_hidden_layers: LSTM layers, one in the paper.
-        intermediate_size: Width of the ReLU layer before the logits.
-        initializer_range: Standard deviation of random word embeddings.
+    hidden_size: width of one direction's state. num_hidden_layers: one in the paper. intermediate_size: width of the
+    ReLU layer before the logits. initializer_range: standard deviation of random word embeddings.
     """
 
     vocab_size: int
@@ -65,14 +61,9 @@ class SentenceEncoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        """Encodes sentences.
+        """input_ids (rows, length), lengths (rows,) -> (rows, 2·hidden): the final states of both directions.
 
-        Args:
-            input_ids: (rows, length) int64.
-            lengths: (rows,) int64, tokens of each row; 0 is allowed.
-
-        Returns:
-            (rows, 2·hidden): the final states of both directions; zeros, the states before any token, at length 0.
+        Zeros, the states before any token, for a row of length 0.
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         last = lengths[:, None] - 1

@@ -4,8 +4,8 @@ Folders come from strangers too: everything read is checked, pickles are never o
 """
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,7 +53,9 @@ Model = BertModel | BiLstmClassifier
 Config = BertConfig | BiLstmConfig
 OneModel = TypeVar("OneModel", bound=Model)
 OneBert = TypeVar("OneBert", MaskedLM, SequenceClassifier)
-OneConfig = TypeVar("OneConfig", BertConfig, BiLstmConfig)
+KINDS: dict[str, type[MaskedLM | Classifier]] = {
+    kind.architecture: kind for kind in (MaskedLM, SequenceClassifier, BiLstmClassifier)
+}
 
 
 def save_model(model: Model, folder: str | Path) -> None:
@@ -78,17 +80,13 @@ def copy_model(source: str | Path, folder: str | Path) -> None:
 
 
 def checkpoint_folder(source: ModelSource | Init, *, key: str) -> Path:
-    """The folder of a checkpoint that a section of params names by `folder`, or by `hub` to be downloaded.
-
-    Args:
-        source: The section.
-        key: Its dotted key, for errors.
+    """The folder of a checkpoint that a section `key` of params names by `folder`, or by `hub` to be downloaded.
 
     Raises:
         UserError: There is no such folder, or the Hub does not give the model.
     """
     if source.hub:
-        fix = f"check {key}.hub.model and {key}.hub.revision, or name a folder by {key}.folder"
+        fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
         return hub_folder(source.hub, CHECKPOINT_FILES, key=key, fix=fix)
     folder = paths.resolve(source.folder or "")
     if not folder.is_dir():
@@ -102,19 +100,15 @@ def load_model(folder: str | Path) -> MaskedLM | Classifier:
     Raises:
         UserError: Another architecture, or missing or damaged config.json or weights.
     """
-    config = _read_config(folder)
-    kind = _architecture(config)
-    if kind == MaskedLM.architecture:
-        shape = _model_config(BertConfig, config, folder)
-        return _with_weights(lambda: MaskedLM(shape), *_read_folder(folder, config)).eval()
-    known = SequenceClassifier.architecture, BiLstmClassifier.architecture
-    if kind not in known:
-        raise UserError(
-            f"{folder}/config.json: architectures: not supported here (got {kind!r}); allowed: "
-            f"{', '.join((MaskedLM.architecture, *known))}; fix: choose another model"
-        )
-    build = _classifier_builder(folder, config, _label_names(folder, config), pair=bool(config.get("pair")))
-    return _with_weights(build, *_read_folder(folder, config)).eval()
+    checkpoint = _read_folder(folder)
+    names = checkpoint.config.get("architectures")
+    for name, kind in KINDS.items():
+        if isinstance(names, list) and names[:1] == [name]:
+            return _build(kind, checkpoint).eval()
+    raise UserError(
+        f"{folder}/config.json: architectures: not supported here (got {names!r:.80}); allowed: {', '.join(KINDS)}; "
+        "fix: choose another model"
+    )
 
 
 def load_bert(kind: type[OneBert], folder: str | Path) -> OneBert:
@@ -122,7 +116,7 @@ def load_bert(kind: type[OneBert], folder: str | Path) -> OneBert:
     model = load_model(folder)
     if not isinstance(model, kind):
         raise UserError(
-            f"{folder}: wrong model (got {model.architecture}); allowed: {kind.architecture}; fix: use another"
+            f"{folder}: wrong model (got {model.architecture}); allowed: {kind.architecture}; fix: choose another"
         )
     return model
 
@@ -131,7 +125,7 @@ def load_task_model(folder: str | Path) -> Classifier:
     """As load_model, but UserError for a masked LM."""
     model = load_model(folder)
     if isinstance(model, MaskedLM):
-        raise UserError(f"{folder}: wrong model (got {model.architecture}); allowed: a classifier; fix: use another")
+        raise UserError(f"{folder}: wrong model (got {model.architecture}); allowed: a classifier; fix: choose another")
     return model
 
 
@@ -146,11 +140,12 @@ def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool) 
     Raises:
         UserError: As load_model.
     """
-    config = _read_config(folder)
-    build = _classifier_builder(folder, config, labels or (REGRESSION_LABEL,), pair=pair)
-    path, stored = _read_folder(folder, config)
-    encoder = {name: tensor for name, tensor in stored.items() if not name.startswith(HEADS)}
-    return _with_weights(build, path, encoder, optional=HEADS)
+    stored = _read_folder(folder)
+    names = {str(number): label for number, label in enumerate(labels or (REGRESSION_LABEL,))}
+    encoder = {name: tensor for name, tensor in stored.weights.items() if not name.startswith(HEADS)}
+    new = replace(stored, config=stored.config | {"pair": pair, "id2label": names}, weights=encoder)
+    kind: type[Classifier] = BiLstmClassifier if stored.is_bilstm else SequenceClassifier
+    return _build(kind, new, optional=HEADS)
 
 
 def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
@@ -161,11 +156,8 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
     Raises:
         UserError: The folder holds no BERT encoder in safetensors.
     """
-    config = _read_config(folder, model_types=("bert",))
-    shape = _model_config(BertConfig, config, folder)
-    path, stored = _read_folder(folder, config)
-    model = _with_weights(lambda: MaskedLM(shape), path, stored, optional=("cls.", "bert.pooler."))
-    return model, MASKED_LM_HEAD in stored
+    stored = _read_folder(folder, model_types=("bert",))
+    return _build(MaskedLM, stored, optional=("cls.", "bert.pooler.")), MASKED_LM_HEAD in stored.weights
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -195,9 +187,22 @@ def read_provenance(folder: str | Path) -> list[dict[str, Any]]:
     return read_json(path) if path.is_file() else []
 
 
-def _read_config(folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_VALUES["model_type"]) -> dict:
-    """The folder's config.json, if it describes a model of these types that is supported."""
-    path = Path(folder) / "config.json"
+@dataclass(frozen=True)
+class _Checkpoint:
+    """A folder's config.json, its weights under our names, and their file."""
+
+    path: Path
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+
+    @property
+    def is_bilstm(self) -> bool:
+        return self.config.get("model_type") == BiLstmClassifier.model_type
+
+
+def _read_folder(folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_VALUES["model_type"]) -> _Checkpoint:
+    """The checkpoint in a folder, if its model has one of these types and is supported."""
+    path, weights = Path(folder) / "config.json", Path(folder) / "model.safetensors"
     if not path.is_file():
         raise UserError(f"{path}: absent; fix: name a folder with config.json and model.safetensors")
     try:
@@ -210,62 +215,13 @@ def _read_config(folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_V
         if config.get(key, allowed[0]) not in allowed:
             names, found = " or ".join(allowed), f"{config[key]!r:.40}"
             raise UserError(f"{path}: {key}: not supported (got {found}); allowed: {names}; fix: choose another model")
-    return config
-
-
-def _model_config(kind: type[OneConfig], config: dict, folder: str | Path) -> OneConfig:
-    """The fields of config.json that the computation depends on, each within its range."""
-    known = {field.name: config[field.name] for field in fields(kind) if field.name in config}
-    for name, value in known.items():
-        types, least, greatest = RANGES.get(name, SIZE)
-        if type(value) not in types or not least <= value <= greatest:
-            number = "numbers" if float in types else "integers"
-            raise UserError(
-                f"{folder}/config.json: {name}: out of range (got {value!r:.40}); allowed: {number} from {least} to "
-                f"{greatest}; fix: correct the file, or choose another model"
-            )
-    try:
-        return kind(**known)
-    except (TypeError, UserError) as error:  # a required field is missing, or two do not fit together
-        raise UserError(f"{folder}/config.json: {error}".replace(f"{kind.__name__}.__init__() ", "")) from None
-
-
-def _architecture(config: dict) -> str | None:
-    """The class that config.json names, if any."""
-    names = config.get("architectures")
-    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
-
-
-def _label_names(folder: str | Path, config: dict) -> tuple[str, ...]:
-    """The class names in the order of the logits."""
-    names = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # Hugging Face writes none for two classes
-    if not isinstance(names, dict) or not names or set(names) != {str(number) for number in range(len(names))}:
-        raise UserError(f"{folder}/config.json: id2label: must name the classes 0, 1 and so on; fix: correct the file")
-    return tuple(str(names[str(number)]) for number in range(len(names)))
-
-
-def _classifier_builder(
-    folder: str | Path, config: dict, labels: tuple[str, ...], *, pair: bool
-) -> Callable[[], Classifier]:
-    """A function that makes the classifier described by config.json with new weights."""
-    if config.get("model_type") == BiLstmClassifier.model_type:
-        lstm = _model_config(BiLstmConfig, config, folder)
-        return lambda: BiLstmClassifier(lstm, labels, pair=pair)
-    bert = _model_config(BertConfig, config, folder)
-    return lambda: SequenceClassifier(bert, labels)
-
-
-def _read_folder(folder: str | Path, config: dict) -> tuple[Path, dict[str, Tensor]]:
-    """The file of the folder's weights, and the weights under our names."""
-    path = Path(folder) / "model.safetensors"
-    if not path.is_file():
+    if not weights.is_file():
         raise UserError(
-            f"{path}: absent; allowed: safetensors, no pickles; fix: load the model once with transformers, "
-            "write it with save_pretrained, and name that folder"
+            f"{weights}: absent; allowed: safetensors, no pickles; fix: load the model once with transformers, write "
+            "it with save_pretrained, and name that folder"
         )
-    stored = read_weights(path)
-    is_bert = config.get("model_type") != BiLstmClassifier.model_type
-    return path, {_our_name(name): tensor for name, tensor in stored.items()} if is_bert else stored
+    stored = _Checkpoint(weights, config, read_weights(weights))
+    return stored if stored.is_bilstm else replace(stored, weights={_our_name(k): v for k, v in stored.weights.items()})
 
 
 def _our_name(name: str) -> str:
@@ -274,19 +230,47 @@ def _our_name(name: str) -> str:
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _with_weights(
-    build: Callable[[], OneModel], path: Path, stored: dict[str, Tensor], *, optional: tuple[str, ...] = ()
-) -> OneModel:
-    """The model that `build` makes with the weights of `path`; names that begin with `optional` may be missing."""
+def _build(kind: type[OneModel], stored: _Checkpoint, *, optional: tuple[str, ...] = ()) -> OneModel:
+    """A `kind` as config.json describes it with the stored weights; names that begin with `optional` may be missing."""
+    arguments = _arguments(kind, stored)
     with torch.device("meta"):  # so that a wrong config.json is found before its model takes memory
-        shapes = build().state_dict()
-    if missing := sorted(name for name in shapes.keys() - stored.keys() if not name.startswith(optional)):
-        raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; fix: get the file again")
-    for name in (name for name in shapes if name in stored):  # in the model's order
-        found, expected = tuple(stored[name].shape), tuple(shapes[name].shape)
+        shapes = kind(**arguments).state_dict()
+    if missing := sorted(name for name in shapes.keys() - stored.weights.keys() if not name.startswith(optional)):
+        raise UserError(f"{stored.path}: lacks {missing[0]} and {len(missing) - 1} more weights; fix: get it again")
+    for name in (name for name in shapes if name in stored.weights):  # in the model's order
+        found, expected = tuple(stored.weights[name].shape), tuple(shapes[name].shape)
         if found != expected:
-            raise UserError(f"{path}: {name}: wrong shape (got {found}); allowed: {expected}, by config.json; "
-                            "fix: get both files from one model")  # fmt: skip
-    model = build()
-    model.load_state_dict(model.state_dict() | {name: stored[name] for name in shapes.keys() & stored.keys()})
+            raise UserError(
+                f"{stored.path}: {name}: wrong shape (got {found}); allowed: {expected}, by config.json; fix: get both "
+                "files from one model"
+            )
+    model = kind(**arguments)
+    model.load_state_dict(stored.weights, strict=False)  # what is missing keeps its new weights
     return model
+
+
+def _arguments(kind: type, stored: _Checkpoint) -> dict[str, Any]:
+    """What a `kind` is made with, by config.json: its config, and a classifier's labels."""
+    place, config = stored.path.with_name("config.json"), stored.config
+    config_class = BiLstmConfig if kind is BiLstmClassifier else BertConfig
+    known = {field.name: config[field.name] for field in fields(config_class) if field.name in config}
+    for name, value in known.items():
+        types, least, greatest = RANGES.get(name, SIZE)
+        if type(value) not in types or not least <= value <= greatest:
+            number = "numbers" if float in types else "integers"
+            raise UserError(
+                f"{place}: {name}: out of range (got {value!r:.40}); allowed: {number} from {least} to {greatest}; "
+                "fix: correct the file, or choose another model"
+            )
+    try:
+        arguments: dict[str, Any] = {"config": config_class(**known)}
+    except (TypeError, UserError) as error:  # a required field is missing, or two do not fit together
+        raise UserError(f"{place}: {error}".replace(f"{config_class.__name__}.__init__() ", "")) from None
+    if kind is MaskedLM:
+        return arguments
+    labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # Hugging Face writes none for two classes
+    numbers = [str(number) for number in range(len(labels))] if isinstance(labels, dict) else []
+    if not numbers or set(labels) != set(numbers):
+        raise UserError(f"{place}: id2label: must name the classes 0, 1 and so on; fix: correct the file")
+    arguments["labels"] = tuple(str(labels[number]) for number in numbers)
+    return arguments | ({"pair": bool(config.get("pair"))} if kind is BiLstmClassifier else {})

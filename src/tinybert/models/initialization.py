@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from tinybert.config.fields import BiLstmArchitecture, ModelSource
 from tinybert.config.schema import Teacher
@@ -14,7 +13,6 @@ from tinybert.config.students import Init, Student, mapped_layers
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.checkpoints import (
-    CHECKPOINT_FILES,
     REGRESSION_LABEL,
     checkpoint_folder,
     load_bert,
@@ -22,10 +20,8 @@ from tinybert.models.checkpoints import (
     read_weights,
 )
 from tinybert.models.outputs import Batch
-from tinybert.models.subclone import subclone
-from tinybert.pipeline import paths
+from tinybert.models.subclone import InitializedStudent, subclone
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.hub import hub_folder
 
 # Beside the encoder in Jiao et al.'s general students: one projection, or one for the embeddings and each layer.
 SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.weight"
@@ -41,20 +37,6 @@ class LabelledTask(Protocol):
 
     @property
     def labels(self) -> tuple[str, ...]: ...
-
-
-@dataclass(frozen=True)
-class InitializedStudent:
-    """A student before its training.
-
-    Attributes:
-        model: In training mode.
-        projection: W from its states to the teacher's, if the student was cut from the teacher or brings one: (teacher
-            width, student width), or (1 + layers, ...) with one for the embeddings and each layer.
-    """
-
-    model: MaskedLM | BiLstmClassifier
-    projection: Tensor | None = None
 
 
 def initialize_student(
@@ -84,8 +66,7 @@ def initialize_student(
     if not init.teacher:
         return InitializedStudent(MaskedLM(config))
     mapped = mapped_layers(init.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
-    cut = subclone(teacher, config, [layer for (layer,) in mapped], batches=sample())
-    return InitializedStudent(cut.student, cut.projection)
+    return subclone(teacher, config, [layer for (layer,) in mapped], batches=sample())
 
 
 def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
@@ -104,13 +85,10 @@ def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
         shape = teacher.synthetic.architecture
         return MaskedLM(BertConfig.of(shape, vocab_size=vocab_size, max_position_embeddings=SYNTHETIC_POSITIONS))
     if teacher.source == "hub":
-        fix = (
-            "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
-        )
-        source = hub_folder(teacher.hub, CHECKPOINT_FILES, key="teacher", fix=fix)
+        folder = checkpoint_folder(ModelSource(hub=teacher.hub), key="teacher")
     else:
-        source = paths.resolve(teacher.local.folder)
-    model, has_head = load_pretrained(source)
+        folder = checkpoint_folder(ModelSource(folder=teacher.local.folder), key="teacher.local")
+    model, has_head = load_pretrained(folder)
     if model.config.vocab_size != vocab_size:
         raise UserError(
             f"teacher: its vocabulary is not the tokenizer's (got {model.config.vocab_size} pieces); allowed: "
@@ -118,7 +96,7 @@ def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
         )
     if not has_head and teacher.pretraining.epochs == 0:
         raise UserError(
-            f"teacher.pretraining.epochs: {source} has no masked-LM head to use untrained (got 0); allowed: 1 or more; "
+            f"teacher.pretraining.epochs: {folder} has no masked-LM head to use untrained (got 0); allowed: 1 or more; "
             "fix: give it at least 1 epoch"
         )
     return model
@@ -181,10 +159,8 @@ def _published_student(config: BertConfig, init: Init, *, teacher_width: int) ->
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours, theirs = getattr(config, name), getattr(stored.config, name)
         if ours != theirs:
-            key, model = ("init.hub", init.hub.model) if init.hub else ("init.folder", init.folder)
-            raise UserError(
-                f"{key}: {model}: wrong {name} (got {theirs}); allowed: {ours}; fix: change the architecture or init"
-            )
+            model = init.hub.model if init.hub else init.folder
+            raise UserError(f"init: {model}: wrong {name} (got {theirs}); allowed: {ours}; fix: change one of them")
     student = MaskedLM(replace(config, max_position_embeddings=stored.config.max_position_embeddings))
     student.load_state_dict(stored.state_dict())
     weights = read_weights(folder / "model.safetensors")

@@ -31,6 +31,11 @@ class OutputSpec:
     logits: bool = True
     only_first: bool = False
 
+    def of_layer(self, number: int) -> frozenset[str]:
+        """The fields of ModelOutput that one layer fills."""
+        layers = {"hidden": self.hidden, "scores": self.scores} | dict.fromkeys(("queries", "keys", "values"), self.qkv)
+        return frozenset(name for name, numbers in layers.items() if number in numbers)
+
     @property
     def top_layer(self) -> int:
         """The highest layer that is read when the head does not run."""
@@ -76,11 +81,8 @@ class DistillationTargets(ModelOutput):
 class RealTokens:
     """Where the real tokens of padded rows are: models compute these alone, and only attention sees rows.
 
-    In a graph that is being exported the number of real tokens is unknown: there every place counts as a token, nothing
-    is moved, and `rows` and `at` do not exist.
-
-    Args:
-        mask: (batch, length) bool, True on real tokens.
+    `mask` is (batch, length) bool, True on real tokens. In a graph that is being exported their number is unknown: there
+    every place counts as a token, nothing is moved, and `rows` and `at` do not exist.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -132,15 +134,10 @@ class RealTokens:
         return tokens[torch.searchsorted(self.index, places)]
 
     def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
-        """Runs attention within each row.
+        """The context (queries, width) of a SelfAttention within each row.
 
-        Args:
-            attention: A SelfAttention.
-            qkv: Queries, keys and values, each (tokens, width); the queries may be those of one token of each row.
-            scores: Those of the padded queries and keys, if they are computed already.
-
-        Returns:
-            The context of the queries, (queries, width).
+        qkv: (tokens, width) each; the queries may be those of one token of each row. scores: those of the padded queries
+        and keys, if computed already.
         """
         query, key, value = qkv
         is_one_each = self.index is not None and len(query) < len(key)
@@ -220,14 +217,7 @@ def best_device() -> torch.device:
 
 
 def pad(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Pads rows of different lengths.
-
-    Args:
-        rows: Integer arrays, (length,) each.
-
-    Returns:
-        (rows, longest) int64 with zeros behind each row's end, and the mask of the same shape, True where real.
-    """
+    """Integer rows of different lengths -> (rows, longest) int64 with zeros at the end, and the mask of real tokens."""
     lengths = np.array([len(row) for row in rows])
     mask = np.arange(lengths.max()) < lengths[:, None]
     values = np.zeros(mask.shape, dtype=np.int64)

@@ -16,15 +16,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @torch.no_grad()
 def for_inference(model: Model, dtype: torch.dtype) -> Model:
-    """Copies a model for inference on the CPU.
-
-    Args:
-        model: Any module; it stays as it is, and its unchanged weights are shared.
-        dtype: Of the copy's weights.
-
-    Returns:
-        The copy, whose nn.Linear are PackedLinear; it can be neither copied nor cast.
-    """
+    """A copy in `dtype` whose nn.Linear are PackedLinear; it can be neither copied nor cast, and shares equal weights."""
     # deepcopy keeps what it finds in its memo, so that the replaced weights are never copied.
     memo: dict[int, object] = {}
     for module in model.modules():

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tinybert.config.compatibility import check_subclone
 from tinybert.models.bert import BertConfig, Embeddings, Layer, MaskedLM, ResidualOutput, SelfAttention
+from tinybert.models.bilstm import BiLstmClassifier
 from tinybert.models.outputs import Batch, OutputSpec
 
 # In a regression the plain cut weighs as much as this many average tokens per input: the best of 1, 2, 4 and 8 by the
@@ -28,23 +29,23 @@ SMALLEST_DIRECTION = 1e-6
 
 
 @dataclass(frozen=True)
-class Subclone:
-    """A student and how its states lie in the teacher's.
+class InitializedStudent:
+    """A student before its training.
 
     Attributes:
-        student: In training mode.
-        residual: (student width,) int64, ascending: the teacher dimension that each student dimension stands for.
-        projection: (teacher width, student width) float32, the linear map without bias from the student's states to the
-            teacher's, fitted on the embedding output and all layers.
+        model: In training mode.
+        projection: W from its states to the teacher's, without bias, if it was cut from the teacher or brings one:
+            (teacher width, student width), or (1 + layers, ...) with one for the embeddings and each layer.
     """
 
-    student: MaskedLM
-    residual: Tensor
-    projection: Tensor
+    model: MaskedLM | BiLstmClassifier
+    projection: Tensor | None = None
 
 
 @torch.no_grad()
-def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, batches: Iterable[Batch]) -> Subclone:
+def subclone(
+    teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, batches: Iterable[Batch]
+) -> InitializedStudent:
     """Cuts a student out of a teacher (Samragh et al. 2023; deviations above).
 
     If all shapes agree, the text is not read: the layers are the teacher's, bit for bit, and the projection is the
@@ -79,17 +80,16 @@ def subclone(teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, ba
     _fit_heads(student, teacher, residual, basis=basis, states=(states[-1], target[layers[-1]]))
     inputs, wanted = torch.cat(states), torch.cat([target[index] for index in mapped])
     projection = basis + _ridge(inputs, wanted - inputs @ basis.mT)
-    return Subclone(student.train(), residual, projection)
+    return InitializedStudent(student.train(), projection)
 
 
-def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> Subclone:
+def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> InitializedStudent:
     ours, theirs = student.bert, teacher.bert
     pairs = [(ours.embeddings, theirs.embeddings), (ours.pooler, theirs.pooler), (student.cls, teacher.cls)]
     sources = [theirs.encoder.layers[number - 1] for number in layers]
     for module, source in [*pairs, *zip(ours.encoder.layers, sources, strict=True)]:
         module.load_state_dict(source.state_dict())
-    width = student.config.hidden_size
-    return Subclone(student, torch.arange(width), torch.eye(width))
+    return InitializedStudent(student, torch.eye(student.config.hidden_size))
 
 
 class _Text:
@@ -142,14 +142,7 @@ def _fit_embeddings(embeddings: Embeddings, basis: Tensor, *, text: _Text, targe
 def _fit_attention(
     layer: Layer, source: Layer, basis: Tensor, *, text: _Text, states: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Fits the lower half of a layer to `source`.
-
-    Args:
-        states: The inputs of the student's layer and of the teacher's.
-
-    Returns:
-        The states after this half, the student's and the teacher's.
-    """
+    """Fits the lower half of a layer. `states`: before it, the student's and the teacher's; returns those after it."""
     ours, theirs, output = layer.attention.self, source.attention.self, source.attention.output
     names = ("query", "key", "value")
     query, key, value = qkv = tuple(getattr(theirs, name)(states[1]) for name in names)
@@ -167,7 +160,7 @@ def _fit_attention(
 
 
 def _fit_feed_forward(layer: Layer, source: Layer, basis: Tensor, *, states: tuple[Tensor, Tensor]) -> Tensor:
-    """Fits the upper half of a layer; returns the student's states."""
+    """Fits the upper half of a layer, `states` as above; returns the student's states after it."""
     ours, theirs = layer.intermediate.dense, source.intermediate.dense
     before = theirs(states[1])
     neurons = F.gelu(before)
@@ -190,16 +183,10 @@ def _fit_output(
     inputs: tuple[Tensor, Tensor],
     sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Fits the end of a half layer.
+    """Fits the end of a half layer: modules, and the states that it returns, are the student's and the teacher's.
 
-    Args:
-        modules: The student's and the teacher's.
-        cut: Weight and bias of the plain cut.
-        inputs: The student's input of the dense part, and its residual.
-        sums: dense + residual in the teacher.
-
-    Returns:
-        The states after it, the student's and the teacher's.
+    cut: weight and bias of the plain cut. inputs: what the student's dense part and residual sum read. sums: the
+    teacher's dense output + residual.
     """
     ours, theirs = modules
     hidden, residual = inputs
@@ -233,14 +220,9 @@ def _fit_heads(
 def _head_maps(
     query: Tensor, key: Tensor, context: Tensor, output: Tensor, *, heads: tuple[int, int]
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Chooses what is kept of each head.
+    """What is kept of queries, keys and values, three of (teacher width, student width), and the cut output weight.
 
-    Args:
-        output: (student width, teacher width), the output weight before its inputs are cut.
-        heads: The student's number and the teacher's.
-
-    Returns:
-        The maps of queries, keys and values, (teacher width, student width) each, and the cut output weight.
+    output: (student width, teacher width), its inputs not cut yet. heads: the student's number and the teacher's.
     """
     query, key, context, output = (_by_head(part, heads[1]) for part in (query, key, context, output))
     width = output.shape[1] // heads[0]

@@ -174,9 +174,9 @@ def test_heads_must_divide_the_width():
 def test_rows_of_a_layer_equal_those_of_the_full_layer():
     layer, example = masked_lm().bert.encoder.layers[0], batch((7, 1, 5))
     hidden = torch.randn(13, 12, generator=torch.Generator().manual_seed(3))
-    full = layer(hidden, example.real).hidden
+    full = layer(hidden, example.real)["hidden"]
     for rows in ([0, 7, 8], [6, 7, 10]):
-        found = layer(hidden, example.real, rows=torch.tensor(rows)).hidden
+        found = layer(hidden, example.real, rows=torch.tensor(rows))["hidden"]
         assert torch.allclose(found, full[rows], atol=1e-6)
 
 

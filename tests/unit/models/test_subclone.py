@@ -70,22 +70,20 @@ def scores_of(student: MaskedLM, sample) -> np.ndarray:
 def test_of_equal_shape_it_is_the_teachers_layers_bit_for_bit():
     teacher = masked_lm(TEACHER)
     cut = subclone(teacher, replace(TEACHER, num_hidden_layers=2), (2, 4), batches=())
-    ours, theirs = cut.student.state_dict(), teacher.state_dict()
+    ours, theirs = cut.model.state_dict(), teacher.state_dict()
     for name, weight in ours.items():
         source = name.replace("layer.1.", "layer.3.").replace("layer.0.", "layer.1.")
         assert torch.equal(weight, theirs[source]), name
     assert torch.equal(cut.projection, torch.eye(24))
-    assert cut.residual.tolist() == list(range(24))
 
 
 def test_the_energetic_dimensions_are_kept():
     cut = subclone(planted_teacher(), NARROW, (2, 4), batches=text())
-    assert cut.residual.tolist() == KEPT
     selection = np.zeros((24, 12))
     selection[KEPT, range(12)] = 1.0
     dropped = np.flatnonzero(selection.sum(axis=1) == 0)
     np.testing.assert_allclose(cut.projection.numpy()[dropped], 0.0, atol=1e-5)
-    synthetic = cut.student.bert.embeddings.word_embeddings.weight.detach().numpy()
+    synthetic = cut.model.bert.embeddings.word_embeddings.weight.detach().numpy()
     expected = planted_teacher().bert.embeddings.word_embeddings.weight.detach().numpy() @ selection
     np.testing.assert_allclose(synthetic, expected, atol=1e-5)
 
@@ -98,7 +96,7 @@ def test_scores_of_kept_head_dimensions_keep_their_size():
         for part in (attention.query, attention.key):
             rows = part.weight.view(3, 8, 24)
             rows[:, [0, 3, 5, 6]] = 0.0
-    student = subclone(teacher, replace(NARROW, num_hidden_layers=1), (1,), batches=text()).student
+    student = subclone(teacher, replace(NARROW, num_hidden_layers=1), (1,), batches=text()).model
     sample = batch((14,), 14, seed=7)
     expected = scores_by_hand(teacher, sample, [1, 2, 4, 7])
     assert np.abs(expected).max() > 0.5
@@ -108,7 +106,7 @@ def test_scores_of_kept_head_dimensions_keep_their_size():
 def test_scores_are_the_best_of_their_rank():
     """Against NumPy's truncated singular values of the whole matrix of scores between the tokens of the text."""
     teacher, sample = planted_teacher(), batch((24,), 24, seed=7)
-    student = subclone(teacher, replace(NARROW, num_hidden_layers=1), (1,), batches=[sample]).student
+    student = subclone(teacher, replace(NARROW, num_hidden_layers=1), (1,), batches=[sample]).model
     left, sizes, right = np.linalg.svd(scores_by_hand(teacher, sample, list(range(8))))
     expected = np.einsum("hqr,hr,hrk->hqk", left[:, :, :4], sizes[:, :4], right[:, :4])
     assert sizes[:, 4].min() > 0.01
@@ -121,7 +119,7 @@ def test_of_fewer_heads_the_ones_that_add_most_are_kept():
     with torch.no_grad():
         teacher.bert.encoder.layer[0].attention.self.value.weight.view(3, 8, 24)[1] = 0.0
     config = replace(NARROW, hidden_size=16, num_attention_heads=2, num_hidden_layers=1)
-    student = subclone(teacher, config, (1,), batches=text()).student
+    student = subclone(teacher, config, (1,), batches=text()).model
     sample = batch((14,), 14, seed=7)
     expected = scores_by_hand(teacher, sample, list(range(8)))[[0, 2]]
     np.testing.assert_allclose(scores_of(student, sample), expected, atol=1e-3)
@@ -149,7 +147,7 @@ def random_start(teacher: MaskedLM) -> tuple[MaskedLM, torch.Tensor]:
 def test_it_is_much_nearer_to_the_teacher_than_a_random_start():
     teacher, unseen = planted_teacher(), text(1, first_seed=5)[0]
     cut = subclone(teacher, NARROW, (2, 4), batches=text())
-    near = hidden_loss(cut.student, cut.projection, teacher, unseen)
+    near = hidden_loss(cut.model, cut.projection, teacher, unseen)
     far = hidden_loss(*random_start(teacher), teacher, unseen)
     assert near < 0.5 * far
 
@@ -157,7 +155,7 @@ def test_it_is_much_nearer_to_the_teacher_than_a_random_start():
 def test_mean_logits_are_the_teachers():
     teacher, sample = strong_teacher(), batch((16, 12), 16, seed=9)
     sample = replace(sample, positions=sample.mask.flatten().nonzero().flatten())
-    student = subclone(teacher, NARROW, (2, 4), batches=[sample]).student.eval()
+    student = subclone(teacher, NARROW, (2, 4), batches=[sample]).model.eval()
     ours, theirs = (model(sample).logits.mean(dim=0).detach().numpy() for model in (student, teacher))
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
@@ -166,15 +164,15 @@ def test_the_same_text_gives_the_same_student_whatever_the_dropout_and_the_gener
     first = subclone(strong_teacher(), NARROW, (2, 4), batches=text())
     torch.manual_seed(99)
     second = subclone(strong_teacher().train(), NARROW, (2, 4), batches=text())
-    ours, theirs = first.student.state_dict(), second.student.state_dict()
+    ours, theirs = first.model.state_dict(), second.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert torch.equal(first.projection, second.projection)
-    assert first.student.training
+    assert first.model.training
 
 
 def test_padding_does_not_matter():
     plain, padded = (subclone(strong_teacher(), NARROW, (2, 4), batches=text(width=width)) for width in (16, 32))
-    ours, theirs = plain.student.state_dict(), padded.student.state_dict()
+    ours, theirs = plain.model.state_dict(), padded.model.state_dict()
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-3) for name in ours)
 
 
