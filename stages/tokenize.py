@@ -1,4 +1,4 @@
-"""Token blocks of a corpus, general or domain."""
+"""Token sequences of a corpus, general or domain."""
 
 from tinybert.data.sequences import write_sequences
 from tinybert.data.tokenizer import load_tokenizer
@@ -7,7 +7,7 @@ from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Cuts the documents of both parts into blocks."""
+    """Cuts the documents of both parts into sequences."""
     corpus, settings = stage.items["corpus"], stage.params.tokenize
     tokenizer = load_tokenizer(paths.TOKENIZER)
     metrics = {}

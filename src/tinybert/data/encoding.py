@@ -1,4 +1,4 @@
-"""GLUE rows -> token ids -> padded batches."""
+"""Rows of a task as token ids, and batches of them padded to the longest."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,13 @@ from tinybert.pipeline.files import read_jsonl
 
 @dataclass(frozen=True)
 class Encoded:
-    """Tokenized examples, ragged: row i has `input_ids[i]` and `token_type_ids[i]`, each (length,) int64.
+    """Tokenized examples of different lengths.
 
-    labels: (rows,) int64 classes or float32 scores; None for unlabelled rows. varied: (rows,) bool, the rows that
-    augmentation made.
+    Attributes:
+        input_ids: For each row (length,) int64.
+        token_type_ids: Likewise; 1 for the second text of a pair.
+        labels: (rows,) int64 classes or float32 scores; None for unlabelled rows.
+        varied: (rows,) bool, the rows that augmentation made.
     """
 
     input_ids: list[np.ndarray]
@@ -54,7 +57,7 @@ class Encoded:
         return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], labels, varied)
 
     def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
-        """All rows once, neighbours in length together: (indices, batch) pairs for evaluation.
+        """Yields (indices, batch) for evaluation: all rows once, rows of similar length together.
 
         The longest come first: what follows fits into the memory that they took.
         """
@@ -82,5 +85,5 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
 
 
 def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
-    """The encoded rows of a JSON-lines file that prepare_task or augment wrote."""
+    """Reads and encodes a JSON-lines file that prepare_task or augment wrote."""
     return encode(list(read_jsonl(path)), task, tokenizer, max_length_tokens=max_length_tokens)

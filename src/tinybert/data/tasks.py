@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 class TsvLayout:
     """Where a task's official tab-separated files keep what.
 
-    texts, label: names in the header line, in the order of Task.columns. columns: the names by position where train
-    and dev have no header line (test always has one). spellings: the labels as written, in the order of Task.labels.
-    broken_rows: how many rows of one file may be damaged, and are left out, before that is an error.
+    Attributes:
+        folder: The task's folder.
+        texts: Names in the header line, in the order of Task.columns.
+        label: Name in the header line.
+        columns: The names by position if train and dev have no header line (test always has one).
+        spellings: The labels as written, in the order of Task.labels.
+        broken_rows: How many damaged rows of one file are left out before that is an error.
     """
 
     folder: str
     texts: tuple[str, ...]
-    label: str
-    columns: tuple[str, ...] | None = None
+    label: str = "label"
+    columns: tuple[str, ...] = ()
     spellings: tuple[str, ...] = ("0", "1")
     broken_rows: int = 0
 
@@ -24,10 +28,18 @@ class TsvLayout:
 class Task:
     """One GLUE task under its Hub name.
 
-    columns: the text columns, one or two. labels: the class names, index = label id; none for a regression.
-    score_range: least and greatest gold score of a regression. metrics: the first is the headline. dev_splits,
-    test_splits: two of each for MNLI (matched, mismatched). published_metric and published: scores on the GLUE
-    server's test sets, as shares of 1, per system one for each dev split.
+    Attributes:
+        name: The key in params.
+        columns: The text columns, one or two.
+        labels: The class names, index = label id; none for a regression.
+        metrics: The first is the headline.
+        tsv: The official files.
+        score_range: Least and greatest gold score of a regression.
+        dev_splits: Two for MNLI (matched, mismatched).
+        test_splits: Likewise.
+        published_metric: What `published` holds.
+        published: Scores on the GLUE server's test sets (Jiao et al. 2020, table 1), as shares of 1: per system one for
+            each dev split.
     """
 
     name: str
@@ -54,13 +66,18 @@ class Task:
         return self.metrics[0]
 
 
-def _published(bert_base: tuple[float, ...], tinybert4: tuple[float, ...], tinybert6: tuple[float, ...]) -> dict:
-    """Jiao et al. 2020, table 1, where scores are in percent."""
-    systems = {"bert_base": bert_base, "tinybert4": tinybert4, "tinybert6": tinybert6}
-    return {system: tuple(round(score / 100, 4) for score in scores) for system, scores in systems.items()}
-
-
+SENTENCES = ("sentence1", "sentence2")
 ENTAILMENT = ("entailment", "not_entailment")
+ENTAILMENT3 = ("entailment", "neutral", "contradiction")
+
+
+def _scores(*percents: float) -> dict[str, tuple[float, ...]]:
+    """Percents of BERT-base, TinyBERT4 and TinyBERT6, each for all dev splits, as `Task.published`."""
+    size = len(percents) // 3
+    shares = [round(percent / 100, 4) for percent in percents]
+    systems = ("bert_base", "tinybert4", "tinybert6")
+    return {system: tuple(shares[place * size :][:size]) for place, system in enumerate(systems)}
+
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -70,37 +87,37 @@ TASKS: dict[str, Task] = {
             columns=("sentence",),
             labels=("unacceptable", "acceptable"),
             metrics=("matthews", "accuracy"),
-            tsv=TsvLayout("CoLA", ("sentence",), "label", columns=("source", "label", "mark", "sentence")),
+            tsv=TsvLayout("CoLA", ("sentence",), columns=("source", "label", "mark", "sentence")),
             published_metric="matthews",
-            published=_published((52.8,), (44.1,), (51.1,)),
+            published=_scores(52.8, 44.1, 51.1),
         ),
         Task(
             name="sst2",
             columns=("sentence",),
             labels=("negative", "positive"),
             metrics=("accuracy",),
-            tsv=TsvLayout("SST-2", ("sentence",), "label"),
+            tsv=TsvLayout("SST-2", ("sentence",)),
             published_metric="accuracy",
-            published=_published((93.4,), (92.6,), (93.1,)),
+            published=_scores(93.4, 92.6, 93.1),
         ),
         Task(
             name="mrpc",
-            columns=("sentence1", "sentence2"),
+            columns=SENTENCES,
             labels=("not_equivalent", "equivalent"),
             metrics=("accuracy", "f1"),
             tsv=TsvLayout("MRPC", ("#1 String", "#2 String"), "Quality"),
             published_metric="f1",
-            published=_published((87.5,), (86.4,), (87.3,)),
+            published=_scores(87.5, 86.4, 87.3),
         ),
         Task(
             name="stsb",
-            columns=("sentence1", "sentence2"),
+            columns=SENTENCES,
             labels=(),
             score_range=(0.0, 5.0),
             metrics=("pearson", "spearman"),
-            tsv=TsvLayout("STS-B", ("sentence1", "sentence2"), "score"),
+            tsv=TsvLayout("STS-B", SENTENCES, "score"),
             published_metric="spearman",
-            published=_published((85.2,), (80.4,), (83.7,)),
+            published=_scores(85.2, 80.4, 83.7),
         ),
         Task(
             name="qqp",
@@ -110,48 +127,43 @@ TASKS: dict[str, Task] = {
             # Some questions of the official train.tsv contain line breaks, which tear their rows apart.
             tsv=TsvLayout("QQP", ("question1", "question2"), "is_duplicate", broken_rows=20),
             published_metric="f1",
-            published=_published((71.1,), (71.3,), (71.6,)),
+            published=_scores(71.1, 71.3, 71.6),
         ),
         Task(
             name="mnli",
             columns=("premise", "hypothesis"),
-            labels=("entailment", "neutral", "contradiction"),
+            labels=ENTAILMENT3,
             metrics=("accuracy",),
             dev_splits=("dev_matched", "dev_mismatched"),
             test_splits=("test_matched", "test_mismatched"),
-            tsv=TsvLayout(
-                "MNLI",
-                ("sentence1", "sentence2"),
-                "gold_label",
-                spellings=("entailment", "neutral", "contradiction"),
-            ),
+            tsv=TsvLayout("MNLI", SENTENCES, "gold_label", spellings=ENTAILMENT3),
             published_metric="accuracy",
-            published=_published((83.9, 83.4), (82.5, 81.8), (84.6, 83.2)),
+            published=_scores(83.9, 83.4, 82.5, 81.8, 84.6, 83.2),
         ),
         Task(
             name="qnli",
             columns=("question", "sentence"),
             labels=ENTAILMENT,
             metrics=("accuracy",),
-            tsv=TsvLayout("QNLI", ("question", "sentence"), "label", spellings=ENTAILMENT),
+            tsv=TsvLayout("QNLI", ("question", "sentence"), spellings=ENTAILMENT),
             published_metric="accuracy",
-            published=_published((90.9,), (87.7,), (90.4,)),
+            published=_scores(90.9, 87.7, 90.4),
         ),
         Task(
             name="rte",
-            columns=("sentence1", "sentence2"),
+            columns=SENTENCES,
             labels=ENTAILMENT,
             metrics=("accuracy",),
-            tsv=TsvLayout("RTE", ("sentence1", "sentence2"), "label", spellings=ENTAILMENT),
+            tsv=TsvLayout("RTE", SENTENCES, spellings=ENTAILMENT),
             published_metric="accuracy",
-            published=_published((67.0,), (66.6,), (70.0,)),
+            published=_scores(67.0, 66.6, 70.0),
         ),
         Task(
             name="wnli",
-            columns=("sentence1", "sentence2"),
+            columns=SENTENCES,
             labels=("not_entailment", "entailment"),
             metrics=("accuracy",),
-            tsv=TsvLayout("WNLI", ("sentence1", "sentence2"), "label"),
+            tsv=TsvLayout("WNLI", SENTENCES),
         ),
     )
 }

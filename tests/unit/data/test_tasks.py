@@ -1,7 +1,10 @@
 """The table of tasks against what the Hub and the papers say."""
 
+from typing import get_args
+
 import pytest
 
+from tinybert.config.schema import TaskName, Tasks
 from tinybert.data.tasks import TASKS
 
 # Label names by id as the Hub's nyu-mll/glue lists them.
@@ -21,6 +24,11 @@ HUB_LABELS = {
 def test_all_nine_tasks_are_there_with_the_hubs_label_ids():
     assert {name: task.labels for name, task in TASKS.items()} == HUB_LABELS
     assert all(name == task.name for name, task in TASKS.items())
+
+
+def test_the_schema_of_params_knows_the_same_tasks():
+    assert tuple(TASKS) == get_args(TaskName)
+    assert all(name in Tasks.model_fields for name in TASKS)
 
 
 def test_headline_metrics():
