@@ -17,7 +17,7 @@ import torch
 from benchmarks import ours, reference
 from benchmarks.reference import Shape
 from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware, matrix_rate
-from tinybert.distill.loop import Settings, train
+from tinybert.distill.loop import LiveTeacher, Settings, TrainRun, train
 from tinybert.distill.masking import Masker, text_batch
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
@@ -101,10 +101,11 @@ class StartedBatches:
 def run_ours(work: Work, precision: str, gun: StartGun) -> None:
     """Trains with the project's loop, a step at each start."""
     teacher, student = (MaskedLM(ours.bert_config(shape, work.vocabulary)) for shape in (work.teacher, work.student))
-    imitation = DistillationConfig(dict.fromkeys(work.losses, 1.0), temperature=TEMPERATURE)
-    objective = DistillationLoss(imitation, student.config, teacher.config)
+    config = DistillationConfig(dict.fromkeys(work.losses, 1.0), temperature=TEMPERATURE)
+    loss = DistillationLoss(config, student.config, teacher.config)
     settings = Settings(ours.training(epochs=1), ours.OPTIMIZER, 0, precision)
-    train(student, objective, StartedBatches(work, gun), settings, title="ours", teacher=teacher)
+    batches = StartedBatches(work, gun)
+    train(student, loss, batches, settings, teacher=LiveTeacher(teacher, loss), run=TrainRun("ours"))
 
 
 def run_reference(work: Work, gun: StartGun) -> None:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from benchmarks import reference
 from benchmarks.reference import Shape
-from tinybert.distill.precision import check_missing_bfloat16
+from tinybert.distill.hardware import check_bfloat16
 from tinybert.models.bert import BertConfig
 from tinybert.pipeline.errors import UserError
 
@@ -41,7 +41,7 @@ def bert_config(shape: Shape, vocabulary: int) -> BertConfig:
 def best_precision() -> str:
     """bfloat16 where the hardware has it."""
     try:
-        check_missing_bfloat16()
+        check_bfloat16()
     except UserError:
         return "float32"
     return "bfloat16"

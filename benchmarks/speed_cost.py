@@ -16,19 +16,25 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 import numpy as np
+import torch
 from ruamel.yaml import YAML
 
 from benchmarks.ours import best_precision
-from tinybert.config.load import StageParams, check_params
+from tinybert.config.load import check_params
 from tinybert.config.schema import Params
+from tinybert.config.students import training_of
 from tinybert.data.encoding import Encoded, read_examples
 from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import ExampleBatches, labelled_by_teacher, predict
+from tinybert.distill.loop import Settings, TrainRun, train
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import save_trained
-from tinybert.distill.task_distill import distil
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.evaluate.predictions import paired_interval
 from tinybert.evaluate.scoring import METRICS, score
-from tinybert.evaluate.task_scores import predict
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import Classifier, load_bert, load_classifier, load_task_model
 from tinybert.pipeline import paths
 
 KEPT_GB = 10.0
@@ -59,17 +65,41 @@ def ways(task: Task, epochs: list[int] | None) -> dict[str, Params]:
 
 def distilled(params: Params, task_name: str, seed: int) -> Run:
     """Both phases with one seed, to be called in a process of its own: Accelerate keeps to one precision."""
-    task, name, started = TASKS[task_name], params.tasks.students[0], time.perf_counter()
-    keys = ("seed", "precision", "optimizer", "students", "tasks.teacher_cache_gb", f"tasks.{task_name}")
-    settings = {"params": StageParams(params, keys), "task": task, "name": name, "seed": seed}
+    task, started = TASKS[task_name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         between = Path(folder) / "intermediate"
-        first = distil("intermediate", paths.general_student(name), **settings)
-        save_trained(first.model, first.objective, between)
-        student = distil("prediction", between, **settings).model
+        student, loss = distil_phase(
+            "intermediate", params, task, seed, paths.general_student(params.tasks.students[0])
+        )
+        save_trained(student, loss, between)
+        student, _ = distil_phase("prediction", params, task, seed, between)
     seconds, dev = time.perf_counter() - started, dev_rows(params, task)
     predictions = predict(student, dev, task)
     return Run(predictions, score(task, predictions, dev.labels)[task.headline], seconds)
+
+
+def distil_phase(
+    phase: str, params: Params, task: Task, seed: int, source: Path
+) -> tuple[Classifier, DistillationLoss]:
+    """A phase as its stage runs it, from the student in `source`."""
+    name, settings = params.tasks.students[0], getattr(params.tasks, task.name)
+    torch.manual_seed(seed)
+    is_new = phase == "intermediate"
+    student = load_classifier(source, task.labels, pair=task.is_pair) if is_new else load_task_model(source)
+    teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
+    config = DistillationConfig.of(params.students[name], phase, seed=seed)
+    loss = DistillationLoss(config, student.config, teacher.config)
+    loss.load(source)
+    training = training_of(params, name, phase, task=task.name)
+    if loss.weights and training.epochs:
+        limit = settings.max_length_tokens
+        rows = read_examples(paths.augmented(task.name), task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
+        rows = labelled_by_teacher(rows, teacher, task) if "hard" in loss.weights else rows
+        batches = ExampleBatches(rows, batch_size=training.batch_size, seed=seed)
+        cached = CachedTeacher(teacher, loss, rows, TeacherCache.of(params.tasks.teacher_cache_gb))
+        how = Settings(training, params.optimizer, seed, params.precision)
+        train(student, loss, batches, how, teacher=cached, run=TrainRun(phase))
+    return student, loss
 
 
 def dev_rows(params: Params, task: Task) -> Encoded:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -27,9 +26,10 @@ from benchmarks import ours, reference
 from benchmarks.task_work import SEED, Work, add_arguments, chosen_work
 from benchmarks.timing import Contestant, StartGun, contestant, hardware
 from tinybert.data.encoding import Encoded
+from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.loop import Settings, TrainRun, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.task_training import train_on_task
-from tinybert.distill.teacher_cache import TeacherCache
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.outputs import Batch, best_device
 from tinybert.pipeline.errors import UserError
@@ -99,18 +99,12 @@ def distil(
     folder: Path,
 ) -> None:
     """A phase as its stage runs it, the teacher's answers kept in `folder`."""
-    objective = DistillationLoss(DistillationConfig(dict.fromkeys(phase.losses, 1.0)), student.config, teacher.config)
-    train_on_task(
-        student,
-        objective,
-        work.examples,
-        training=ours.training(epochs=epochs, batch_size=work.sizes.batch_rows),
-        params=SimpleNamespace(optimizer=ours.OPTIMIZER, precision=precision),
-        seed=SEED,
-        store=TeacherCache(folder, STORE_BYTES),
-        teacher=teacher,
-        title=phase.name,
-    )
+    loss = DistillationLoss(DistillationConfig(dict.fromkeys(phase.losses, 1.0)), student.config, teacher.config)
+    batches = ExampleBatches(work.examples, batch_size=work.sizes.batch_rows, seed=SEED)
+    training = ours.training(epochs=epochs, batch_size=work.sizes.batch_rows)
+    settings = Settings(training, ours.OPTIMIZER, SEED, precision)
+    cached = CachedTeacher(teacher, loss, work.examples, TeacherCache(folder, STORE_BYTES))
+    train(student, loss, batches, settings, teacher=cached, run=TrainRun(phase.name))
 
 
 def run_reference(work: Work, phase: Phase, gun: StartGun) -> None:

@@ -1,44 +1,48 @@
-"""Domain distillation: a general student goes on imitating the teacher on the domain corpus."""
+"""Domain distillation: a general student continues to imitate the teacher on the domain corpus."""
 
 import torch
 
 from tinybert.config.students import training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import SequenceBatches
+from tinybert.distill.loop import LiveTeacher, Settings, TrainRun, train
+from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import Trained, train_and_save
-from tinybert.distill.text_training import train_on_text
+from tinybert.distill.result import save_trained, training_metrics
+from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline import paths
+from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Trains the general student with the losses of its domain stage; its projections are kept."""
-    params, name = stage.params, stage.items["student"]
-    source = paths.general_student(name)
+    """Trains a general student with the losses of its domain stage; its projections are kept."""
+    params, name, seed = stage.params, stage.items["student"], int(stage.items["seed"])
+    source, training = paths.general_student(name), training_of(params, name, "domain")
+    tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences("domain", "train"))
 
-    def train_domain(**hooks) -> Trained[MaskedLM]:
-        torch.manual_seed(params.seed)
-        teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, source)
-        objective = DistillationLoss(DistillationConfig.of(params, name, "domain"), student.config, teacher.config)
-        objective.load(source)
-        curve = train_on_text(
-            student,
-            objective,
-            Sequences.open(paths.sequences("domain", "train")),
-            tokenizer=load_tokenizer(paths.TOKENIZER),
-            training=training_of(params, name, "domain"),
-            params=params,
-            teacher=teacher,
-            title=f"domain {name}",
-            **hooks,
-        )
-        return Trained(student, objective, curve)
+    torch.manual_seed(seed)
+    teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, source)
+    config = DistillationConfig.of(params.students[name], "domain", seed=seed)
+    loss = DistillationLoss(config, student.config, teacher.config)
+    loss.load(source)
 
-    train_and_save(stage, paths.student("domain", name), train_domain, source=source)
+    masker = Masker.of(params.masking, tokenizer) if loss.reads_predictions else None
+    batches = SequenceBatches(sequences, masker, batch_size=training.batch_size, seed=seed)
+    settings = Settings(training, params.optimizer, seed, params.precision)
+    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
+    run = TrainRun(f"domain {name} seed {seed}", stage.log_entry, checkpoint)
+    curve = train(student, loss, batches, settings, teacher=LiveTeacher(teacher, loss), run=run)
+
+    if is_main_process():
+        save_trained(student, loss, paths.domain_student(name, seed), stage.provenance(curve, source))
+        stage.write_curve(curve)
+        stage.write_metrics(training_metrics(student, curve))
+        checkpoint.remove()
 
 
 if __name__ == "__main__":
-    run_stage(main, "student", trains=True)
+    run_stage(main, "student", "seed", trains=True)

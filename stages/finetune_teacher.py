@@ -1,4 +1,4 @@
-"""The task teacher: the masked-LM teacher fine-tuned on the task's gold labels, or one that others fine-tuned."""
+"""The task teacher: the masked-LM teacher fine-tuned on the task's gold labels, or one that is fine-tuned already."""
 
 import torch
 
@@ -7,59 +7,52 @@ from tinybert.config.load import load_params
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.loop import Settings, TrainRun, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import Trained, train_and_save
-from tinybert.distill.task_training import train_on_task
+from tinybert.distill.result import save_trained, training_metrics
+from tinybert.distill.resume import Checkpoint
 from tinybert.evaluate.scoring import evaluate
-from tinybert.models.checkpoints import Classifier, load_classifier
+from tinybert.models.checkpoints import load_classifier
 from tinybert.models.initialization import finetuned_teacher
 from tinybert.pipeline import paths
+from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Fine-tunes, or takes the model that tasks.<task>.finetuned_teacher names; measures it on the dev split."""
+    """Fine-tunes the teacher, or takes tasks.<task>.finetuned_teacher; measures it on the dev split."""
     params, task = stage.params, TASKS[stage.items["task"]]
-    settings = params.tasks[task.name]
+    config = params.tasks[task.name]
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
-    train, dev = (
-        read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=settings.max_length_tokens)
-        for split in ("train", task.dev_splits[0])
-    )
+    limit = config.max_length_tokens
+    examples = read_examples(folder / "train.jsonl", task, tokenizer, max_length_tokens=limit)
+    dev = read_examples(folder / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
 
-    def fine_tune(**hooks) -> Trained[Classifier]:
-        """For the given number of epochs; no model is selected, the last step counts."""
-        torch.manual_seed(params.seed)
-        teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
-        check_long_rows(teacher)
-        objective = gold_labels(teacher)
-        title, training = f"{task.name} teacher", settings.teacher
-        curve = train_on_task(
-            teacher, objective, train, training=training, params=params, seed=params.seed, title=title, **hooks
-        )
-        return Trained(teacher, objective, curve)
-
-    def take(**hooks) -> Trained[Classifier]:
-        teacher = finetuned_teacher(settings.finetuned_teacher, task, vocab_size=tokenizer.get_vocab_size())
-        check_long_rows(teacher)
+    torch.manual_seed(params.seed)
+    if config.finetuned_teacher:
+        teacher = finetuned_teacher(config.finetuned_teacher, task, vocab_size=tokenizer.get_vocab_size())
         check_students(load_params().used_students, teacher.config.shape, ("intermediate", "prediction"))
-        return Trained(teacher, gold_labels(teacher), [])
+    else:
+        teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
+    for rows in (examples, dev):
+        teacher.config.check_length(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 
-    def check_long_rows(teacher: Classifier) -> None:
-        for rows in (train, dev):
-            teacher.config.check_length(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
+    curve, loss = [], DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
+    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
+    if not config.finetuned_teacher:  # no model is selected: the last step counts
+        batches = ExampleBatches(examples, batch_size=config.teacher.batch_size, seed=params.seed)
+        settings = Settings(config.teacher, params.optimizer, params.seed, params.precision)
+        run = TrainRun(f"{task.name} teacher", stage.log_entry, checkpoint)
+        curve = train(teacher, loss, batches, settings, run=run)
 
-    train_and_save(
-        stage,
-        paths.task_model(task.name, "teacher"),
-        take if settings.finetuned_teacher else fine_tune,
-        measure=lambda teacher: {"layers": teacher.config.num_hidden_layers, "dev": evaluate(teacher, dev, task)},
-    )
-
-
-def gold_labels(teacher: Classifier) -> DistillationLoss:
-    """The objective of fine-tuning, which learns nothing beside the teacher."""
-    return DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
+    if is_main_process():
+        target = paths.task_model(task.name, params.seed, "teacher")
+        save_trained(teacher, loss, target, stage.provenance(curve))
+        stage.write_curve(curve)
+        metrics = {"layers": teacher.config.num_hidden_layers, "dev": evaluate(teacher, dev, task)}
+        stage.write_metrics(training_metrics(teacher, curve) | metrics)
+        checkpoint.remove()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""The masked-LM teacher: from the Hub or a folder, or from scratch; (further) trained on the general corpus."""
+"""The masked-LM teacher: published, in a folder, or from scratch; (further) pretrained on the general corpus."""
 
 from tinybert.config.compatibility import check_students
 from tinybert.config.load import load_params
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import SequenceBatches
+from tinybert.distill.loop import Settings, TrainRun, train
 from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import save_trained, training_metrics
 from tinybert.distill.resume import Checkpoint
-from tinybert.distill.text_training import train_on_text
 from tinybert.evaluate.perplexity import frequency_accuracy, heldout_batches, masked_lm_scores
 from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
@@ -17,43 +18,32 @@ from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Brings the teacher, trains it as a masked LM, and measures it on held-out text."""
-    params = stage.params
-    tokenizer = load_tokenizer(paths.TOKENIZER)
-    blocks = Sequences.open(paths.sequences("general", "train"))
+    """Trains the teacher as a masked LM and measures it on held-out text."""
+    params, training = stage.params, stage.params.teacher.pretraining
+    tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences("general", "train"))
+    masker = Masker.of(params.masking, tokenizer)
     teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
     check_students(load_params().used_students, teacher.config.shape)
-    objective = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
 
-    checkpoint = Checkpoint.of(stage)
-    curve = train_on_text(
-        teacher,
-        objective,
-        blocks,
-        tokenizer=tokenizer,
-        training=params.teacher.pretraining,
-        params=params,
-        title="teacher",
-        on_entry=stage.on_entry,
-        checkpoint=checkpoint,
-    )
-    if not is_main_process():
-        return
-    save_trained(teacher, objective, paths.TEACHER)
-    stage.write_curve(curve)
-    masker, limit = Masker.of(params.masking, tokenizer), params.domain_evaluation.heldout_sequences
-    heldout = heldout_batches(
-        Sequences.open(paths.sequences("general", "heldout")), masker, limit=limit, seed=params.seed
-    )
-    stage.write_metrics(
-        training_metrics(teacher, curve)
-        | {
+    loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
+    batches = SequenceBatches(sequences, masker, batch_size=training.batch_size, seed=params.seed)
+    settings = Settings(training, params.optimizer, params.seed, params.precision)
+    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
+    curve = train(teacher, loss, batches, settings, run=TrainRun("teacher", stage.log_entry, checkpoint))
+
+    if is_main_process():
+        save_trained(teacher, loss, paths.TEACHER)
+        stage.write_curve(curve)
+        heldout = Sequences.open(paths.sequences("general", "heldout"))
+        limit = params.domain_evaluation.heldout_sequences
+        heldout_masked = heldout_batches(heldout, masker, limit=limit, seed=params.seed)
+        metrics = {
             "layers": teacher.config.num_hidden_layers,
-            "heldout": masked_lm_scores(teacher, heldout),
-            "frequency_accuracy": frequency_accuracy(blocks, heldout, masker),
+            "heldout": masked_lm_scores(teacher, heldout_masked),
+            "frequency_accuracy": frequency_accuracy(sequences, heldout_masked, masker),
         }
-    )
-    checkpoint.remove()
+        stage.write_metrics(training_metrics(teacher, curve) | metrics)
+        checkpoint.remove()
 
 
 if __name__ == "__main__":

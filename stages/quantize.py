@@ -7,8 +7,8 @@ from tinybert.compress.serving import INT8_VARIANTS, VARIANTS, OnnxClassifier, l
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.predictions import Predictions, save_predictions, variant_scores
-from tinybert.evaluate.task_scores import EVALUATION_BATCH_SIZE, decide
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
@@ -39,7 +39,7 @@ def main(stage: Stage) -> None:
             write_int8(plan, files[variant], variant)
         predictions = {}
         for variant, file in files.items():
-            logits = OnnxClassifier(file, latency.threads).logits_of(dev, EVALUATION_BATCH_SIZE)
+            logits = OnnxClassifier(file, latency.threads).logits_of(dev, PREDICTION_BATCH_SIZE)
             predictions[variant] = Predictions(task.headline, dev.gold, decide(logits, task))
         sizes = {variant: file_sizes_mb(file) for variant, file in files.items()}
         measured = latencies(files, latency, dev, model.config.vocab_size)

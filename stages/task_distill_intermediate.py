@@ -1,21 +1,57 @@
 """Task distillation, phase 1: the student imitates the task teacher's inner layers (Jiao et al. 2020)."""
 
-from functools import partial
+import torch
 
+from tinybert.config.students import training_of
+from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
-from tinybert.distill.result import train_and_save
-from tinybert.distill.task_distill import distil
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import ExampleBatches, labelled_by_teacher
+from tinybert.distill.loop import Settings, TrainRun, train
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.result import save_trained, training_metrics
+from tinybert.distill.resume import Checkpoint
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import load_bert, load_classifier
 from tinybert.pipeline import paths
+from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Gives the general student the task's head and trains it on the augmented rows."""
-    task, name = TASKS[stage.items["task"]], stage.items["student"]
-    general = paths.general_student(name)
-    phase = partial(distil, "intermediate", general, params=stage.params, task=task, name=name, seed=stage.params.seed)
-    train_and_save(stage, paths.intermediate(task.name, name), phase, source=general)
+    """Gives the general student the task's head and trains it on the augmented rows; a student may skip this phase."""
+    params, task = stage.params, TASKS[stage.items["task"]]
+    name, seed = stage.items["student"], int(stage.items["seed"])
+    source, training = paths.general_student(name), training_of(params, name, "intermediate", task=task.name)
+
+    torch.manual_seed(seed)
+    student = load_classifier(source, task.labels, pair=task.is_pair)
+    teacher = load_bert(SequenceClassifier, paths.task_model(task.name, stage.names["seed"], "teacher"))
+    config = DistillationConfig.of(params.students[name], "intermediate", seed=seed)
+    loss = DistillationLoss(config, student.config, teacher.config)
+    loss.load(source)
+
+    curve = []
+    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
+    if loss.weights and training.epochs:
+        tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+        examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=limit)
+        if "hard" in loss.weights:
+            examples = labelled_by_teacher(examples, teacher, task)
+        batches = ExampleBatches(examples, batch_size=training.batch_size, seed=seed)
+        settings = Settings(training, params.optimizer, seed, params.precision)
+        cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
+        run = TrainRun(f"{task.name} {name} intermediate seed {seed}", stage.log_entry, checkpoint)
+        curve = train(student, loss, batches, settings, teacher=cached, run=run)
+
+    if is_main_process():
+        target = paths.intermediate(task.name, seed, name)
+        save_trained(student, loss, target, stage.provenance(curve, source))
+        stage.write_curve(curve)
+        stage.write_metrics(training_metrics(student, curve))
+        checkpoint.remove()
 
 
 if __name__ == "__main__":
-    run_stage(main, "task", "student", trains=True)
+    run_stage(main, "task", "student", "seed", trains=True)

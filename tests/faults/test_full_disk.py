@@ -18,10 +18,9 @@ from tests.unit.distill.test_loop import examples
 from tinybert.compress.export import export_onnx
 from tinybert.data.sequences import sequences_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.distill.loop import start_accelerator
+from tinybert.distill.hardware import start_accelerator
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
-from tinybert.distill.teacher import LiveTeacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.checkpoints import save_model
 from tinybert.pipeline.errors import UserError
@@ -126,22 +125,22 @@ def test_a_training_goes_on_without_its_checkpoint(disk, capsys, name):
     fill(disk)
     before = content(disk)
     checkpoint.save({"weight": torch.zeros(50_000)}, {"step": 2})
-    assert capsys.readouterr().err.count("checkpoint: goes on without") == 1
+    assert capsys.readouterr().err.count("checkpoint: training continues without one") == 1
     assert {name: left for name, left in content(disk).items() if not name.endswith(".lock")} == {
         name: left for name, left in before.items() if not name.endswith(".lock")
     }
     assert checkpoint.step == (1 if name == "full" else None)
 
 
-def test_the_teacher_is_asked_anew_where_its_answers_do_not_fit(disk, capsys):
+def test_the_teacher_is_asked_live_if_its_outputs_do_not_fit(disk, capsys):
     fill(disk)
-    goal = DistillationLoss(DistillationConfig({"hidden": 1.0}, layer_map="uniform"), STUDENT, TEACHER)
-    live = LiveTeacher(classifier(TEACHER), goal, start_accelerator("float32"))
-    kept = CachedTeacher(live, TeacherCache(disk / "answers", 10**8), examples())
-    assert kept.files == []
-    assert "teacher's answers: goes on without keeping them" in capsys.readouterr().err
-    assert [name for name in content(disk) if name.endswith((".safetensors", ".partial"))] == []
-    assert kept(kept.examples.batch([0, 1])).hidden
+    loss = DistillationLoss(DistillationConfig({"hidden": 1.0}, layer_map="uniform"), STUDENT, TEACHER)
+    cached = CachedTeacher(classifier(TEACHER), loss, examples(), TeacherCache(disk / "outputs", 10**8))
+    cached.begin(start_accelerator("float32"))
+    assert cached.files == []
+    assert "teacher cache: training continues without it" in capsys.readouterr().err
+    assert [name for name in content(disk) if name.endswith((".rows", ".partial"))] == []
+    assert cached(cached.examples.batch([0, 1])).hidden
 
 
 FAULTS = [

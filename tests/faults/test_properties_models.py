@@ -1,5 +1,6 @@
-"""Any model folder, tokenizer folder, checkpoint or file of kept answers is whole, or noticed."""
+"""Any model folder, tokenizer folder, checkpoint or teacher cache is whole, or noticed."""
 
+import copy
 import json
 import pickle
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save
 from tests.faults.test_properties_text import TOKENIZER
 from tests.support.builders import classifier, masked_lm
 from tests.support.properties import REFUSED, as_json, damaged_bytes, damaged_trees, outcome
-from tests.unit.distill.test_teacher_cache import kept_teacher
+from tests.unit.distill.test_teacher_cache import cached_teacher
 from tinybert.data.sequences import Sequences, sequences_writer
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, save_tokenizer
 from tinybert.distill.resume import Checkpoint
@@ -179,23 +180,24 @@ def test_checkpoints_are_whole_or_none(tmp_path, checkpoint, data):
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory):
-    return kept_teacher(tmp_path_factory.mktemp("answers"))
+def teacher_cache(tmp_path_factory):
+    return cached_teacher(tmp_path_factory.mktemp("outputs"))
 
 
 @given(st.data())
-def test_kept_answers_are_the_teachers_or_absent(answers, data):
-    file = data.draw(st.sampled_from(answers.files))
+def test_cached_outputs_are_the_teachers_or_absent(teacher_cache, data):
+    file = data.draw(st.sampled_from(teacher_cache.files))
     whole = file.path.read_bytes()
-    rows = np.arange(len(file.lengths))
-    sound = [[part.copy() for part in file._row(row)] for row in rows]
+    rows = [file.read(row) for row in range(len(file.known))]
     try:
         file.path.write_bytes(data.draw(damaged_bytes(whole)))
-        found = type(file)(file.path, file.form, file.lengths, file.facts)
+        found = copy.copy(file)
+        found.known = np.zeros_like(file.known)
         if found.is_valid:
             found.open()
-            for row in rows[found.has(rows)]:
-                assert all(map(np.array_equal, found._row(row), sound[row]))
+            for number, row in enumerate(rows):
+                content = found.read(number)
+                assert content is None or np.array_equal(content, row)
     finally:
         file.path.write_bytes(whole)
 

@@ -17,11 +17,11 @@ from safetensors.torch import save_file
 
 from tests.support.builders import STUDENT, TEACHER, masked_lm
 from tinybert.data.sequences import Sequences
-from tinybert.distill.loop import Settings, train
+from tinybert.distill.batches import SequenceBatches
+from tinybert.distill.loop import LiveTeacher, Settings, TrainRun, train
 from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
-from tinybert.distill.text_training import SequenceBatches
 from tinybert.pipeline.process import is_main_process
 
 OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
@@ -29,7 +29,7 @@ MASKER = Masker(0.3, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabular
 WEIGHTS = {"hard": 1.0, "prediction": 1.0, "attention": 1.0, "hidden": 1.0, "value_relation": 1.0}
 
 
-def blocks() -> Sequences:
+def sequences() -> Sequences:
     rng = np.random.default_rng(0)
     rows = [np.concatenate([[2], rng.integers(5, 50, rng.integers(3, 20)), [3]]) for _ in range(90)]
     return Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
@@ -46,27 +46,27 @@ class SlowBatches(SequenceBatches):
             yield batch
 
 
-def distil(*, steps: int, dropout: float, passes: int = 1, checkpoint: Checkpoint | None = None, pause: float = 0.0):
-    """Trains a small student; the student and its loss curve."""
-    config = replace(STUDENT, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    student, teacher = masked_lm(config, seed=1), masked_lm(TEACHER, seed=2)
+def distil(
+    *,
+    steps: int,
+    dropout: float,
+    accumulation_steps: int = 1,
+    checkpoint: Checkpoint | None = None,
+    pause: float = 0.0,
+):
+    """Trains a small student; returns it and its loss curve."""
+    shape = replace(STUDENT, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    student, teacher = masked_lm(shape, seed=1), masked_lm(TEACHER, seed=2)
     torch.manual_seed(3)
-    imitation = DistillationConfig(WEIGHTS, layer_map="random", temperature=2.0, relation_heads=3, seed=5)
-    batches = SlowBatches(blocks(), MASKER, batch_size=8, seed=7)
+    config = DistillationConfig(WEIGHTS, layer_map="random", temperature=2.0, relation_heads=3, seed=5)
+    loss = DistillationLoss(config, shape, TEACHER)
+    batches = SlowBatches(sequences(), MASKER, batch_size=8, seed=7)
     batches.pause = pause
     training = SimpleNamespace(
-        epochs=1000, max_steps=steps, batch_size=8, learning_rate=3e-3, accumulation_steps=passes
+        epochs=1000, max_steps=steps, batch_size=8, learning_rate=3e-3, accumulation_steps=accumulation_steps
     )
-    curve = train(
-        student,
-        DistillationLoss(imitation, config, TEACHER),
-        batches,
-        Settings(training, OPTIMIZER, 7, "float32"),
-        title="small",
-        teacher=teacher,
-        checkpoint=checkpoint,
-    )
-    return student, curve
+    settings, run = Settings(training, OPTIMIZER, 7, "float32"), TrainRun("small", checkpoint=checkpoint)
+    return student, train(student, loss, batches, settings, teacher=LiveTeacher(teacher, loss), run=run)
 
 
 if __name__ == "__main__":
@@ -76,12 +76,12 @@ if __name__ == "__main__":
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--checkpoint", action="store_true")
     parser.add_argument("--pause", type=float, default=0.0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    place = Checkpoint(given.folder / "checkpoints", lambda: "small") if given.checkpoint else None
-    trained, points = distil(steps=given.steps, dropout=given.dropout, checkpoint=place, pause=given.pause)
+    saved = Checkpoint(options.folder / "checkpoints", lambda: "small") if options.checkpoint else None
+    trained, curve = distil(steps=options.steps, dropout=options.dropout, checkpoint=saved, pause=options.pause)
     if is_main_process():
-        save_file(trained.state_dict(), given.folder / "weights.safetensors")
-        (given.folder / "curve.json").write_text(json.dumps(points))
+        save_file(trained.state_dict(), options.folder / "weights.safetensors")
+        (options.folder / "curve.json").write_text(json.dumps(curve))
         group = torch.distributed.is_initialized()
-        (given.folder / "processes.json").write_text(str(torch.distributed.get_world_size() if group else 1))
+        (options.folder / "processes.json").write_text(str(torch.distributed.get_world_size() if group else 1))

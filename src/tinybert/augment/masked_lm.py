@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tinybert.augment.word_vectors import is_plain_word
 from tinybert.config.schema import Substitution
-from tinybert.distill.precision import check_missing_bfloat16
+from tinybert.distill.hardware import check_bfloat16
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, Encoder, MaskedLM, SelfAttention
 from tinybert.models.packed_linear import for_inference, linear
@@ -159,7 +159,7 @@ class WordPredictor:
 def in_precision(encoder: Encoder, precision: str) -> Encoder:
     """A copy for inference in "float32" or "bfloat16"; UserError if the hardware lacks it."""
     if precision == "bfloat16":
-        check_missing_bfloat16()
+        check_bfloat16()
     encoder = for_inference(encoder, getattr(torch, precision))
     for layer in encoder.layers:
         layer.attention.self.__class__ = ShortRowAttention

@@ -1,11 +1,13 @@
-"""Every distillation loss: one pure function of real tokens each; padding never changes a value.
+"""The distillation losses: one pure function each; padding never changes a value.
 
-All return a scalar, a mean over what is real in the batch: rows, tokens, or (query, key) pairs. States are those of
-real tokens alone, (tokens, width). Scores are padded, and `mask` is (batch, length) bool, True on real tokens: sums
-run over what is real and are divided by its count, so that neither the padded width nor what padding holds can matter.
-Inputs of half precision are compared in float32: a sum of many small squares has no place in eight bits. Every loss
-against a teacher is 0 where the student says what the teacher says.
+Shapes: logits are (rows, classes), one row for each example or predicted token. States are those of real tokens alone,
+(tokens, width). Scores are padded, (batch, heads, query, key), and come with `mask`, (batch, length) bool, True on real
+tokens. Each function returns a scalar: a mean over the real rows, tokens or (query, key) pairs, so that neither the
+padded width nor the padding's content matters. Half precision is compared in float32: a sum of many small squares does
+not fit into eight bits. Every loss against a teacher is 0 for a student that agrees with it.
 """
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +15,14 @@ from torch import Tensor
 
 
 def hard(logits: Tensor, labels: Tensor) -> Tensor:
-    """Loss against gold labels, mean over rows: cross-entropy, or squared error for a single output.
+    """Cross-entropy against gold labels, or the squared error for a single output.
 
-    logits: (rows, classes), rows being examples or predicted tokens. labels: (rows,) int64 classes, or
-    float scores with one output. Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
+    Args:
+        logits: (rows, classes).
+        labels: (rows,) int64 classes, or float scores if there is one output.
+
+    Returns:
+        The mean over rows. Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
     """
     if logits.shape[-1] == 1:
         return _mean(F.mse_loss(_wide(logits).squeeze(-1), labels, reduction="sum"), len(labels))
@@ -24,11 +30,18 @@ def hard(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
-    """Loss against the teacher's answer, mean over rows: T²·KL(softmax(z_T/T) ‖ softmax(z_S/T)).
+    """T²·KL(softmax(z_T/T) ‖ softmax(z_S/T)); for one output, a regression, the squared difference.
 
-    Both logits: (rows, classes). The gradient is that of the soft cross-entropy (TinyBERT eq. 10), which
-    differs by the teacher's entropy, a constant; T² keeps its size as T grows (Hinton et al. 2015, sec. 2).
-    With one output, a regression, it is the squared difference of the outputs: a softmax of one is constant.
+    The gradient is that of the soft cross-entropy (TinyBERT eq. 10), which differs by the teacher's entropy, a
+    constant. The softmax of a single output is constant, so a regression needs another distance.
+
+    Args:
+        student_logits: (rows, classes).
+        teacher_logits: (rows, classes).
+        temperature: T; the factor T² keeps the loss at the same size as T grows (Hinton et al. 2015, sec. 2).
+
+    Returns:
+        The mean over rows.
     """
     if student_logits.shape[-1] == 1:
         return logit_mse(student_logits, teacher_logits)
@@ -39,14 +52,20 @@ def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: f
 
 
 def logit_mse(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
-    """‖z_T − z_S‖², summed over classes, mean over rows. Both: (rows, classes). Source: Tang et al. 2019, sec. 3.2."""
+    """‖z_T − z_S‖²: summed over classes, mean over rows. Source: Tang et al. 2019, sec. 3.2."""
     return _mean(_squares(student_logits, teacher_logits).sum(), len(student_logits))
 
 
 def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared difference of unmasked pre-softmax scores, over heads and real (query, key) pairs.
+    """Mean squared difference of pre-softmax scores. Source: TinyBERT eq. 7, 1/h Σ_i MSE(A_i^S, A_i^T).
 
-    Both scores: (batch, heads, query, key). Source: TinyBERT eq. 7, 1/h Σ_i MSE(A_i^S, A_i^T).
+    Args:
+        student_scores: (batch, heads, query, key), unmasked.
+        teacher_scores: The same shape.
+        mask: (batch, length) bool.
+
+    Returns:
+        The mean over heads and real (query, key) pairs.
     """
     real_pairs = _real_pairs(mask)
     squares = _squares(student_scores, teacher_scores).masked_fill(~real_pairs, 0.0)
@@ -54,10 +73,11 @@ def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> T
 
 
 def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
-    """KL(softmax(A^T) ‖ softmax(A^S)) over real keys, mean over heads and real queries.
+    """KL(softmax(A^T) ‖ softmax(A^S)) over real keys; arguments as for `attention`.
 
-    Both scores: (batch, heads, query, key), unmasked, pre-softmax. Source: the attention transfer of MiniLM
-    (Wang et al. 2020, eq. 7), here at every mapped layer, and of its relations (`relation_scores`).
+    Returns:
+        The mean over heads and real queries. Source: MiniLM (Wang et al. 2020, eq. 7), here at every mapped layer and
+        for its relations (`relation_scores`).
     """
     real_pairs = _real_pairs(mask)
     student, teacher = (
@@ -69,28 +89,36 @@ def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -
 
 
 def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
-    """How tokens relate: (batch, heads, query, key), scaled dot products in each relation head.
+    """Scaled dot products of all token pairs in each relation head, to be compared by `attention_kl`.
 
-    left, right: two of the queries, keys or values of a layer, each (batch, length, width): q and k for the
-    query-key relation, v and v for the value relation. The width is cut into `heads` relation heads, whatever the
-    attention heads of the model are, so that teacher and student compare, by `attention_kl`. Source: MiniLM eq. 8 and
-    9, with the relation heads of MiniLMv2 (Wang et al. 2021, sec. 3.1).
+    Args:
+        left: Queries, keys or values of a layer, (batch, length, width).
+        right: The same shape; q and k give the query-key relation, v and v the value relation.
+        heads: Relation heads that the width is cut into. They need not be the model's attention heads, so that teacher
+            and student can be compared.
+
+    Returns:
+        (batch, heads, query, key). Source: MiniLM eq. 8 and 9, MiniLMv2 (Wang et al. 2021, sec. 3.1).
     """
-    left, right = (_wide(part).unflatten(-1, (heads, -1)).transpose(1, 2) for part in (left, right))
+    left, right = (_wide(states).unflatten(-1, (heads, -1)).transpose(1, 2) for states in (left, right))
     return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
 
 
 def hidden(student_states: Tensor, teacher_states: Tensor) -> Tensor:
-    """Mean squared difference of states, over tokens and the teacher's dimensions.
+    """Mean squared difference of hidden states or embeddings.
 
-    student_states: (tokens, teacher width), already projected; teacher_states: the same shape.
-    Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9 for the embedding output.
+    Args:
+        student_states: (tokens, teacher width), projected.
+        teacher_states: The same shape.
+
+    Returns:
+        The mean over tokens and dimensions. Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9.
     """
     return F.mse_loss(_wide(student_states), _wide(teacher_states))
 
 
 def cosine(student_states: Tensor, teacher_states: Tensor) -> Tensor:
-    """1 − cos of the angle between states, mean over tokens. Shapes as in `hidden`.
+    """1 − cos of the angle between states, mean over tokens; shapes as for `hidden`.
 
     Source: DistilBERT (Sanh et al. 2019, sec. 3), L_cos of the top hidden states.
     """
@@ -98,9 +126,14 @@ def cosine(student_states: Tensor, teacher_states: Tensor) -> Tensor:
 
 
 def pkd(student_states: Tensor, teacher_states: Tensor) -> Tensor:
-    """‖c_S/‖c_S‖ − c_T/‖c_T‖‖² of [CLS] states, mean over rows. Both: (batch, width), the student's projected.
+    """‖c_S/‖c_S‖ − c_T/‖c_T‖‖² of [CLS] states, mean over rows.
 
-    Source: PKD (Sun et al. 2019, eq. 7), one layer's part of the sum.
+    Args:
+        student_states: (batch, teacher width), projected.
+        teacher_states: The same shape.
+
+    Returns:
+        One layer's summand of PKD (Sun et al. 2019, eq. 7).
     """
     student, teacher = (F.normalize(_wide(states), dim=-1) for states in (student_states, teacher_states))
     return _mean(_squares(student, teacher).sum(), len(student))
@@ -116,9 +149,25 @@ def _squares(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def _mean(total: Tensor, count: int) -> Tensor:
-    """0 where there is nothing to average: a share of a batch may hold no predicted token."""
+    """0 if there is nothing to average: a micro-batch may hold no predicted token."""
     return total / max(count, 1)
 
 
 def _wide(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+# By the names of config.students.LOSSES. The relation losses compare `relation_scores`.
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "hard": hard,
+    "prediction": prediction,
+    "logit_mse": logit_mse,
+    "attention": attention,
+    "attention_kl": attention_kl,
+    "hidden": hidden,
+    "embedding": hidden,
+    "cosine": cosine,
+    "pkd": pkd,
+    "query_key_relation": attention_kl,
+    "value_relation": attention_kl,
+}

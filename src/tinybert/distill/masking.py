@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from tinybert.config.schema import Masking
 from tinybert.data.tokenizer import SPECIAL_TOKENS
 from tinybert.models.outputs import Batch, pad
 from tinybert.pipeline.errors import UserError
@@ -13,8 +14,15 @@ from tinybert.pipeline.errors import UserError
 
 @dataclass(frozen=True)
 class Masker:
-    """Hides a share `rate` of the tokens: of those `mask_fraction` become [MASK], `random_fraction` a random
-    piece, the rest stays (Devlin et al. 2019, sec. 3.1). Special tokens and padding are never chosen.
+    """Chooses tokens to predict and corrupts them (Devlin et al. 2019, sec. 3.1).
+
+    Attributes:
+        rate: Fraction of tokens that are chosen; never special tokens or padding.
+        mask_fraction: Of the chosen, the fraction that becomes [MASK].
+        random_fraction: Of the chosen, the fraction that becomes a random token; the rest stays.
+        special_ids: Tokens that are never chosen.
+        mask_id: The id of [MASK].
+        vocabulary_size: Random tokens are drawn from all of it.
     """
 
     rate: float
@@ -25,22 +33,21 @@ class Masker:
     vocabulary_size: int
 
     @classmethod
-    def of(cls, masking, tokenizer: Tokenizer) -> "Masker":
-        """From the masking section of params and the tokenizer's special tokens."""
+    def of(cls, masking: Masking, tokenizer: Tokenizer) -> "Masker":
+        """A masker with the tokenizer's special tokens."""
         special = {token: id for token in SPECIAL_TOKENS if (id := tokenizer.token_to_id(token)) is not None}
-        return cls(
-            masking.rate,
-            masking.mask_fraction,
-            masking.random_fraction,
-            tuple(special.values()),
-            special["[MASK]"],
-            tokenizer.get_vocab_size(),
-        )
+        fractions = (masking.rate, masking.mask_fraction, masking.random_fraction)
+        return cls(*fractions, tuple(special.values()), special["[MASK]"], tokenizer.get_vocab_size())
 
     def __call__(self, input_ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Changes input_ids (batch, length) in place; returns flat positions and their original ids.
+        """Corrupts token ids in place.
 
-        Both are (predicted tokens,) int64; at least one token is predicted, so that a mean exists.
+        Args:
+            input_ids: (batch, length) int64.
+            rng: Decides what is chosen and what it becomes.
+
+        Returns:
+            Flat positions and original ids, both (predicted tokens,) int64; at least one, so that a mean exists.
         """
         tokens = input_ids.reshape(-1)  # a view
         ordinary = np.flatnonzero(~np.isin(tokens, self.special_ids))
@@ -58,9 +65,9 @@ class Masker:
         return chosen, labels
 
 
-def text_batch(blocks: list[np.ndarray], masker: Masker | None, rng: np.random.Generator) -> Batch:
-    """Padded blocks with positions and labels of what `masker` hides; without one plain text, without labels."""
-    input_ids, mask = pad(blocks)
+def text_batch(sequences: list[np.ndarray], masker: Masker | None, rng: np.random.Generator) -> Batch:
+    """Pads sequences; with a masker they are corrupted and labelled, without one they stay plain text."""
+    input_ids, mask = pad(sequences)
     positions = labels = None
     if masker:
         positions, labels = map(torch.from_numpy, masker(input_ids.numpy(), rng))  # changes input_ids in place

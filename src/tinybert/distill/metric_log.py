@@ -1,4 +1,4 @@
-"""The loss curve of a training run: means between points, shown while they come; what is not finite is refused."""
+"""The loss curve of a run: means between entries, reported during training; what is not finite stops the run."""
 
 from collections.abc import Callable
 
@@ -9,20 +9,26 @@ from torch import Tensor
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import progress_bar
 
-CURVE_POINTS = 50  # logged in a run, whatever its length
-PREFIX = "recorder."
+CURVE_ENTRIES = 50  # of a run of any length
+PREFIX = "logger."
 
-# step, epoch, learning_rate, total, the mean of each loss term since the last point, and what else is observed.
-Point = dict[str, float]
+# step, epoch, learning_rate, total, the mean of each loss term since the last entry, weights of a learnable map
+Entry = dict[str, float]
 
 
 class MetricLogger:
-    """Averages the terms between curve points, shows them, and refuses what is not finite.
+    """Averages loss terms between entries of the curve, reports them, and refuses what is not finite.
 
-    observe: what else belongs into a point, by name. last_good: words for the checkpoint that a refusal names.
+    Reading a number from a GPU makes it wait, so that finiteness is only looked at for entries and checkpoints. The
+    step at which it ended is counted on the device.
 
-    Asking a GPU for a number makes it wait, so that faults are looked for at points and before checkpoints alone; the
-    step where one began is counted on the device.
+    Args:
+        steps: Of the run.
+        title: Of the progress bar.
+        accelerator: Adds up the processes' shares.
+        on_entry: Called with each entry.
+        learnt: Returns further values of an entry by name.
+        last_good: Describes the checkpoint, for errors.
     """
 
     def __init__(
@@ -30,75 +36,78 @@ class MetricLogger:
         steps: int,
         title: str,
         accelerator: Accelerator,
-        *,
-        on_entry: Callable[[Point], None],
-        observe: Callable[[], dict[str, float]],
-        last_good: Callable[[], str] = lambda: "no checkpoint is kept",
+        on_entry: Callable[[Entry], None],
+        learnt: Callable[[], dict[str, float]],
+        last_good: Callable[[], str],
     ) -> None:
-        self.curve: list[Point] = []
-        self.steps, self.accelerator, self.on_entry, self.observe = steps, accelerator, on_entry, observe
-        self.last_good = last_good
-        self.every = max(1, steps // CURVE_POINTS)
-        self.names: list[str] = []  # gradient, total, and the terms
-        self.sums = torch.zeros((), device=accelerator.device)  # (names,) since the last point
-        self.sound_steps = torch.zeros((), dtype=torch.int64, device=accelerator.device)  # (names,) till a fault
+        self.curve: list[Entry] = []
+        self.steps, self.accelerator = steps, accelerator
+        self.on_entry, self.learnt, self.last_good = on_entry, learnt, last_good
+        self.every = max(1, steps // CURVE_ENTRIES)
+        self.names: list[str] = []  # gradient, total, terms
+        self.sums = torch.zeros((), device=accelerator.device)  # (names,) since the last entry
+        self.finite_steps = torch.zeros((), dtype=torch.int64, device=accelerator.device)  # (names,) since then
         self.count = self.step = 0
         self.bar = progress_bar(total=steps, desc=title, unit="step", disable=not accelerator.is_main_process)
 
     def add(self, epoch: int, learning_rate: float, terms: dict[str, Tensor], gradient_norm: Tensor) -> None:
-        """Takes one step: this process's share of its terms; every so often they become a point of the curve.
+        """Counts one step; every so often the mean becomes an entry of the curve.
 
-        gradient_norm: that of all processes, before it is clipped.
+        Args:
+            epoch: From 0.
+            learning_rate: Of this step.
+            terms: This process's share of the total and of each term.
+            gradient_norm: Of all processes, before clipping.
         """
         self.names = ["gradient", *terms]
         values = self.accelerator.reduce(torch.stack(list(terms.values())), "sum")
         sums = self.sums + torch.cat([gradient_norm.reshape(1), values])
-        self.sums = torch.where(self.sums.isfinite(), sums, self.sums)  # a fault stays as it came
-        self.sound_steps = self.sound_steps + self.sums.isfinite()
+        self.sums = torch.where(self.sums.isfinite(), sums, self.sums)  # the first value that is not finite stays
+        self.finite_steps = self.finite_steps + self.sums.isfinite()
         self.count += 1
         self.step += 1
         self.bar.update()
         if self.step % self.every == 0 or self.step == self.steps:
-            self._add_point({"step": self.step, "epoch": epoch, "learning_rate": learning_rate})
+            self._add_entry({"step": self.step, "epoch": epoch, "learning_rate": learning_rate})
 
-    def _add_point(self, point: Point) -> None:
-        self.check_faults()
+    def _add_entry(self, entry: Entry) -> None:
+        self.check_finite()
         means = {name: value / self.count for name, value in zip(self.names, self.sums.tolist(), strict=True)}
         del means["gradient"]
-        self.curve.append(point | means | self.observe())
+        self.curve.append(entry | means | self.learnt())
         self.on_entry(self.curve[-1])
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)
-        self.sums, self.sound_steps, self.count = self.sums.new_zeros(()), self.sound_steps.new_zeros(()), 0
+        self.sums, self.finite_steps, self.count = self.sums.new_zeros(()), self.finite_steps.new_zeros(()), 0
 
-    def check_faults(self) -> None:
-        """UserError where a step since the last point had a loss or a gradient that is not finite."""
-        sound_steps = self.sound_steps.flatten().tolist()
-        earliest = min(sound_steps)
+    def check_finite(self) -> None:
+        """Raises UserError if a loss or gradient of a step since the last entry is not finite."""
+        finite_steps = self.finite_steps.flatten().tolist()
+        earliest = min(finite_steps)
         if earliest == self.count:
             return
-        # A term spoils the total, and that the gradient: the last of them is the cause.
-        index = len(sound_steps) - 1 - sound_steps[::-1].index(earliest)
+        # A term spoils the total, and the total the gradient: of those that end first the last one is the cause.
+        index = len(finite_steps) - 1 - finite_steps[::-1].index(earliest)
         name = "gradient" if index == 0 else f"{self.names[index]} loss"
         step = self.step - self.count + earliest + 1
         self.bar.close()
         raise UserError(
-            f"step {step} of {self.steps}: the {name} is {self.sums[index].item()}; lower learning_rate"
+            f"step {step} of {self.steps}: the {name} is {self.sums[index].item()}; fix: lower learning_rate"
             f"{' or its λ' if index else ''}, or set precision to float32 ({self.last_good()})"
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps of the sums since the last point, all of them finite."""
+        """The sums since the last entry, for a checkpoint; all of them are finite."""
         return {f"{PREFIX}sums": self.sums}
 
     def facts(self) -> dict:
-        """What a checkpoint keeps beside them."""
+        """What a checkpoint keeps beside the tensors."""
         return {"step": self.step, "count": self.count, "curve": self.curve}
 
     def restore(self, tensors: dict[str, Tensor], facts: dict) -> None:
-        """Goes on where `tensors` and `facts` were taken; the points so far are given out again."""
+        """Continues from a checkpoint; its entries are reported again."""
         self.step, self.count, self.curve = facts["step"], facts["count"], facts["curve"]
         self.sums = tensors[f"{PREFIX}sums"].to(self.accelerator.device)
-        self.sound_steps = torch.full_like(self.sums, self.count, dtype=torch.int64)
-        for point in self.curve:
-            self.on_entry(point)
-        self.bar.initial = self.bar.n = self.step  # or its rate would count steps of an earlier run
+        self.finite_steps = torch.full_like(self.sums, self.count, dtype=torch.int64)
+        for entry in self.curve:
+            self.on_entry(entry)
+        self.bar.initial = self.bar.n = self.step  # the rate shown is that of this process

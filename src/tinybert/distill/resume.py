@@ -1,4 +1,4 @@
-"""Where an interrupted training goes on: weights, optimizer and loss curve in one safetensors file."""
+"""Checkpoints from which an interrupted run resumes: weights, optimizer and loss curve in one safetensors file."""
 
 import fcntl
 import json
@@ -7,54 +7,45 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Protocol
 
 import torch
+from accelerate import Accelerator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tinybert.pipeline import paths
+from tinybert.distill.metric_log import MetricLogger
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.process import is_main_process
-
-if TYPE_CHECKING:
-    from tinybert.stage import Stage
 
 VARIABLE = "TINYBERT_CHECKPOINT_SECONDS"
 SECONDS_BETWEEN = 120.0  # unless the variable says otherwise
 
 
-def _seconds_between() -> float:
-    given = os.environ.get(VARIABLE, str(SECONDS_BETWEEN))
-    try:
-        return float(given)
-    except ValueError:
-        raise UserError(f"{VARIABLE}: {given!r} is no number of seconds; give one, such as 60") from None
-
-
 class Checkpoint:
-    """The last saved state of one training run, in `folder`, under a name that only the same run has.
+    """The last saved state of one run, in a file that only the same run reads.
 
-    fingerprint: of all that decides the run (params, inputs, code); asked for once, and only when there is something
-    to load or save, for it reads all inputs. Two runs with one fingerprint at once: the second goes without.
+    Args:
+        folder: Of the stage instance; created when the first state is saved.
+        fingerprint: Returns a digest of all that decides the run: params, inputs, code. It is called once, and only if
+            there is something to load or save, because it reads all inputs.
+        is_writer: Whether this process saves; of several processes one does.
     """
 
     def __init__(self, folder: Path, fingerprint: Callable[[], str], *, is_writer: bool = True) -> None:
         self.folder, self.fingerprint, self.is_writer = folder, fingerprint, is_writer
-        self.seconds_between = _seconds_between()
-        self.last = time.monotonic()
         self.step: int | None = None  # of the saved state
+        self._last = time.monotonic()
         self._path: Path | None = None
         self._lock: IO | None = None
-        self._is_taken = False  # by another run of the same kind
-
-    @classmethod
-    def of(cls, stage: "Stage", **part: str) -> "Checkpoint":
-        """That of a stage instance, or of one of the trainings in it."""
-        folder = paths.checkpoints(stage.name, stage.items | part)
-        return cls(folder, stage.fingerprint(), is_writer=is_main_process())
+        self._is_taken = False  # by another process that runs the same
+        given = os.environ.get(VARIABLE, str(SECONDS_BETWEEN))
+        try:
+            self._seconds_between = float(given)
+        except ValueError:
+            raise UserError(f"{VARIABLE}: must be a number of seconds (got {given!r}); fix: set it to 60") from None
 
     @property
     def path(self) -> Path:
@@ -65,34 +56,35 @@ class Checkpoint:
     @property
     def is_due(self) -> bool:
         """Whether it is time to save."""
-        return self.is_writer and not self._is_taken and time.monotonic() - self.last >= self.seconds_between
+        return self.is_writer and not self._is_taken and time.monotonic() - self._last >= self._seconds_between
 
     def load(self) -> tuple[dict[str, Tensor], dict] | None:
-        """The saved tensors and facts; None where this run has saved none, or the file is damaged."""
+        """The saved tensors and facts; None if this run saved nothing or the file is damaged."""
         if not any(self.folder.glob("*.safetensors")) or not self.path.is_file() or not self._is_ours():
             return None
         try:
             with safe_open(self.path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-                saved, metadata = json.loads(file.metadata()["facts"]), file.metadata()
-        except (SafetensorError, OSError, TypeError, KeyError, ValueError, RecursionError):  # damaged, or none of ours
+                metadata = file.metadata()
+                facts = json.loads(metadata["facts"])
+        except (SafetensorError, OSError, TypeError, KeyError, ValueError, RecursionError):
             return None
         if metadata.get("checksum") != _checksum(tensors, metadata["facts"]):
             return None
-        self.step = saved["step"]
-        return tensors, saved
+        self.step = facts["step"]
+        return tensors, facts
 
     def save(self, tensors: dict[str, Tensor], facts: dict) -> None:
-        """Replaces the saved state as a whole; where disk or rights do not allow it, training goes on without."""
+        """Replaces the saved state atomically; if that fails, a message says that the run goes on without."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._is_ours():
-                self._replace({name: part.contiguous() for name, part in tensors.items()}, json.dumps(facts))
+                self._replace({name: tensor.contiguous() for name, tensor in tensors.items()}, json.dumps(facts))
                 self.step = facts["step"]
         except (OSError, SafetensorError) as error:
-            print(f"checkpoint: goes on without, {self.folder}: {error}", file=sys.stderr)
+            print(f"checkpoint: training continues without one, {self.folder}: {error}", file=sys.stderr)
             self.is_writer = False
-        self.last = time.monotonic()
+        self._last = time.monotonic()
 
     def _replace(self, tensors: dict[str, Tensor], facts: str) -> None:
         temporary = self.path.with_suffix(".partial")
@@ -100,20 +92,20 @@ class Checkpoint:
             save_file(tensors, temporary, metadata={"facts": facts, "checksum": _checksum(tensors, facts)})
             os.replace(temporary, self.path)
         finally:
-            temporary.unlink(missing_ok=True)  # on a full disk it would be in everybody's way
+            temporary.unlink(missing_ok=True)  # a partial file would keep a full disk full
 
     def describe(self) -> str:
-        """Words for what is saved."""
+        """What is saved, for error messages."""
         return "no checkpoint yet" if self.step is None else f"last good checkpoint: step {self.step}, {self.path}"
 
     def remove(self) -> None:
-        """To be called when the run's outputs are in place."""
+        """Removes the saved state; called when the run's outputs are in place."""
         if self._path and self._is_ours():
             for ending in (".safetensors", ".partial", ".lock"):
                 self._path.with_suffix(ending).unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
-        """Whether this process, or the writer of its group, holds the lock, which a dying process lets go."""
+        """Whether this process, or the writer of its group, holds the lock; a process that dies releases it."""
         if self.is_writer and self._lock is None:
             self._lock = open(self.path.with_suffix(".lock"), "a", encoding="utf-8")  # noqa: SIM115 (held till the end)
             try:
@@ -124,32 +116,65 @@ class Checkpoint:
 
 
 def _checksum(tensors: dict[str, Tensor], facts: str) -> str:
-    """Of all that is saved: a bit that turned would go on as a weight."""
+    """CRC-32 of all that is saved: a flipped bit would continue as a weight."""
     total = zlib.crc32(facts.encode())
     for name in sorted(tensors):
-        part = tensors[name].detach().cpu().contiguous()
-        total = zlib.crc32(f"{name} {part.dtype} {tuple(part.shape)}".encode(), total)
-        total = zlib.crc32(part.reshape(-1).view(torch.uint8).numpy().data, total)
+        tensor = tensors[name].detach().cpu().contiguous()
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
     return f"{total:08x}"
 
 
-def training_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All tensors that the next steps depend on: weights, and what the optimizer remembers of each."""
-    state = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
-    for index, remembered in optimizer.state_dict()["state"].items():
-        state |= {f"optimizer.{index}.{name}": tensor for name, tensor in remembered.items()}
-    return state
+class Resumable(Protocol):
+    """Something with tensors of its own in a checkpoint."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of it; names begin with a prefix of its own."""
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Continues from all tensors of a checkpoint, the model's being restored already."""
 
 
-def restore_training_state(tensors: dict[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Puts back what `training_state` gave."""
-    parts: dict[str, dict[str, Tensor]] = {"module": {}, "optimizer": {}}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition(".")
-        parts.setdefault(part, {})[rest] = tensor
-    module.load_state_dict(parts["module"])
-    remembered: dict[int, dict] = {}
-    for name, tensor in parts["optimizer"].items():
-        index, _, key = name.partition(".")
-        remembered.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": remembered})
+@dataclass(frozen=True)
+class TrainState:
+    """All that the next steps of a run depend on.
+
+    The order of rows, masks and dropout need no state: seed, epoch and step decide them.
+    """
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    logger: MetricLogger
+    pruner: Resumable | None = None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Saves the state; UserError instead if a step since the last entry was not finite."""
+        self.logger.check_finite()
+        tensors = {f"module.{name}": tensor for name, tensor in self.module.state_dict().items()}
+        for index, remembered in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in remembered.items()}
+        tensors |= self.logger.tensors() | (self.pruner.tensors() if self.pruner else {})
+        checkpoint.save(tensors, self.logger.facts())
+
+    def resume(self, checkpoint: Checkpoint | None, accelerator: Accelerator) -> int:
+        """Restores the saved state; returns the step to continue with, 0 if there is none."""
+        saved = checkpoint.load() if checkpoint else None
+        step = torch.tensor([saved[1]["step"] if saved else 0], device=accelerator.device)
+        # All processes must see the same state, or none may use it.
+        if len(set(accelerator.gather(step).tolist())) > 1 or not saved:
+            return 0
+        tensors, facts = saved
+        self.logger.restore(tensors, facts)
+        self.module.load_state_dict(_under("module.", tensors))
+        remembered: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _under("optimizer.", tensors).items():
+            index, _, key = name.partition(".")
+            remembered.setdefault(int(index), {})[key] = tensor
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": remembered})
+        if self.pruner:
+            self.pruner.restore(tensors)
+        return self.logger.step
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -7,7 +7,7 @@ import numpy as np
 from tinybert.data.encoding import Encoded, read_examples
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.evaluate.task_scores import predict
+from tinybert.distill.batches import predict
 from tinybert.models.checkpoints import Classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError

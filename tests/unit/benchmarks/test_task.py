@@ -18,8 +18,7 @@ from tests.support.builders import STUDENT, TEACHER, batch, classifier
 from tests.support.project import ROOT
 from tests.unit.benchmarks.test_timing import renamed, shape_of
 from tinybert.data.encoding import Encoded
-from tinybert.distill.loop import Distiller
-from tinybert.distill.micro_batches import parts
+from tinybert.distill.loop import Distiller, micro_batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.outputs import Batch
 from tinybert.pipeline.errors import UserError
@@ -49,7 +48,7 @@ def both_systems(phase) -> tuple:
         torch.nn.init.normal_(model.classifier.weight)
     ours = Distiller(student, DistillationLoss(DistillationConfig(dict.fromkeys(phase.losses, 1.0)), STUDENT, TEACHER))
     plain = reference.TaskDistillation(copy_of(teacher), copy_of(student), layers=phase == INTERMEDIATE)
-    for name, projection in ours.objective.projections.items():
+    for name, projection in ours.loss.projections.items():
         getattr(plain, f"{name}_projection").load_state_dict(projection.state_dict())
     for module in (teacher, ours, plain):
         module.double()
@@ -58,8 +57,8 @@ def both_systems(phase) -> tuple:
 
 @torch.no_grad()
 def our_losses(teacher, ours, example) -> dict[str, torch.Tensor]:
-    answer = teacher(example, ours.objective.teacher_spec)
-    _, found = ours(parts(example, processes=1, process=0, passes=1)[0], answer)
+    answer = teacher(example, ours.loss.teacher_spec)
+    _, found = ours(micro_batches(example, processes=1, process=0, accumulation_steps=1)[0], answer)
     return found
 
 
@@ -203,7 +202,7 @@ class Starts:
 
     def __iter__(self):
         for _ in range(self.count):
-            files = self.folder.glob("*.safetensors")
+            files = self.folder.glob("*.rows")
             self.seen.append({path.name: path.stat().st_size for path in files})
             yield
         raise SystemExit

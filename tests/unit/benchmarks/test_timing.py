@@ -13,8 +13,7 @@ from benchmarks import reference
 from benchmarks.general_distill import SIZES, TEMPERATURE, Work, position_labels
 from tests.support.builders import STUDENT, TEACHER, batch, masked_lm
 from tests.support.project import ROOT
-from tinybert.distill.loop import Distiller
-from tinybert.distill.micro_batches import parts
+from tinybert.distill.loop import Distiller, micro_batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 
 LOSSES = ("embedding", "hidden", "attention", "hard", "prediction")
@@ -73,16 +72,15 @@ def test_reference_computes_the_same_losses_from_the_same_weights():
     plain = reference.GeneralDistillation(
         copy_of(teacher), copy_of(student), vocabulary_losses=True, temperature=TEMPERATURE
     )
-    plain.embedding_projection.load_state_dict(ours.objective.projections["embedding"].state_dict())
-    plain.hidden_projection.load_state_dict(ours.objective.projections["hidden"].state_dict())
+    plain.embedding_projection.load_state_dict(ours.loss.projections["embedding"].state_dict())
+    plain.hidden_projection.load_state_dict(ours.loss.projections["hidden"].state_dict())
     example = batch((7, 7, 7), positions=torch.tensor([1, 8, 15, 20]), labels=torch.tensor([9, 10, 11, 12]))
 
     for module in (teacher, ours, plain):
         module.double()
     with torch.no_grad():
-        _, found = ours(
-            parts(example, processes=1, process=0, passes=1)[0], teacher(example, ours.objective.teacher_spec)
-        )
+        (whole,) = micro_batches(example, processes=1, process=0, accumulation_steps=1)
+        _, found = ours(whole, teacher(example, ours.loss.teacher_spec))
     expected = plain.losses(example.input_ids, example.mask, position_labels(example))
     assert set(found) == set(expected) == set(LOSSES)
     for name in LOSSES:

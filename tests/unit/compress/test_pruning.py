@@ -10,11 +10,11 @@ from torch import nn
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
 from tinybert.data.encoding import Encoded
-from tinybert.distill.loop import Settings
+from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.loop import LiveTeacher, Settings, TrainRun
 from tinybert.distill.loop import train as distil
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
-from tinybert.distill.task_training import ExampleBatches
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import save_model
@@ -331,16 +331,11 @@ def prune(criterion: str, student, *, target: float = 0.7, dies_at: int | None =
     batches.last = dies_at
     training = SimpleNamespace(epochs=4, max_steps=None, batch_size=8, learning_rate=3e-2, accumulation_steps=2)
     optimizer = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
-    return distil(
-        student,
-        DistillationLoss(DistillationConfig({"prediction": 1.0, "hard": 1.0}), student.config, TEACHER),
-        batches,
-        Settings(training, optimizer, 7, "float32"),
-        title="small",
-        teacher=classifier(TEACHER, seed=2),
-        pruner_for=lambda steps: started(criterion, student, target, 12),
-        checkpoint=checkpoint,
-    )
+    loss = DistillationLoss(DistillationConfig({"prediction": 1.0, "hard": 1.0}), student.config, TEACHER)
+    pruner = PRUNERS[criterion](student, target=target, ramp_fraction=0.6)
+    settings = Settings(training, optimizer, 7, "float32", pruner)
+    teacher, run = LiveTeacher(classifier(TEACHER, seed=2), loss), TrainRun("small", checkpoint=checkpoint)
+    return distil(student, loss, batches, settings, teacher=teacher, run=run)
 
 
 @pytest.mark.parametrize("criterion", PRUNERS)

@@ -5,7 +5,7 @@ import torch
 
 from tinybert.distill.layer_map import LayerWeights
 
-BLOCKS = [[1, 2, 3], [4, 5, 6]]
+GROUPS = [[1, 2, 3], [4, 5, 6]]
 TEACHER = {layer: torch.full((2, 2), float(layer)) for layer in range(1, 7)}
 
 
@@ -16,27 +16,27 @@ def test_a_single_layer_is_handed_out_without_a_copy():
 
 
 def test_mean_by_hand():
-    weights = LayerWeights(BLOCKS, "mean")
+    weights = LayerWeights(GROUPS, "mean")
     assert weights.target(1, TEACHER).tolist() == [[2.0, 2.0], [2.0, 2.0]]
     assert weights.target(2, TEACHER)[0, 0].item() == pytest.approx(5.0)
 
 
 def draws(seed):
-    weights, found = LayerWeights(BLOCKS, "random", seed=seed), []
+    weights, found = LayerWeights(GROUPS, "random", seed=seed), []
     for step in range(20):
         weights.redraw(step)
         found.append(weights.drawn)
     return found
 
 
-def test_random_draws_one_layer_of_each_block_the_same_for_the_same_step():
-    weights, again = LayerWeights(BLOCKS, "random", seed=1), LayerWeights(BLOCKS, "random", seed=1)
+def test_random_draws_one_layer_of_each_group_the_same_for_the_same_step():
+    weights, again = LayerWeights(GROUPS, "random", seed=1), LayerWeights(GROUPS, "random", seed=1)
     seen = {1: set(), 2: set()}
     for step in range(60):
         weights.redraw(step)
-        for layer, block in ((1, BLOCKS[0]), (2, BLOCKS[1])):
+        for layer, group in ((1, GROUPS[0]), (2, GROUPS[1])):
             (drawn,) = weights.read(layer)
-            assert drawn in block
+            assert drawn in group
             seen[layer].add(drawn)
             assert weights.target(layer, TEACHER) is weights.target(layer, TEACHER) is TEACHER[drawn]
     assert seen == {1: {1, 2, 3}, 2: {4, 5, 6}}
@@ -46,15 +46,15 @@ def test_random_draws_one_layer_of_each_block_the_same_for_the_same_step():
 
 
 def test_learnable_starts_as_published():
-    equal = LayerWeights(BLOCKS, "learnable", start="equal").learnt()
+    equal = LayerWeights(GROUPS, "learnable", init="equal").learnt()
     assert list(equal) == ["map_1_1", "map_1_2", "map_1_3", "map_2_4", "map_2_5", "map_2_6"]
     assert list(equal.values()) == pytest.approx([1 / 3] * 6)
-    last = LayerWeights(BLOCKS, "learnable", start="last").learnt()
+    last = LayerWeights(GROUPS, "learnable", init="last").learnt()
     assert [last[f"map_1_{j}"] for j in (1, 2, 3)] == pytest.approx([0.107, 0.107, 0.787], abs=1e-3)
 
 
 def test_learnable_weights_move_towards_the_layer_that_fits():
-    weights = LayerWeights(BLOCKS, "learnable")
+    weights = LayerWeights(GROUPS, "learnable")
     optimizer = torch.optim.SGD(weights.parameters(), lr=0.2)
     for _ in range(200):
         optimizer.zero_grad()
@@ -67,6 +67,6 @@ def test_learnable_weights_move_towards_the_layer_that_fits():
 
 
 def test_only_a_learnable_map_has_weights_to_learn():
-    assert list(LayerWeights(BLOCKS, "mean").parameters()) == list(LayerWeights(BLOCKS, "random").parameters()) == []
-    assert LayerWeights(BLOCKS, "mean").learnt() == {}
-    assert [theta.shape for theta in LayerWeights(BLOCKS, "learnable").parameters()] == [(3,), (3,)]
+    assert list(LayerWeights(GROUPS, "mean").parameters()) == list(LayerWeights(GROUPS, "random").parameters()) == []
+    assert LayerWeights(GROUPS, "mean").learnt() == {}
+    assert [theta.shape for theta in LayerWeights(GROUPS, "learnable").parameters()] == [(3,), (3,)]

@@ -1,4 +1,4 @@
-"""The loop: schedule, determinism, the curve, what stops it; masking and the order of batches."""
+"""The loop: schedule, determinism, the curve, what stops it."""
 
 import itertools
 from types import SimpleNamespace
@@ -9,19 +9,15 @@ import torch
 
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
 from tinybert.data.encoding import Encoded
-from tinybert.data.sequences import Sequences
-from tinybert.distill.loop import Distiller, Settings, adamw, lr_factor, mixed_precision, total_steps, train
-from tinybert.distill.masking import Masker
+from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.loop import Distiller, LiveTeacher, Settings, TrainRun, adamw, lr_factor, total_steps, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.result import training_metrics
 from tinybert.distill.resume import Checkpoint
-from tinybert.distill.sampler import shuffled_batches
-from tinybert.distill.task_training import ExampleBatches
-from tinybert.distill.text_training import SequenceBatches
 from tinybert.pipeline.errors import UserError
 
 OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.25)
-MASKER = Masker(0.15, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+RUN = TrainRun("test")
 
 
 def examples(count=24, seed=0) -> Encoded:
@@ -39,12 +35,12 @@ def settings(epochs=3, learning_rate=1e-3, max_steps=None, precision="float32"):
     return Settings(training, OPTIMIZER, 7, precision)
 
 
-def distill(losses, run_settings, **hooks):
-    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+def distill(losses, run_settings, *, student=None, teacher=None, run=RUN, **config):
+    student, teacher = student or classifier(seed=1), teacher or classifier(TEACHER, seed=2)
     torch.manual_seed(3)
-    objective = DistillationLoss(DistillationConfig(losses), STUDENT, TEACHER)
+    loss = DistillationLoss(DistillationConfig(losses, **config), STUDENT, TEACHER)
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
-    curve = train(student, objective, batches, run_settings, title="test", teacher=teacher, **hooks)
+    curve = train(student, loss, batches, run_settings, teacher=LiveTeacher(teacher, loss), run=run)
     return student, teacher, curve
 
 
@@ -63,7 +59,9 @@ def test_steps_are_all_epochs_or_max_steps():
 def test_training_lowers_every_term_and_logs_a_curve():
     points = []
     _, _, curve = distill(
-        {"prediction": 1.0, "hidden": 1.0}, settings(epochs=20, learning_rate=3e-3), on_entry=points.append
+        {"prediction": 1.0, "hidden": 1.0},
+        settings(epochs=20, learning_rate=3e-3),
+        run=TrainRun("test", points.append),
     )
     assert points == curve
     assert [curve[0]["step"], curve[-1]["step"], curve[-1]["epoch"]] == [1, 60, 19]
@@ -90,41 +88,33 @@ def test_no_epochs_leave_the_student_as_it_is():
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_term():
     with pytest.raises(UserError, match=r"step 1 of 9: the hidden loss is (nan|inf)"):
-        student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+        teacher = classifier(TEACHER, seed=2)
         torch.nn.init.constant_(teacher.bert.encoder.layer[3].output.LayerNorm.weight, float("inf"))
-        objective = DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER)
-        batches = ExampleBatches(examples(), batch_size=8, seed=7)
-        train(student, objective, batches, settings(), title="test", teacher=teacher)
+        distill({"hidden": 1.0}, settings(), teacher=teacher)
 
 
 def test_only_matrices_are_decayed():
-    student, objective = masked_lm(), DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER)
-    decayed, plain = adamw(Distiller(student, objective), settings()).param_groups
+    student, loss = masked_lm(), DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER)
+    decayed, plain = adamw(Distiller(student, loss), settings()).param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
-    names = {id(parameter): name for name, parameter in Distiller(student, objective).named_parameters()}
+    names = {id(parameter): name for name, parameter in Distiller(student, loss).named_parameters()}
     kept = {names[id(parameter)] for parameter in plain["params"]}
-    assert {"objective.projections.hidden.weight", "student.bert.embeddings.word_embeddings.weight"} <= set(
+    assert {"loss.projections.hidden.weight", "student.bert.embeddings.word_embeddings.weight"} <= set(
         names.values()
     ) - kept
     assert kept == {name for name in names.values() if name.endswith(".bias") or "LayerNorm" in name}
 
 
 def test_a_learnable_map_has_its_own_learning_rate():
-    imitation = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.5)
-    *others, of_map = adamw(
-        Distiller(masked_lm(), DistillationLoss(imitation, STUDENT, TEACHER)), settings()
-    ).param_groups
+    config = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.5)
+    *others, of_map = adamw(Distiller(masked_lm(), DistillationLoss(config, STUDENT, TEACHER)), settings()).param_groups
     assert [group["peak_lr"] for group in (*others, of_map)] == [1e-3, 1e-3, 0.5]
     assert [tuple(parameter.shape) for parameter in of_map["params"]] == [(2,), (2,)]
     assert of_map["weight_decay"] == 0.0
 
 
 def test_the_weights_of_a_learnable_map_move_and_are_logged():
-    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
-    imitation = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.1)
-    batches = ExampleBatches(examples(), batch_size=8, seed=7)
-    objective = DistillationLoss(imitation, STUDENT, TEACHER)
-    curve = train(student, objective, batches, settings(), title="test", teacher=teacher)
+    student, _, curve = distill({"hidden": 1.0}, settings(), layer_map="learnable", map_learning_rate=0.1)
     names = ["map_1_1", "map_1_2", "map_2_3", "map_2_4"]
     assert [name for name in curve[0] if name.startswith("map_")] == names
     assert curve[0]["map_1_1"] != curve[-1]["map_1_1"]
@@ -135,83 +125,16 @@ def test_the_weights_of_a_learnable_map_move_and_are_logged():
 def test_without_losses_nothing_is_trained():
     student = classifier(seed=1)
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
-    assert train(student, DistillationLoss(DistillationConfig({}), STUDENT), batches, settings(), title="test") == []
+    assert train(student, DistillationLoss(DistillationConfig({}), STUDENT), batches, settings(), run=RUN) == []
     assert all(torch.equal(a, b) for a, b in zip(student.parameters(), classifier(seed=1).parameters(), strict=True))
-
-
-def test_unknown_hardware_support_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    assert mixed_precision("float32") == "no"
-    with pytest.raises(UserError, match="precision: bfloat16 is not supported"):
-        mixed_precision("bfloat16")
-
-
-def test_every_epoch_has_each_example_once_in_an_order_of_its_own():
-    batches = ExampleBatches(examples(20), batch_size=8, seed=0)
-    orders = []
-    for epoch in (0, 1, 0):
-        parts = [(part.input_ids, part.mask) for part in batches.epoch(epoch)]
-        orders.append([tuple(ids[row][mask[row]].tolist()) for ids, mask in parts for row in range(len(ids))])
-    assert sorted(orders[0]) == sorted(tuple(row.tolist()) for row in examples(20).input_ids)
-    assert orders[0] == orders[2] != orders[1]
-    assert sorted(orders[0]) == sorted(orders[1])
-
-
-def test_masking_follows_its_shares():
-    rng = np.random.default_rng(0)
-    original = rng.integers(5, 50, (400, 100))
-    original[:, 0], original[:, -20:] = 2, 0
-    ids = original.copy()
-    positions, labels = MASKER(ids, rng)
-    flat, before = ids.reshape(-1), original.reshape(-1)
-    assert np.array_equal(labels, before[positions])
-    assert labels.min() >= 5  # specials and padding never
-    untouched = np.setdiff1d(np.arange(flat.size), positions)
-    assert np.array_equal(flat[untouched], before[untouched])
-    assert len(positions) / (400 * 79) == pytest.approx(0.15, abs=0.006)
-    assert (flat[positions] == 4).mean() == pytest.approx(0.8 + 0.1 / 50, abs=0.02)
-    assert (flat[positions] == labels).mean() == pytest.approx(0.1 + 0.1 / 50, abs=0.02)
-
-
-def test_at_least_one_token_is_always_predicted():
-    positions, _ = MASKER(np.array([[2, 9, 3]]), np.random.default_rng(1))
-    assert positions.tolist() == [1]
-
-
-def test_blocks_are_masked_anew_each_epoch_and_the_same_for_the_same_seed():
-    rows = [row for row in examples(20).input_ids]
-    offsets = np.array([0, *itertools.accumulate(map(len, rows))])
-    blocks = Sequences(np.concatenate(rows), offsets)
-    masked = SequenceBatches(blocks, MASKER, batch_size=20, seed=0)
-    first, again, second = (next(iter(masked.epoch(epoch))) for epoch in (0, 0, 1))
-    assert torch.equal(first.input_ids, again.input_ids)
-    assert torch.equal(first.positions, again.positions)
-    assert not torch.equal(first.input_ids, second.input_ids)
-    plain = next(iter(SequenceBatches(blocks, None, batch_size=20, seed=0).epoch(0)))
-    assert plain.labels is None
-    assert plain.input_ids.sum() == sum(map(sum, rows))
-
-
-def test_batches_hold_all_rows_once_in_an_order_of_seed_and_epoch_alone():
-    def order(seed, epoch):
-        return np.concatenate(shuffled_batches(3000, batch_size=16, seed=seed, epoch=epoch))
-
-    batches = shuffled_batches(3000, batch_size=16, seed=1, epoch=0)
-    assert [len(batch) for batch in batches] == [16] * 187 + [3000 % 16]
-    assert sorted(order(1, 0)) == list(range(3000))
-    assert np.array_equal(order(1, 0), order(1, 0))
-    assert not np.array_equal(order(1, 0), order(1, 1))
-    assert not np.array_equal(order(1, 0), order(2, 0))
-    assert abs(np.corrcoef(order(1, 0)[:-1], order(1, 0)[1:])[0, 1]) < 0.1
 
 
 def test_rows_longer_than_the_models_positions_are_refused_before_training():
     rows = [np.arange(5, 45)]  # 40 tokens, 32 positions
     long = Encoded(rows, [np.zeros_like(row) for row in rows], np.array([0]))
-    objective = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
+    loss = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
     with pytest.raises(UserError, match=r"max_length_tokens: .*\(got 40 tokens\); allowed: at most 32"):
-        train(classifier(), objective, ExampleBatches(long, batch_size=8, seed=0), settings(), title="test")
+        train(classifier(), loss, ExampleBatches(long, batch_size=8, seed=0), settings(), run=RUN)
 
 
 def spoil(student, *, step: int, value: float) -> None:
@@ -226,11 +149,10 @@ def spoil(student, *, step: int, value: float) -> None:
 
 def faulty(*, step: int, value=float("nan"), checkpoint=None, epochs=70):
     """210 steps, a point every fourth, one of them spoilt."""
-    student, teacher = classifier(seed=1), classifier(TEACHER, seed=2)
+    student = classifier(seed=1)
     spoil(student, step=step, value=value)
-    objective = DistillationLoss(DistillationConfig({"prediction": 1.0, "hidden": 1.0}), STUDENT, TEACHER)
-    batches = ExampleBatches(examples(), batch_size=8, seed=7)
-    train(student, objective, batches, settings(epochs), title="test", teacher=teacher, checkpoint=checkpoint)
+    run = TrainRun("test", checkpoint=checkpoint)
+    distill({"prediction": 1.0, "hidden": 1.0}, settings(epochs), student=student, run=run)
 
 
 @pytest.mark.parametrize("step", [4, 5, 6, 8, 210])
@@ -240,7 +162,7 @@ def test_the_very_step_of_a_fault_is_named(step):
 
 
 def test_a_term_that_is_infinite_is_told_from_the_total():
-    with pytest.raises(UserError, match="step 6 of 210: the hidden loss is inf; lower learning_rate or its λ"):
+    with pytest.raises(UserError, match="step 6 of 210: the hidden loss is inf; fix: lower learning_rate or its λ"):
         faulty(step=6, value=1e30)  # whose square float32 does not hold
 
 
@@ -248,10 +170,8 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_losses_are():
     student, steps = classifier(seed=1), itertools.count(1)
     student.classifier.weight.register_hook(lambda gradient: gradient * (float("inf") if next(steps) == 6 else 1.0))
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
-    with pytest.raises(UserError, match=r"step 6 of 210: the gradient is (nan|inf); lower learning_rate, or set"):
-        train(
-            student, DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT), batches, settings(70), title="test"
-        )
+    with pytest.raises(UserError, match=r"step 6 of 210: the gradient is (nan|inf); fix: lower learning_rate, or set"):
+        train(student, DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT), batches, settings(70), run=RUN)
 
 
 def test_a_fault_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A batch in parts teaches what the whole batch teaches: over passes, over processes."""
+"""Micro-batches teach what the whole batch teaches: over accumulation steps, over processes."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import torch
 
 from tests.support.builders import batch
 from tests.support.small_distillation import distil
-from tinybert.distill.micro_batches import parts
+from tinybert.distill.loop import micro_batches
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,9 +34,13 @@ def test_rows_keep_their_tokens_labels_and_positions():
     assert torch.equal(found, expected)
 
 
-def test_every_row_is_in_one_part_and_shares_sum_to_one():
+def test_every_row_is_in_one_micro_batch_and_shares_sum_to_1():
     whole = masked_batch()
-    dealt = [part for process in range(2) for part in parts(whole, processes=2, process=process, passes=2)]
+    dealt = [
+        part
+        for process in range(2)
+        for part in micro_batches(whole, processes=2, process=process, accumulation_steps=2)
+    ]
     rows = sorted(tuple(ids[mask].tolist()) for part in dealt for ids, mask in zip(*real(part.batch), strict=True))
     assert rows == sorted(tuple(ids[mask].tolist()) for ids, mask in zip(*real(whole), strict=True))
     for unit, count in {"rows": 5, "predictions": 4, "tokens": 25, "pairs": 49 + 16 + 25 + 9 + 36}.items():
@@ -48,15 +52,17 @@ def real(example):
     return example.input_ids, example.mask
 
 
-def test_a_process_without_rows_takes_part_with_a_share_of_nothing():
-    dealt = [parts(batch((3, 4), 4), processes=2, process=process, passes=2) for process in range(2)]
+def test_a_process_without_rows_takes_part_with_a_share_of_0():
+    dealt = [
+        micro_batches(batch((3, 4), 4), processes=2, process=process, accumulation_steps=2) for process in range(2)
+    ]
     assert [[part.shares["tokens"] for part in mine] for mine in dealt] == [[3 / 7, 0.0], [4 / 7, 0.0]]
     assert len(dealt[1][1].batch.input_ids) == 1
 
 
-def test_accumulated_passes_give_the_curve_of_whole_batches():
+def test_accumulation_gives_the_curve_of_whole_batches():
     _, whole = distil(steps=20, dropout=0.0)
-    _, accumulated = distil(steps=20, dropout=0.0, passes=3)
+    _, accumulated = distil(steps=20, dropout=0.0, accumulation_steps=3)
     for ours, theirs in zip(accumulated, whole, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-4)
 

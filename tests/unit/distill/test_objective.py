@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from ruamel.yaml import YAML
 
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tests.support.root import ROOT
-from tinybert.config.load import check_params
+from tinybert.config.load import check_params, read_yaml
 from tinybert.config.students import RELATION_LOSSES
-from tinybert.distill.objective import UNITS, DistillationConfig, DistillationLoss
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
 
@@ -21,7 +20,11 @@ EVERYTHING = DistillationConfig(ALL | OTHERS, temperature=2.0, relation_heads=3)
 
 
 def default_tree():
-    return YAML(typ="safe").load(ROOT / "params.yaml")
+    return read_yaml(ROOT / "params.yaml")
+
+
+def config_of(tree, student, stage) -> DistillationConfig:
+    return DistillationConfig.of(check_params(tree).students[student], stage, seed=42)
 
 
 def masked_batch():
@@ -83,8 +86,8 @@ def test_layer_terms_are_sums_over_student_layers_in_numpy():
 
 @pytest.mark.parametrize("projection", ["shared", "per_layer"])
 def test_gradients_reach_student_projections_and_map_and_never_the_teacher(projection):
-    imitation = replace(EVERYTHING, projection=projection, layer_map="learnable", map_learning_rate=0.1)
-    objective = DistillationLoss(imitation, STUDENT, TEACHER)
+    config = replace(EVERYTHING, projection=projection, layer_map="learnable", map_learning_rate=0.1)
+    objective = DistillationLoss(config, STUDENT, TEACHER)
     student, teacher = masked_lm(), masked_lm(TEACHER, seed=1)
     objective.total(run(objective, student, teacher, masked_batch())).backward()
     assert set(objective.projections) == {"embedding"} | (
@@ -96,7 +99,6 @@ def test_gradients_reach_student_projections_and_map_and_never_the_teacher(proje
 
 
 def test_the_whole_sum_is_invariant_to_padding():
-    assert set(EVERYTHING.weights) == set(UNITS)
     objective = DistillationLoss(EVERYTHING, STUDENT, TEACHER).double()
     student, teacher = masked_lm().double(), masked_lm(TEACHER, seed=1).double()
     narrow = masked_batch()
@@ -129,29 +131,31 @@ def test_projections_are_kept_between_stages(tmp_path):
     assert torch.equal(second.projections["embedding"].weight, new)
 
 
-def test_recipe_of_a_stage_drops_what_is_off():
+def test_losses_that_are_off_are_dropped():
     tree = check_params(default_tree())
-    assert DistillationConfig.of(tree, "lazy", "general") == DistillationConfig({"hard": 1.0}, seed=42)
-    assert DistillationConfig.of(tree, "pkd_skip", "general") == DistillationConfig({})
+    assert DistillationConfig.of(tree.students["lazy"], "general", seed=42) == DistillationConfig(
+        {"hard": 1.0}, seed=42
+    )
+    assert DistillationConfig.of(tree.students["pkd_skip"], "general", seed=42) == DistillationConfig({})
 
 
 def test_alpha_trades_hidden_for_attention():
     """2α·hidden + 2(1 − α)·attention, by hand for α = .25; a loss that it switches off is not computed."""
     changed = default_tree()
     changed["students"]["tinybert4"]["general"] = {"losses": {"attention": 1.0, "hidden": 3.0}, "alpha": 0.25}
-    assert DistillationConfig.of(check_params(changed), "tinybert4", "general").weights == {
+    assert config_of(changed, "tinybert4", "general").weights == {
         "attention": 1.5,
         "hidden": 1.5,
     }
     changed["students"]["tinybert4"]["general"]["alpha"] = 1.0
-    assert DistillationConfig.of(check_params(changed), "tinybert4", "general").weights == {"hidden": 6.0}
+    assert config_of(changed, "tinybert4", "general").weights == {"hidden": 6.0}
 
 
 def test_a_learnable_map_takes_its_settings_from_the_recipe():
     changed = default_tree()
     changed["students"]["tinybert4"]["layer_map"] = {"learnable": {"learning_rate": 0.01, "init": "last"}}
-    found = DistillationConfig.of(check_params(changed), "tinybert4", "general")
-    assert (found.layer_map, found.map_start, found.map_learning_rate) == ("learnable", "last", 0.01)
+    found = config_of(changed, "tinybert4", "general")
+    assert (found.layer_map, found.map_init, found.map_learning_rate) == ("learnable", "last", 0.01)
 
 
 def test_a_stage_may_have_a_layer_map_of_its_own():
@@ -160,10 +164,9 @@ def test_a_stage_may_have_a_layer_map_of_its_own():
     student["layer_map"] = {"learnable": {"learning_rate": 0.01, "init": "last"}}
     student["general"]["layer_map"] = [2, 3]
     student["intermediate"]["layer_map"] = {"learnable": {"learning_rate": 0.2, "init": "equal"}}
-    params = check_params(changed)
-    general, intermediate = (DistillationConfig.of(params, "tinybert4", stage) for stage in ("general", "intermediate"))
+    general, intermediate = (config_of(changed, "tinybert4", stage) for stage in ("general", "intermediate"))
     assert (general.layer_map, general.map_learning_rate) == ((2, 3), None)
-    assert (intermediate.layer_map, intermediate.map_start) == ("learnable", "equal")
+    assert (intermediate.layer_map, intermediate.map_init) == ("learnable", "equal")
     assert intermediate.map_learning_rate == 0.2
 
 
@@ -187,7 +190,7 @@ def test_a_random_map_asks_for_the_layers_it_drew_and_for_no_others():
     )
     seen = set()
     for step in range(20):
-        objective.begin_step(step)
+        objective.map.redraw(step)
         wanted = objective.teacher_spec
         assert wanted.hidden == wanted.scores
         seen.add(tuple(sorted(wanted.hidden)))
@@ -223,12 +226,12 @@ def test_cls_reads_the_first_token_of_all_layers_but_the_last_in_numpy():
 
 def test_relations_compare_models_of_unequal_heads():
     student_config = replace(STUDENT, num_attention_heads=2)
-    imitation = DistillationConfig({"query_key_relation": 1.0, "value_relation": 1.0}, relation_heads=6)
-    objective = DistillationLoss(imitation, student_config, TEACHER)
+    config = DistillationConfig({"query_key_relation": 1.0, "value_relation": 1.0}, relation_heads=6)
+    objective = DistillationLoss(config, student_config, TEACHER)
     terms = run(objective, masked_lm(student_config), masked_lm(TEACHER, seed=1), batch())
     assert all(value > 1e-6 for value in terms.values())
     with pytest.raises(UserError, match="relation_heads 5 must divide the student's width 12"):
-        DistillationLoss(replace(imitation, relation_heads=5), student_config, TEACHER)
+        DistillationLoss(replace(config, relation_heads=5), student_config, TEACHER)
 
 
 def test_projections_start_from_a_given_matrix():
@@ -276,28 +279,28 @@ def test_damaged_projections_are_named(tmp_path):
 def test_relations_do_not_change_when_a_teacher_layer_is_turned():
     """Under a map over blocks too: relations of each layer are mixed, not queries of layers with other axes."""
     turn = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
-    imitation = DistillationConfig({"query_key_relation": 1.0}, layer_map="mean", relation_heads=3)
+    config = DistillationConfig({"query_key_relation": 1.0}, layer_map="mean", relation_heads=3)
     student, teacher, example = masked_lm().double(), masked_lm(TEACHER, seed=1).double(), batch()
-    before = run(DistillationLoss(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
+    before = run(DistillationLoss(config, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
     attention = teacher.bert.encoder.layer[2].attention.self
     with torch.no_grad():
         for part in (attention.query, attention.key):
             part.weight.copy_((turn @ part.weight.view(3, 8, 24)).reshape(24, 24))
             part.bias.copy_((part.bias.view(3, 8) @ turn.T).flatten())
-    after = run(DistillationLoss(imitation, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
+    after = run(DistillationLoss(config, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
     assert after.item() == pytest.approx(before.item(), rel=1e-9)
 
 
-def test_a_stages_own_learnable_map_starts_anew_and_a_students_goes_on(tmp_path):
+def test_a_stages_own_learnable_map_inits_anew_and_a_students_goes_on(tmp_path):
     def objective(**settings):
-        imitation = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=1e-3, **settings)
-        return DistillationLoss(imitation, STUDENT, TEACHER)
+        config = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=1e-3, **settings)
+        return DistillationLoss(config, STUDENT, TEACHER)
 
     before = objective()
     with torch.no_grad():
         before.map.theta[0].copy_(torch.tensor([0.5, -0.5]))
     before.save(tmp_path)
-    goes_on, starts_anew = objective(), objective(map_start="last", map_is_new=True)
+    goes_on, starts_anew = objective(), objective(map_init="last", map_is_new=True)
     goes_on.load(tmp_path)
     starts_anew.load(tmp_path)
     assert goes_on.map.theta[0].tolist() == [0.5, -0.5]

@@ -9,8 +9,8 @@ from tests.unit.evaluate.fixed_model import Fixed
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
+from tinybert.distill.batches import predict
 from tinybert.evaluate.scoring import METRICS, compare, is_collapsed, majority_score, retention, score
-from tinybert.evaluate.task_scores import predict
 from tinybert.pipeline.errors import UserError
 
 # 3 true positives, 1 false negative, 2 false positives, 4 true negatives

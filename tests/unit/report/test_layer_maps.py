@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.report_tree import small_tree, write_tree
 from tinybert.config.load import check_params
-from tinybert.distill.objective import MAPPED_LOSSES, DistillationConfig, DistillationLoss
+from tinybert.config.students import MAPPED_LOSSES
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import BertConfig
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report.layer_maps import LayerMap, layer_map_charts, layer_map_table, layer_maps, layers_read

@@ -1,0 +1,81 @@
+"""Data of training runs: the order of rows, masks, and labels of augmented rows."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from tests.support.builders import TEACHER, classifier
+from tests.unit.distill.test_loop import examples
+from tinybert.data.encoding import encode
+from tinybert.data.sequences import Sequences
+from tinybert.data.tasks import TASKS
+from tinybert.distill.batches import ExampleBatches, SequenceBatches, labelled_by_teacher, predict, shuffled_batches
+from tinybert.distill.masking import Masker
+
+MASKER = Masker(0.15, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+
+
+def test_augmented_rows_get_the_teachers_label():
+    teacher, rows = classifier(TEACHER, seed=2), examples(40)
+    with torch.no_grad():
+        teacher.classifier.weight.mul_(50)  # answers of both kinds
+    answers = predict(teacher, rows, TASKS["cola"])
+    varied = np.arange(40) % 2 == 1
+    found = labelled_by_teacher(replace(rows, varied=varied), teacher, TASKS["cola"]).labels
+    assert np.array_equal(found[~varied], rows.labels[~varied])
+    assert np.array_equal(found[varied], answers[varied])
+    assert (answers[varied] != rows.labels[varied]).any()
+    assert found.dtype == np.int64
+
+
+def test_rows_without_augmentation_keep_their_labels():
+    rows = replace(examples(4), varied=np.zeros(4, dtype=bool))
+    assert labelled_by_teacher(rows, classifier(TEACHER), TASKS["cola"]) is rows
+
+
+def test_encoding_knows_the_augmented_rows():
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    rows = [{"sentence": "a", "label": 1, "idx": 0}, {"sentence": "b", "label": 1, "idx": 0, "augmented": True}]
+    assert encode(rows, TASKS["cola"], tokenizer, max_length_tokens=8).varied.tolist() == [False, True]
+
+
+def test_each_epoch_has_every_example_once_in_a_new_order():
+    batches = ExampleBatches(examples(20), batch_size=8, seed=0)
+    orders = []
+    for epoch in (0, 1, 0):
+        parts = [(part.input_ids, part.mask) for part in batches.epoch(epoch)]
+        orders.append([tuple(ids[row][mask[row]].tolist()) for ids, mask in parts for row in range(len(ids))])
+    assert sorted(orders[0]) == sorted(tuple(row.tolist()) for row in examples(20).input_ids)
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def test_sequences_get_new_masks_each_epoch_by_the_seed():
+    rows = [row for row in examples(20).input_ids]
+    offsets = np.array([0, *itertools.accumulate(map(len, rows))])
+    sequences = Sequences(np.concatenate(rows), offsets)
+    masked = SequenceBatches(sequences, MASKER, batch_size=20, seed=0)
+    first, again, second = (next(iter(masked.epoch(epoch))) for epoch in (0, 0, 1))
+    assert torch.equal(first.input_ids, again.input_ids)
+    assert torch.equal(first.positions, again.positions)
+    assert not torch.equal(first.input_ids, second.input_ids)
+    plain = next(iter(SequenceBatches(sequences, None, batch_size=20, seed=0).epoch(0)))
+    assert plain.labels is None
+    assert plain.input_ids.sum() == sum(map(sum, rows))
+
+
+def test_seed_and_epoch_alone_decide_the_order_of_rows():
+    def order(seed, epoch):
+        return np.concatenate(shuffled_batches(3000, batch_size=16, seed=seed, epoch=epoch))
+
+    batches = shuffled_batches(3000, batch_size=16, seed=1, epoch=0)
+    assert [len(batch) for batch in batches] == [16] * 187 + [3000 % 16]
+    assert sorted(order(1, 0)) == list(range(3000))
+    assert np.array_equal(order(1, 0), order(1, 0))
+    assert not np.array_equal(order(1, 0), order(1, 1))
+    assert not np.array_equal(order(1, 0), order(2, 0))
+    assert abs(np.corrcoef(order(1, 0)[:-1], order(1, 0)[1:])[0, 1]) < 0.1
