@@ -16,10 +16,11 @@ from tests.support.hub_content import VOCABULARY, bert, classifier, glue, wikite
 from tests.support.hub_server import Fault, serve_hub
 from tests.support.project import copy_project, write_params
 from tests.support.root import ROOT
-from tinybert.config.load import load_params, read_yaml
+from tinybert.config.load import check_params
+from tinybert.config.profile import merged_profile
 from tinybert.data.tasks import TASKS
 
-PROFILE = load_params(ROOT / "profiles" / "bert-base.yaml")
+PROFILE = check_params(merged_profile("bert-base", ROOT))
 BERT, BERT_SHA = PROFILE.teacher.hub.model, PROFILE.teacher.hub.revision
 CLASSIFIER, GATED, SHA = "someone/bert-mnli", "someone/gated-bert", "c" * 40
 ABSENT = "f" * 40
@@ -238,7 +239,7 @@ def run_in(project, variables, *command):
 
 def shrunk_profile() -> dict:
     """profiles/bert-base.yaml with its sources, all nine tasks, fewer students and steps, and models of others."""
-    tree = read_yaml(ROOT / "profiles" / "bert-base.yaml")
+    tree = merged_profile("bert-base", ROOT)
     tree["corpus"] |= {"max_documents": 50, "heldout_every": 10}
     few = {"epochs": 1, "max_steps": 2, "batch_size": 8, "learning_rate": 1e-4}
     student = tree["students"]["tinybert4"]

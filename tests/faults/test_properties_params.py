@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.properties import REFUSED, damaged_bytes, damaged_trees, is_finite, outcome
 from tinybert.config.load import check_params, load_params, read_yaml
+from tinybert.config.profile import merged_profile
 from tinybert.config.schema import Params
 from tinybert.config.students import mapped_layers, training_of
 from tinybert.data.domain_filter import Rule
@@ -23,8 +24,11 @@ from tinybert.stage import declared_values
 
 pytestmark = pytest.mark.properties
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = [ROOT / "params.yaml", *sorted((ROOT / "profiles").glob("*.yaml"))]
-TREES = [read_yaml(path) for path in SHIPPED]
+SHIPPED = [ROOT / "params.yaml"]
+TREES = [
+    read_yaml(SHIPPED[0]),
+    *(merged_profile(path.stem, ROOT) for path in sorted((ROOT / "profiles").glob("*.yaml"))),
+]
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
 KEY = re.compile(r"params\.yaml: (?P<first>[^.: ]+)")
 GENERAL = re.compile(r"params\.yaml: (no valid YAML|must be a mapping|and \d+ more mistakes|cannot be read)")

@@ -102,7 +102,8 @@ def _answer(questions: dict, question: str, arguments: list, variables: dict[str
 def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
     from tinybert.config.fields import HubModel, ModelSource
-    from tinybert.config.load import load_params
+    from tinybert.config.load import check_params
+    from tinybert.config.profile import merged_profile
     from tinybert.config.students import Init
     from tinybert.data.corpus import documents
     from tinybert.data.task_sources import read_splits
@@ -110,7 +111,7 @@ def _questions() -> dict:
     from tinybert.data.tokenizer import hub_tokenizer
     from tinybert.models.initialization import finetuned_teacher, initialize_student, start_teacher
 
-    params = load_params(ROOT / "profiles" / "bert-base.yaml")
+    params = check_params(merged_profile("bert-base", ROOT))
 
     def changed(section, **changes):
         hub = section.hub.model_copy(update={key: value for key, value in changes.items() if value})

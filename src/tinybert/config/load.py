@@ -69,10 +69,10 @@ for tag, pattern, first_characters in (
 Yaml12Loader.add_constructor("tag:yaml.org,2002:int", Yaml12Loader.construct_int)
 
 
-def read_yaml(path: str | Path) -> Any:
+def read_yaml(path: str | Path, loader: type[Yaml12Loader] = Yaml12Loader) -> Any:
     """The plain tree of a YAML file, read as DVC reads it; UserError if there is none."""
     try:
-        return yaml.load(Path(path).read_bytes(), Yaml12Loader)
+        return yaml.load(Path(path).read_bytes(), loader)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except Exception as error:  # the library also passes on errors of int(), float(), date() and recursion

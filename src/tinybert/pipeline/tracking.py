@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.paths import project_root
 from tinybert.pipeline.process import is_main_process
 
@@ -110,15 +111,12 @@ class Run:
         def start(mlflow: Any) -> None:
             root = project_root()
             with _locked(root / "mlflow.db.lock"):  # several stages may start together: one makes what is missing
-                mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}")
                 mlflow.set_experiment(experiment_id=_experiment_id(mlflow, root))
                 self._parent_id = _parent_id(mlflow)
             mlflow.start_run(run_id=self._parent_id)
             mlflow.start_run(run_name=name, nested=True, tags=tags)
             mlflow.log_params({_legal(key): value for key, value in _flatten(params, ".")})
 
-        for key, value in MLFLOW_SETTINGS.items():
-            os.environ.setdefault(key, value)
         self.is_tracked = True
         self._attempt(start)
 
@@ -131,8 +129,7 @@ class Run:
             return
         mlflow = None
         try:
-            import mlflow  # here, because it takes seconds; nothing else imports it
-
+            mlflow = _import_mlflow()
             work(mlflow)
         except Exception as error:
             self.is_tracked = False
@@ -168,6 +165,34 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: Mappin
         raise
     finally:
         run._close(status)
+
+
+def register_model(name: str, folder: Path) -> str:
+    """Adds a model folder to MLflow's registry as a new version; UserError if it is absent. Returns a line about it."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: absent; fix: run dvc repro, or dvc pull")
+    mlflow = _import_mlflow()
+    from mlflow.exceptions import MlflowException
+
+    client = mlflow.MlflowClient()
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise UserError(f"mlflow: {' '.join(str(error).split())[:300]}") from error
+    tags = {"mlflow.source.git.commit": head_revision(), "dvc.path": str(folder)}
+    made = client.create_model_version(name, source=str(folder.resolve()), tags=tags)
+    return f"{name}, version {made.version}: {folder}"
+
+
+def _import_mlflow() -> Any:
+    """MLflow, set up for the project's store; here, because the import takes seconds."""
+    for key, value in MLFLOW_SETTINGS.items():
+        os.environ.setdefault(key, value)
+    import mlflow
+
+    mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{project_root() / 'mlflow.db'}")
+    return mlflow
 
 
 def _experiment_id(mlflow: Any, root: Path) -> str:

@@ -93,9 +93,7 @@ def test_logits_of_examples_are_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("capabilities", "entry"), [({"avx2": True}, "1"), ({"avx512_vnni": True}, None), ({"avx_vnni": True}, None)]
 )
-def test_exact_products_are_requested_only_without_vnni(
-    tmp_path, monkeypatch, capabilities, entry
-):
+def test_exact_products_are_requested_only_without_vnni(tmp_path, monkeypatch, capabilities, entry):
     monkeypatch.setattr(serving.torch.cpu, "get_capabilities", lambda: capabilities)
     options = session_of(onnx.load(save_sum_model(tmp_path))).get_session_options()
     if entry:

@@ -1,0 +1,76 @@
+"""The `tinybert` command. Each subcommand imports what it needs when it runs, so that --help appears immediately."""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from tinybert.pipeline.errors import UserError
+
+HIDDEN_COLUMNS = ".*/|metrics|.*yaml|Created|Executor|State"
+
+
+def ask(argv: Sequence[str]) -> None:
+    """Asks the teacher and the domain students a question with one [MASK]."""
+    from tinybert.evaluate.cloze import main
+
+    main(argv)
+
+
+def study(argv: Sequence[str]) -> None:
+    """Runs a published comparison of studies/ and judges it."""
+    from tinybert.report.studies import main
+
+    main(argv)
+
+
+def compare(argv: Sequence[str]) -> None:
+    """Shows experiments side by side where they differ; further options go to `dvc exp show`."""
+    command = ["dvc", "exp", "show", "--only-changed", "--drop", HIDDEN_COLUMNS, *argv]
+    sys.exit(subprocess.run([sys.executable, "-m", *command]).returncode)
+
+
+def profile(argv: Sequence[str]) -> None:
+    """Merges a profile of profiles/ into params.yaml."""
+    from tinybert.config.profile import apply_profile
+
+    parser = argparse.ArgumentParser(prog="tinybert profile", description=profile.__doc__)
+    parser.add_argument("name", help="a file of profiles/, without .yaml")
+    parser.add_argument("--force", action="store_true", help="overwrite uncommitted changes of params.yaml")
+    options = parser.parse_args(argv)
+    apply_profile(options.name, force=options.force)
+
+
+def register(argv: Sequence[str]) -> None:
+    """Adds a final model to MLflow's registry."""
+    from tinybert.pipeline.paths import final
+    from tinybert.pipeline.tracking import register_model
+
+    parser = argparse.ArgumentParser(prog="tinybert register", description=register.__doc__)
+    parser.add_argument("model", help="task/model or domain/student, for example cola/tinybert4")
+    track, _, name = parser.parse_args(argv).model.partition("/")
+    print(register_model(f"{track}-{name}", final(track, name)))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    command.__name__: command for command in (ask, study, compare, profile, register)
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs a subcommand; a UserError or Ctrl-C ends it with one line."""
+    parser = argparse.ArgumentParser(prog="tinybert", description="Distill, compress and compare BERT models.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.__doc__, add_help=False)
+    options, rest = parser.parse_known_args(argv)
+    try:
+        COMMANDS[options.command](rest)
+    except UserError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("interrupted; run the command again to resume")
+
+
+if __name__ == "__main__":
+    main()

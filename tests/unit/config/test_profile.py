@@ -1,0 +1,104 @@
+"""Profiles: overlays that merge into params.yaml, and nothing else of it changes."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.root import ROOT
+from tinybert.cli import main
+from tinybert.config.load import check_params, load_params, read_yaml
+from tinybert.config.profile import HEADER, OverlayLoader, Replacement, merge, merged_profile
+from tinybert.pipeline.errors import UserError
+
+NAMES = sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml"))
+
+
+def leaves(tree, path=()) -> dict:
+    """Every value that is no mapping, by its path; a replacement is a value."""
+    if not isinstance(tree, dict):
+        return {path: tree.value if isinstance(tree, Replacement) else tree}
+    return {key: value for name, part in tree.items() for key, value in leaves(part, (*path, name)).items()}
+
+
+def at(tree, path):
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_merged_profiles_are_valid(name):
+    check_params(merged_profile(name, ROOT))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_merged_profiles_differ_where_the_overlay_says(name):
+    merged, default = merged_profile(name, ROOT), read_yaml(ROOT / "params.yaml")
+    overlay = leaves(read_yaml(ROOT / "profiles" / f"{name}.yaml", OverlayLoader))
+    assert {path: at(merged, path) for path in overlay} == overlay
+    changed = {path for path, value in leaves(merged).items() if at(default, path) != value}
+    assert all(any(path[: len(said)] == said for said in overlay) for path in changed)
+
+
+def test_mappings_merge_and_all_else_replaces():
+    default = {"a": {"b": 1, "c": [1, 2]}, "d": {"teacher": "top"}, "e": {"teacher": "top"}, "f": "random"}
+    overlay = yaml.load(
+        "a: {c: [3]}\nd: !replace {folder: x}\ne: {folder: x}\nf: {teacher: top}\ng: {h: !replace {i: 1}}",
+        OverlayLoader,
+    )
+    assert merge(default, overlay) == {
+        "a": {"b": 1, "c": [3]},
+        "d": {"folder": "x"},
+        "e": {"teacher": "top", "folder": "x"},
+        "f": {"teacher": "top"},
+        "g": {"h": {"i": 1}},
+    }
+    assert default["a"] == {"b": 1, "c": [1, 2]}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A git repository with the default params.yaml and the profiles, as current folder."""
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
+    monkeypatch.chdir(tmp_path)
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (["init", "-q"], ["add", "--all"], ["commit", "-q", "-m", "start"]):
+        subprocess.run([*git, *command], check=True)
+    return tmp_path
+
+
+def test_the_command_writes_the_merged_profile(project):
+    expected = merged_profile("minilm")
+    main(["profile", "minilm"])
+    assert (project / "params.yaml").read_text().startswith(f"{HEADER}minilm ")
+    assert read_yaml("params.yaml") == expected
+    assert load_params() == check_params(expected)
+    with pytest.raises(SystemExit, match=r"params\.yaml: already holds a profile \(got minilm\)"):
+        main(["profile", "bert-base", "--force"])
+
+
+def test_uncommitted_changes_are_only_lost_by_force(project):
+    changed = (project / "params.yaml").read_text().replace("seed: 42", "seed: 42 ")
+    (project / "params.yaml").write_text(changed)
+    with pytest.raises(SystemExit, match=r"params\.yaml: has uncommitted changes; fix: commit them, or add --force"):
+        main(["profile", "minilm"])
+    assert (project / "params.yaml").read_text() == changed
+    main(["profile", "minilm", "--force"])
+    assert load_params().precision == "bfloat16"
+
+
+def test_an_invalid_overlay_changes_nothing(project):
+    (project / "profiles" / "wrong.yaml").write_text("masking: {rate: 2}\n")
+    before = (project / "params.yaml").read_text()
+    with pytest.raises(SystemExit, match=r"profiles/wrong\.yaml: masking\.rate: should be less than or equal to 1"):
+        main(["profile", "wrong"])
+    assert (project / "params.yaml").read_text() == before
+
+
+def test_an_unknown_profile_is_named(project):
+    with pytest.raises(UserError, match=r"got none\); allowed: bert-base, minilm"):
+        merged_profile("none")
