@@ -1,17 +1,13 @@
-"""The report: a page, a summary for git and one for the terminal, and the result table on MLflow's parent run."""
+"""The report: the page, the summaries for git and terminal, the collected metrics, MLflow's table of all results."""
 
 from tinybert.config.load import load_params
-from tinybert.pipeline.files import atomic_file
-from tinybert.report.build import build_report
+from tinybert.report.page import build_report
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Reads what the stages left, by the lists of params: it declares all of them."""
-    report = build_report(load_params())
-    with atomic_file("reports/summary.txt") as handle:
-        handle.write(report.summary_text)
-    stage.run.log_result_table(report.result_rows)
+    """Reads what the stages left by the lists of params; it declares all of these."""
+    stage.run.log_result_table(build_report(load_params()))
 
 
 if __name__ == "__main__":

@@ -4,23 +4,26 @@ import csv
 from html.parser import HTMLParser
 from pathlib import Path
 
-from ruamel.yaml import YAML
+import numpy as np
 
 from tests.support.root import ROOT
-from tinybert.config.load import check_params
+from tinybert.config.load import check_params, read_yaml
 from tinybert.config.schema import Params
+from tinybert.evaluate.predictions import Predictions, save_predictions
 from tinybert.pipeline.files import write_json, write_jsonl
+from tinybert.report.results import VARIANTS
 
-NASTY = '<script>alert("x")</script> & | `y`'
-FORMS = ("fp32", "dynamic", "qdq", "qoperator")
+NASTY = '<script>alert("x")</script> & | `y` $x$'
 PERPLEXITY = {"lazy": 8.512, "attentive": 9.034, "little_professor": 8.127}
-QUIZ_TOP1 = {"lazy": 0.31, "attentive": 0.27, "little_professor": 0.29}
+CLOZE_TOP1 = {"lazy": 0.31, "attentive": 0.27, "little_professor": 0.29}
+SEEDS = (42, 43)
 
 
 def small_tree() -> dict:
-    """Plain params: two tasks, one with two dev splits, and one task student beside three domain students."""
-    tree = YAML(typ="safe").load(ROOT / "params.yaml")
-    tree["tasks"]["tasks"] = ["mrpc", "mnli"]
+    """Plain params: two tasks, one with two dev splits, one task student, three domain students, two seeds."""
+    tree = read_yaml(ROOT / "params.yaml")
+    tree["seed"], tree["seeds"] = 42, list(SEEDS)
+    tree["tasks"]["run"] = ["mrpc", "mnli"]
     tree["tasks"]["students"] = ["tinybert4"]
     tree["tasks"]["mnli"] = tree["tasks"]["mrpc"]
     tree["domain"]["students"] = list(PERPLEXITY)
@@ -43,7 +46,7 @@ def write_tree(root: Path) -> None:
     ]
     write_curve(root / "reports/curves/prepare_teacher.csv", curve)
     write_curve(root / "reports/curves/general_distill/lazy.csv", [{"step": 1, "epoch": 0, "total": 6.25, NASTY: 1.0}])
-    write_curve(root / "reports/curves/task_distill_intermediate/mrpc-tinybert4.csv", [])
+    write_curve(root / "reports/curves/task_distill_intermediate/mrpc-tinybert4-42.csv", [])
     write_json(root / "reports/timings/prepare_teacher.json", {"seconds": 123.4, "peak_memory_mb": 987})
 
 
@@ -56,63 +59,55 @@ def write_corpus_metrics(metrics: Path) -> None:
     history = tally | {"terms": {"war": {"found": 40, "kept": 30, "kept_share": 0.75}, NASTY: tally}}
     found = {"documents": tally, "words": tally, "subjects": {"history": history}}
     write_json(metrics / "filter_corpus.json", {"train": found, "heldout": found})
-    blocks = {"documents": 9, "blocks": 777, "tokens": 49999, "unknown_share": 0.0123}
+    sequences = {"documents": 9, "sequences": 777, "tokens": 49999, "unknown_share": 0.0123}
     for corpus in ("general", "domain"):
-        write_json(metrics / f"tokenize/{corpus}.json", {"train": blocks, "heldout": blocks})
+        write_json(metrics / f"tokenize/{corpus}.json", {"train": sequences, "heldout": sequences})
 
 
 def write_domain_metrics(root: Path) -> None:
     teacher = {"parameters": 1_816_224, "steps": 290, "layers": 4, "loss": {"total": 2.5, "hard": 2.5}}
     heldout = {"loss": 2.0, "perplexity": 7.389, "accuracy": 0.613}
-    write_json(
-        root / "reports/metrics/prepare_teacher.json", teacher | {"heldout": heldout, "frequency_accuracy": 0.0456}
-    )
+    metrics = root / "reports/metrics"
+    write_json(metrics / "prepare_teacher.json", teacher | {"heldout": heldout, "frequency_accuracy": 0.0456})
     training = {"parameters": 345_678, "steps": 290, "loss": {"total": 3.25, "hard": 3.25}}
     for student in (*PERPLEXITY, "tinybert4"):
-        write_json(root / f"reports/metrics/general_distill/{student}.json", training)
+        write_json(metrics / f"general_distill/{student}.json", training)
     for student in PERPLEXITY:
-        write_json(root / f"reports/metrics/domain_distill/{student}.json", training)
-        examined = {
-            "teacher": examination(5.018, 0.51),
-            "student": examination(PERPLEXITY[student], QUIZ_TOP1[student]),
-            "untrained": examination(4012.5, 0.002),
-            "quiz_dropped": 17,
-            "agreement": {what: {"top1": 0.717, "kl": 0.456} for what in ("general", "domain", "quiz")},
-        }
-        write_json(root / f"reports/metrics/evaluate_domain/{student}.json", examined)
+        for seed in SEEDS:
+            write_json(metrics / f"domain_distill/{student}-{seed}.json", training)
+            further = seed - SEEDS[0]  # the second seed is off by 2, and by .02
+            evaluated = {
+                "teacher": evaluation(5.018, 0.51),
+                "student": evaluation(PERPLEXITY[student] + 2 * further, CLOZE_TOP1[student] - 0.02 * further),
+                "untrained": evaluation(4012.5, 0.002),
+                "questions_dropped": 17,
+                "agreement": {what: {"top1": 0.717, "kl": 0.456} for what in ("general", "domain", "cloze")},
+            }
+            write_json(metrics / f"evaluate_domain/{student}-{seed}.json", evaluated)
         best = [{"token": token, "probability": 0.4} for token in ("paris", NASTY, "rome", "oslo", "bern")]
         answer = {"subject": "geography", "prompt": f"{NASTY} is [MASK].", "answer": "paris"}
-        write_json(root / f"reports/answers/{student}.json", [answer | {"teacher": best, "student": best}])
+        write_json(root / f"reports/quiz_answers/{student}-42.json", [answer | {"teacher": best, "student": best}])
 
 
-def examination(perplexity: float, top1: float) -> dict:
+def evaluation(perplexity: float, top1: float) -> dict:
     text = {"loss": 2.1, "perplexity": perplexity, "accuracy": 0.55}
     by_subject = {"questions": 100, "top1": top1, "top5": 0.6}
-    return {"general": text, "domain": text, "quiz": {"all": by_subject, "history": by_subject}}
+    return {"general": text, "domain": text, "cloze": {"all": by_subject, "history": by_subject}}
 
 
 def write_task_metrics(root: Path, task: str, shift: float) -> None:
     metrics = root / "reports/metrics"
     names = ("accuracy", "f1") if task == "mrpc" else ("accuracy",)
     training = {"parameters": 345_678, "steps": 141, "loss": {"total": 0.5, "prediction": 0.5}}
-    write_json(
-        metrics / f"prepare_task/{task}.json", {"examples": {"train": 1500, "dev": 500}, "majority": {"accuracy": 0.6}}
-    )
+    examples = {"examples": {"train": 1500, "dev": 500}, "majority": dict.fromkeys(names, 0.6)}
+    write_json(metrics / f"prepare_task/{task}.json", examples)
     write_json(metrics / f"finetune_teacher/{task}.json", training | {"layers": 4, "dev": dict.fromkeys(names, 0.85)})
     write_json(metrics / f"augment/{task}.json", {"original": 1500, "augmented": 4321})
-    write_json(metrics / f"task_distill_intermediate/{task}-tinybert4.json", {"steps": 0, "loss": {}})
-    write_json(metrics / f"task_distill_prediction/{task}-tinybert4.json", training)
-    compared = {
-        "teacher": dict.fromkeys(names, 0.85 + shift),
-        "student": dict.fromkeys(names, 0.7321 + shift),
-        "majority": dict.fromkeys(names, 0.6 + shift),
-        "retention": {"plain": 0.8613, "above_majority": 0.5284 if task == "mrpc" else None},
-        "collapsed": task == "mnli",
-    }
-    split = {"split": "dev" if task == "mrpc" else "dev_matched", "selection": "none: the last step"}
-    further = {"further_splits": {"dev_mismatched": compared}} if task == "mnli" else {}
-    sizes = {"parameters": {"teacher": 1_816_224, "student": 345_678}}
-    write_json(metrics / f"evaluate/{task}-tinybert4.json", split | compared | further | sizes)
+    for seed in SEEDS:
+        instance = f"{task}-tinybert4-{seed}"
+        write_json(metrics / f"task_distill_intermediate/{instance}.json", {"steps": 0, "loss": {}})
+        write_json(metrics / f"task_distill_prediction/{instance}.json", training)
+        write_evaluation(root, task, seed, shift)
     pruned = {"target": 0.2, "sparsity": 0.20004, "dev": dict.fromkeys(names, 0.7219)}
     size = {"size_mb": {"raw": 1.389, "compressed": 1.201}}
     write_json(metrics / f"prune/{task}-tinybert4-20.json", training | pruned | size)
@@ -123,29 +118,50 @@ def write_task_metrics(root: Path, task: str, shift: float) -> None:
     write_jsonl(root / f"data/augmented/{task}/train.jsonl", rows)
 
 
+def write_evaluation(root: Path, task: str, seed: int, shift: float = 0.0) -> None:
+    """Seed 42 scores .73, seed 43 .75; the teacher .85, the majority class .6, of 400 rows."""
+    names = ("accuracy", "f1") if task == "mrpc" else ("accuracy",)
+    ours = 0.73 + 0.02 * (seed - SEEDS[0])
+    compared = {
+        "teacher": dict.fromkeys(names, 0.85 + shift),
+        "student": dict.fromkeys(names, ours + shift),
+        "majority": dict.fromkeys(names, 0.6 + shift),
+        "retention": {"plain": ours / 0.85, "above_majority": (ours - 0.6) / 0.25},
+        "collapsed": task == "mnli",
+    }
+    splits = ["dev"] if task == "mrpc" else ["dev_matched", "dev_mismatched"]
+    write_json(root / f"reports/metrics/evaluate/{task}-tinybert4-{seed}.json", dict.fromkeys(splits, compared))
+    labels, right = np.arange(400) % 2, {"teacher": 340, "student": round(400 * ours), "majority": 240}
+    systems = {
+        name: Predictions("accuracy", labels, np.where(np.arange(400) < rows, labels, 1 - labels))
+        for name, rows in right.items()
+    }
+    save_predictions(root / f"reports/predictions/evaluate/{task}-tinybert4-{seed}.json", systems)
+
+
 def texts(text: str) -> dict[str, str]:
     return dict.fromkeys(("sentence1", "sentence2", "premise", "hypothesis"), text)
 
 
 def write_quantized(root: Path, instance: str, names: tuple[str, ...]) -> None:
-    """The smallest form loses too much, the next one exactly a point."""
-    score = {"fp32": 0.73, "dynamic": 0.729, "qdq": 0.72, "qoperator": 0.5}
-    raw_mb = {"fp32": 44.44, "dynamic": 15.15, "qdq": 12.12, "qoperator": 11.11}
+    """The smallest variant loses too much, the next one exactly a point."""
+    score = dict(zip(VARIANTS, (0.73, 0.729, 0.72, 0.5), strict=True))
+    raw_mb = dict(zip(VARIANTS, (44.44, 15.15, 12.12, 11.11), strict=True))
     small = 1.0 if "teacher" in instance else 0.1
-    forms = {
-        form: {
-            "dev": dict.fromkeys(names, score[form]),
+    variants = {
+        variant: {
+            "dev": dict.fromkeys(names, score[variant]),
             "agreement": 0.987,
             "difference_95": {"low": -0.0123, "high": 0.0042},
-            "size_mb": {"raw": small * raw_mb[form], "compressed": small * raw_mb[form] / 2},
+            "size_mb": {"raw": small * raw_mb[variant], "compressed": small * raw_mb[variant] / 2},
         }
-        for form in FORMS
+        for variant in VARIANTS
     }
-    write_json(root / f"reports/metrics/quantize/{instance}.json", forms)
+    write_json(root / f"reports/metrics/quantize/{instance}.json", variants)
     if "mrpc" in instance:
         times = {"median": 240.0 * small, "p10": 230.0 * small, "p90": 260.5 * small}
         batches = ("batch_1", "batch_32", "dev_batch_1", "dev_batch_32")
-        latency = {form: dict.fromkeys(batches, times) for form in FORMS}
+        latency = {variant: dict.fromkeys(batches, times) for variant in VARIANTS}
         write_json(root / f"reports/latency/{instance}.json", {"threads": 2, "dev_examples": 8} | latency)
 
 

@@ -1,128 +1,292 @@
-"""Curves and bars as inline SVG: no script, no font, no file from elsewhere; colours come from the page's CSS."""
+"""The pictures of the page, drawn by matplotlib as SVG that is the same for the same numbers."""
 
+import io
 import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Any, Literal
 
-from tinybert.report.results import Curve
+import matplotlib
+import pandas as pd
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-WIDTH, HEIGHT = 360, 200
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 28
-BAR_ROW = 26
+from tinybert.config.students import LOSSES, MAPPED_LOSSES, StageLosses, Student, mapped_layers
+from tinybert.data.tasks import TASKS
+from tinybert.report.results import NO_SEED, VARIANTS, Results, stage_instances
+from tinybert.report.scores import onnx_systems, pruned_students
+from tinybert.report.tables import task_name
+
+PANEL_INCHES = (3.5, 2.3)
+COLUMNS = 3
 POINTS_A_LINE = 200
-TICKS = 4
-LOG_FROM_RATIO = 10.0  # values that spread wider than this are drawn on a logarithmic axis
-COLOURS = 8  # CSS classes c0 … c7
-NOT_TERMS = ("step", "epoch", "learning_rate")
-MAP_PREFIX = "map_"  # map_<student layer>_<teacher layer>: weights of a learnable layer map
-
-Line = tuple[int, list[tuple[float, float]]]  # its colour number, its points
+LOG_FROM_RATIO = 10.0  # values that spread wider than this stand on a logarithmic axis
+INK = "#010203"  # becomes currentColor, so that text is readable on light and dark pages
+STYLE = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7,
+    "legend.frameon": False, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.alpha": 0.25, "lines.linewidth": 1.2, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK,
+    "xtick.color": INK, "ytick.color": INK,
+}  # fmt: skip
+MARKERS = dict(zip(VARIANTS, "o^sD", strict=True))
+NOT_LOSSES = ("step", "epoch", "learning_rate")
+MAP_PREFIX = "map_"  # columns map_<student layer>_<teacher layer>: weights of a learnable layer map
+# stage -> the section of a student's config that holds its losses
+STAGE_SECTIONS = {"general_distill": "general", "domain_distill": "domain", "task_distill_intermediate": "intermediate",
+                  "task_distill_prediction": "prediction"}  # fmt: skip
+Edge = tuple[int, int, float]  # student layer, teacher layer, weight; layer 0 is the embedding
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture. lines: (name, colour number) of each line drawn, for the legend; svg: escaped and complete."""
+    """A picture with its caption."""
 
     title: str
-    lines: list[tuple[str, int]]
-    svg: str
+    svg: Markup
 
 
-def loss_charts(curves: dict[str, Curve]) -> list[Chart]:
-    """One chart for each loss term of a stage; curves: instance -> its curve. Instances without a term lack there."""
-    terms = dict.fromkeys(column for curve in curves.values() for column in curve if is_term(column))
+def svg_of(figure: Figure, label: str) -> Markup:
+    """The figure as an SVG element for an HTML page, without date, URLs and scripts."""
+    text = io.StringIO()
+    # Ids follow from the salt: the same in each run, others in each figure of the page.
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": label}):
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    svg = text.getvalue()[text.getvalue().index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"| width="[^"]*pt"| height="[^"]*pt"', "", svg, count=4)
+    return Markup(svg.replace(INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
+
+
+def panels(count: int, *, columns: int = COLUMNS) -> tuple[Figure, Iterator[Axes]]:
+    """A figure of `count` small panels in rows."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    size = (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    for unused in grid[count:]:
+        unused.set_axis_off()
+    return figure, iter(grid)
+
+
+def logarithmic(axis: Axes, which: Literal["x", "y"]) -> None:
+    """Makes an axis logarithmic, with plain numbers: matplotlib's own would be formulas."""
+    axis.set(**{f"{which}scale": "log"})
+    ticks = getattr(axis, f"{which}axis")
+    ticks.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ticks.set_minor_formatter(NullFormatter())
+
+
+def plain(text: object) -> str:
+    """A name as it can stand in a picture: one line, no control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())[:40]
+
+
+def pareto_chart(results: Results) -> Chart:
+    """Score against latency and size of each task's systems, the Pareto front marked."""
+    systems = onnx_systems(results)
+    models = list(systems["model"].unique())
+    costs = {"row_ms": ("ms a row", "best_speed"), "size_mb": ("MB", "best_size")}
+    shown = [(t, of, cost) for t, of in systems.groupby("task", sort=False) for cost in costs if of[cost].notna().any()]
+    with matplotlib.rc_context(STYLE):
+        figure, axes = panels(len(shown), columns=4)
+        for (task, of_task, cost), axis in zip(shown, axes, strict=False):
+            label, is_best = costs[cost]
+            best = of_task[of_task[is_best]].sort_values(cost)
+            axis.plot(best[cost], best["score"], linestyle="--", color="#888888", zorder=1)
+            for (model, variant), at in of_task.groupby(["model", "variant"]):
+                colour = f"C{models.index(model)}"
+                axis.scatter(at[cost], at["score"], marker=MARKERS[variant], color=colour, s=22, zorder=2)
+            axis.set(title=f"{task_name(results, task)}: {TASKS[task].headline}", xlabel=label)
+            logarithmic(axis, "x")
+        _pareto_legend(figure, models)
+        svg = svg_of(figure, "score against latency and size")
+    return Chart("Score against latency and size; the dashed line is the Pareto front", svg)
+
+
+def _pareto_legend(figure: Figure, models: Sequence[str]) -> None:
+    """Colours stand for models, markers for variants."""
+    entries = [Line2D([], [], marker="o", linestyle="", color=f"C{n}", label=plain(m)) for n, m in enumerate(models)]
+    entries += [Line2D([], [], marker=m, linestyle="", color="#888888", label=name) for name, m in MARKERS.items()]
+    figure.legend(handles=entries, loc="outside lower center", ncols=min(len(entries), 8))
+
+
+def line_panel(axis: Axes, title: str, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str) -> None:
+    """Draws named lines (x values, y values); the y axis is logarithmic where values spread more than tenfold."""
+    every = [y for _, values in lines.values() for y in values]
+    for name, (xs, ys) in lines.items():
+        axis.plot(xs, ys, marker="o" if len(xs) == 1 else "", label=plain(name))
+    if min(every) > 0 and max(every) / min(every) > LOG_FROM_RATIO:
+        logarithmic(axis, "y")
+    axis.set(title=plain(title), xlabel=x)
+    if len(lines) > 1:
+        axis.legend()
+
+
+def curve_charts(results: Results) -> list[Chart]:
+    """Loss curves: a chart for each training stage of text, one for each task with a panel for each stage."""
     charts = []
-    for term in terms:
-        lines = {
-            name: (number % COLOURS, curve_points(curve, term))
-            for number, (name, curve) in enumerate(curves.items())
-            if any(value is not None for value in curve.get(term, []))
-        }
-        if lines:
-            charts.append(line_chart(term, lines, unit="steps"))
+    for title, stages in _curve_groups(results):
+        found = {}
+        for stage, curves in stages.items():
+            terms = dict.fromkeys(c for curve in curves.values() for c in curve if _is_loss(c))
+            for term in terms if len(stages) == 1 else [t for t in terms if t == "total"]:
+                lines = {name: _points(curve, term) for name, curve in curves.items() if term in curve}
+                if lines := {name: line for name, line in lines.items() if len(line[0])}:
+                    found[term if len(stages) == 1 else stage] = lines
+        if found:
+            charts.append(_line_chart(title, found, "steps"))
     return charts
 
 
-def bar_chart(title: str, bars: dict[str, float]) -> Chart:
-    """Horizontal bars of the given lengths, from 0 on, each with its name above and its number."""
-    longest = max(bars.values()) or 1.0
-    label = f"{title}: {'; '.join(f'{name} {value:,.1f}' for name, value in bars.items())}"
-    parts = [f'<svg viewBox="0 0 {WIDTH} {BAR_ROW * len(bars)}" role="img" aria-label="{escape(label)}">']
-    for number, (name, value) in enumerate(bars.items()):
-        y = BAR_ROW * number
-        parts.append(
-            f'<rect class="bar" x="0" y="{y + 14}" width="{WIDTH * value / longest:.1f}" height="6"/>'
-            f'<text x="0" y="{y + 11}">{escape(name)}</text>'
-            f'<text x="{WIDTH}" y="{y + 11}" text-anchor="end">{value:,.1f}</text>'
-        )
-    return Chart(title, [], "".join([*parts, "</svg>"]))
+def map_weight_charts(results: Results) -> list[Chart]:
+    """The weights of learnable layer maps over steps: a panel for each student layer, a line for each teacher layer."""
+    charts = []
+    for title, stages in _curve_groups(results):
+        layers: dict[str, dict] = {}
+        for curves in stages.values():
+            for name, curve in curves.items():
+                for column in (c for c in curve if str(c).startswith(MAP_PREFIX)):
+                    student, _, teacher = column.removeprefix(MAP_PREFIX).partition("_")
+                    lines = layers.setdefault(f"{name}, layer {student}", {})
+                    lines[f"teacher layer {teacher}"] = _points(curve, column)
+        if layers:
+            charts.append(_line_chart(f"{title}: weights of the learnable layer map", layers, "steps"))
+    return charts
 
 
-def is_term(column: str) -> bool:
-    """Whether a column of a curve is a loss, no weight of a learnable map."""
-    return column not in NOT_TERMS and not column.startswith(MAP_PREFIX)
+def pruning_chart(results: Results) -> Chart:
+    """Score over sparsity of each task's students, from the unpruned student on."""
+    found: dict[str, dict] = {}
+    for (task, student), of in pruned_students(results).groupby(["task", "student"], sort=False):
+        line = [0.0, *(100 * of["sparsity"])], [of["unpruned"].iloc[0], *of["score"]]
+        found.setdefault(f"{task_name(results, task)}: {TASKS[task].headline}", {})[student] = line
+    return _line_chart("Score over sparsity", found, "% of weights that are zero")
 
 
-def line_chart(title: str, lines: dict[str, Line], *, unit: str, span: tuple[float, float] | None = None) -> Chart:
-    """Lines over a horizontal axis from 0, whose numbers are of `unit`.
+def timing_chart(results: Results) -> Chart | None:
+    """Seconds of each stage, its instances together; None where none ran here."""
+    found = results.frame[(results.frame["variant"] == "timing") & (results.frame["metric"] == "seconds")]
+    if found.empty:
+        return None
+    seconds = found.groupby("stage", sort=False)["value"].sum()[::-1]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7, 0.22 * len(seconds) + 0.5), layout="constrained")
+        axis = figure.subplots()
+        axis.bar_label(axis.barh(seconds.index, seconds), fmt="%.1f", padding=3)
+    return Chart("Seconds by stage", svg_of(figure, "seconds by stage"))
 
-    span: the ends of a linear vertical axis; without it they are the least and the largest value.
-    """
-    legend = [(name, colour) for name, (colour, _) in lines.items()]
-    return Chart(title, legend, _svg(title, lines, unit, span))
+
+def _line_chart(title: str, found: Mapping[str, Mapping[str, Any]], x: str) -> Chart:
+    with matplotlib.rc_context(STYLE):
+        figure, axes = panels(len(found))
+        for (name, lines), axis in zip(found.items(), axes, strict=False):
+            line_panel(axis, name, lines, x)
+    return Chart(title, svg_of(figure, title))
 
 
-def curve_points(curve: Curve, term: str) -> list[tuple[float, float]]:
-    """(step, value) pairs, thinned to about POINTS_A_LINE; the last is always there."""
-    pairs = zip(curve["step"], curve[term], strict=True)
-    points = [(x, y) for x, y in pairs if x is not None and y is not None and math.isfinite(y)]
+def _curve_groups(results: Results) -> Iterator[tuple[str, dict[str, dict[str, pd.DataFrame]]]]:
+    """(title, stage -> instance -> curve) of each training stage of text and of each task."""
+    trained = ("prepare_teacher", "general_distill", "domain_distill", "finetune_teacher", "task_distill_intermediate",
+               "task_distill_prediction", "prune")  # fmt: skip
+    groups: dict[str, dict] = {}
+    for instance in stage_instances(results.params):
+        if instance.stage in trained:
+            title = task_name(results, instance.task) if instance.task else instance.stage
+            name = f"{instance.model or 'teacher'} {instance.seed if instance.seed != NO_SEED else ''}".strip()
+            curves = groups.setdefault(title, {}).setdefault(instance.stage, {})
+            curves[name] = results.curve(instance.stage, instance.name)
+    yield from groups.items()
+
+
+def _is_loss(column: str) -> bool:
+    return column not in NOT_LOSSES and not str(column).startswith((MAP_PREFIX, "Unnamed"))
+
+
+def _points(curve: pd.DataFrame, column: str) -> tuple[list[float], list[float]]:
+    """Steps and values, at most about POINTS_A_LINE, the last among them."""
+    points = curve[["step", column]].dropna()
     stride = math.ceil(len(points) / POINTS_A_LINE) or 1
-    return points[::-stride][::-1]
+    points = points[::-stride][::-1]
+    return points["step"].tolist(), points[column].tolist()
 
 
-def _svg(title: str, lines: dict[str, Line], unit: str, span: tuple[float, float] | None) -> str:
-    points = [point for _, line in lines.values() for point in line]
-    if not points:
-        return ""
-    low, high = span or (min(y for _, y in points), max(y for _, y in points))
-    logarithmic = not span and low > 0 and high / low > LOG_FROM_RATIO
-    last = max(x for x, _ in points)
-    vertical = Axis(low, high, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic)
-    horizontal = Axis(0, last, LEFT, WIDTH - RIGHT, logarithmic=False)
-    label = f"{title} over {unit}, {', '.join(lines)}"
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
-    parts += [horizontal_rule(value, vertical.place(value)) for value in vertical.ticks()]
-    parts += [
-        f'<text x="{horizontal.place(x):.0f}" y="{HEIGHT - 10}" text-anchor="{anchor}">{escape(text)}</text>'
-        for x, anchor, text in ((0, "start", "0"), (last, "end", f"{last:,.0f} {unit}"))
-    ]
-    for name, (colour, line) in lines.items():
-        places = " ".join(f"{horizontal.place(x):.1f},{vertical.place(y):.1f}" for x, y in line)
-        parts.append(f'<polyline class="c{colour}" points="{places}"><title>{escape(name)}</title></polyline>')
-    return "".join([*parts, "</svg>"])
+@dataclass(frozen=True)
+class LayerMap:
+    """What a student imitates layer by layer. stages: those that read this very map, "intermediate: cola, mrpc"."""
+
+    student: str
+    stages: str
+    kind: str
+    student_layers: int
+    teacher_layers: int
+    edges: tuple[Edge, ...]
 
 
-def horizontal_rule(value: float, y: float) -> str:
-    """A line across the chart, with its value on the left."""
-    return (
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
-    )
+def layer_maps(results: Results) -> list[LayerMap]:
+    """The layer maps of all students in use; a stage that trained nothing or reads no mapped layer has none."""
+    found: dict[tuple, dict[str, list[str]]] = {}
+    for instance, tree in results.trees.items():
+        stage, task, name, seed = instance.stage, instance.task, instance.model, instance.seed
+        if stage not in STAGE_SECTIONS or seed not in (-1, results.params.seed):
+            continue
+        student = results.params.students[name]
+        losses = getattr(student, STAGE_SECTIONS[stage])
+        trained = results.value(stage, "steps", task=task, model=name, seed=seed)
+        if losses is None or not trained or not losses.active_losses.keys() & set(MAPPED_LOSSES):
+            continue
+        where = {"task": task} if task else {}
+        teacher_layers = int(results.value("finetune_teacher" if task else "prepare_teacher", "layers", **where))
+        edges = tuple(_edges(student, losses, teacher_layers, tree.get("layer_map", {})))
+        key = (name, _kind(losses.layer_map or student.layer_map), student.architecture.layers, teacher_layers, edges)
+        found.setdefault(key, {}).setdefault(STAGE_SECTIONS[stage], []).extend([task] if task else [])
+    maps = []
+    for key, sections in found.items():
+        stages = "; ".join(f"{name}: {', '.join(tasks)}" if tasks else name for name, tasks in sections.items())
+        maps.append(LayerMap(key[0], stages, *key[1:]))
+    return maps
 
 
-class Axis:
-    """Places values between two pixel positions, linearly or by their logarithm."""
+def _kind(chosen: object) -> str:
+    if isinstance(chosen, tuple):
+        return "listed"
+    return chosen if isinstance(chosen, str) else "learnable"
 
-    def __init__(self, low: float, high: float, start: float, end: float, *, logarithmic: bool) -> None:
-        self.scale = math.log if logarithmic else float
-        self.unscale = math.exp if logarithmic else float
-        self.low, self.high = self.scale(low), self.scale(high)
-        if self.low == self.high:  # one value only: an axis around it
-            self.low, self.high = self.low - 1, self.high + 1
-        self.start, self.end = start, end
 
-    def place(self, value: float) -> float:
-        return self.start + (self.scale(value) - self.low) / (self.high - self.low) * (self.end - self.start)
+def _edges(student: Student, losses: StageLosses, teacher_layers: int, learnt: Mapping[str, float]) -> Iterator[Edge]:
+    """learnt: the last weights of a learnable map, by column of the curve."""
+    depth, chosen = student.architecture.layers, losses.layer_map or student.layer_map
+    groups = mapped_layers(chosen if isinstance(chosen, tuple) else _kind(chosen), depth, teacher_layers)
+    for layer in sorted({layer for loss in losses.active_losses for layer in LOSSES[loss].student_layers(depth)}):
+        group = groups[layer - 1] if layer else [0]
+        for teacher_layer in group:
+            weight = learnt.get(f"{MAP_PREFIX}{layer}_{teacher_layer}", 1 / len(group))
+            yield layer, teacher_layer, float(weight)
 
-    def ticks(self) -> list[float]:
-        return [self.unscale(self.low + (self.high - self.low) * i / TICKS) for i in range(TICKS + 1)]
+
+def layer_map_chart(maps: Sequence[LayerMap]) -> Chart:
+    """Teacher layers on the left, student layers on the right; the thicker a line, the larger its weight."""
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
+        figure, axes = panels(len(maps))
+        for found, axis in zip(maps, axes, strict=False):
+            step = found.teacher_layers / found.student_layers  # the student's layers span the teacher's height
+            for student, teacher, weight in found.edges:
+                style = ":" if found.kind == "random" and weight < 1 else "-"
+                axis.plot([0, 1], [teacher, student * step], style, color="C0", linewidth=0.6 + 3.4 * weight)
+            for x, count, height in ((0, found.teacher_layers, 1.0), (1, found.student_layers, step)):
+                for layer in range(count + 1):
+                    text = {"ha": "right" if x == 0 else "left", "va": "center"}
+                    axis.text(x + (0.04 if x else -0.04), layer * height, str(layer) if layer else "embedding", **text)
+            axis.set(
+                xlim=(-0.6, 1.6),
+                ylim=(-0.6, found.teacher_layers + 0.6),
+                title=f"{plain(found.student)}: {found.kind}\n{plain(found.stages)}",
+            )
+            axis.set_axis_off()
+    return Chart("Layer maps: teacher layers (left) that student layers (right) imitate", svg_of(figure, "layer maps"))

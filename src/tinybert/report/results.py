@@ -1,203 +1,244 @@
-"""What the stages left: metrics, latencies, timings, curves, answers, found by the lists of params alone."""
+"""All results of a run in one tidy frame, read by the lists of params, never from what lies in a folder."""
 
-import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from tinybert.compress.serving import VARIANTS
 from tinybert.config.schema import Params
 from tinybert.data.tasks import TASKS
+from tinybert.evaluate.predictions import Predictions, read_predictions
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl
 
-Curve = dict[str, list[float | None]]  # column -> its numbers in the order of steps; None: no number there
+COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value"]
+# The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
+LEVELS = {
+    "evaluate": ("split", "variant"),
+    "evaluate_domain": ("variant", "split"),
+    "quantize": ("variant",),
+    "latency": ("variant", "split"),
+    "tokenize": ("split",),
+}
+NO_SEED = -1
 
 
-def stage_instances(params: Params) -> list[tuple[str, str]]:
-    """All (stage, instance) pairs that write metrics, in the order of the pipeline; "" is a stage without a matrix."""
-    students = [f"{task}-{student}" for task in params.tasks.run for student in params.tasks.students]
-    percents = params.pruning.sparsities_percent
-    return [
-        *((stage, "") for stage in ("prepare_corpus", "prepare_tokenizer", "filter_corpus")),
-        *(("tokenize", corpus) for corpus in ("general", "domain")),
-        ("prepare_teacher", ""),
-        *(("general_distill", student) for student in params.general.students),
-        *(("domain_distill", student) for student in params.domain.students),
-        *(("evaluate_domain", student) for student in params.domain.students),
-        *((stage, task) for stage in ("prepare_task", "finetune_teacher", "augment") for task in params.tasks.run),
-        *(("task_distill_intermediate", instance) for instance in students),
-        *(("task_distill_prediction", instance) for instance in students),
-        *(("evaluate", instance) for instance in students),
-        *(("repeat_task_distill", f"{instance}-{seed}") for instance in students for seed in params.seeds),
-        *(("prune", f"{instance}-{percent}") for instance in students for percent in percents),
-        *(("quantize", f"{task}-{model}") for task in params.tasks.run for model in params.quantization.models),
-    ]
+class Instance(NamedTuple):
+    """A stage instance that writes metrics; `name` is what its files are called, empty without a matrix."""
+
+    stage: str
+    name: str = ""
+    task: str = ""
+    model: str = ""
+    seed: int = NO_SEED
+
+    @property
+    def path(self) -> Path:
+        return paths.metrics(self.stage, self.name)
+
+    @property
+    def fix(self) -> str:
+        """How an error says that it should run again."""
+        return f"fix: dvc repro {self.stage}@{self.name}" if self.name else f"fix: dvc repro {self.stage}"
 
 
-@dataclass(frozen=True)
+def stage_instances(params: Params) -> list[Instance]:
+    """Lists all stage instances that write metrics, in the order of the pipeline."""
+    domain, tasks, seeds = params.domain.students, params.tasks.run, params.seeds
+    found = [Instance(stage) for stage in ("prepare_corpus", "prepare_tokenizer", "filter_corpus")]
+    found += [Instance("tokenize", corpus, model=corpus) for corpus in ("general", "domain")]
+    found += [Instance("prepare_teacher", model="teacher")]
+    found += [Instance("general_distill", student, model=student) for student in params.general.students]
+    for stage in ("domain_distill", "evaluate_domain"):
+        found += [Instance(stage, f"{s}-{seed}", "", s, seed) for s in domain for seed in seeds]
+    for stage in ("prepare_task", "finetune_teacher", "augment"):
+        found += [Instance(stage, task, task) for task in tasks]
+    pairs = [(task, student) for task in tasks for student in params.tasks.students]
+    for stage in ("task_distill_intermediate", "task_distill_prediction", "evaluate"):
+        found += [Instance(stage, f"{t}-{s}-{seed}", t, s, seed) for t, s in pairs for seed in seeds]
+    for t, s in pairs:
+        for percent in params.pruning.sparsities_percent:
+            found += [Instance("prune", f"{t}-{s}-{percent}", t, f"{s}_pruned{percent}", params.seed)]
+    models = params.quantization.models
+    return found + [Instance("quantize", f"{t}-{m}", t, m, params.seed) for t in tasks for m in models]
+
+
+@dataclass(frozen=True, eq=False)  # identity is its hash: scores.py caches by it
 class Results:
-    """Everything the report shows. metrics: (stage, instance) -> the content of its metrics file."""
+    """What the stages left.
+
+    Attributes:
+        params: The checked params.
+        root: The project's folder.
+        trees: The metrics file of each instance.
+        frame: All numbers, one a row, with COLUMNS. Latencies are those of the stage "latency", durations have the
+            variant "timing".
+    """
 
     params: Params
     root: Path
-    metrics: dict[tuple[str, str], dict]
+    trees: dict[Instance, dict]
+    frame: pd.DataFrame
 
-    def value(self, stage: str, instance: str, *keys: str) -> Any:
-        """The entry under `keys` in a metrics file; UserError when the file has none."""
-        node = self.metrics[stage, instance]
-        for key in keys:
-            if not isinstance(node, dict) or key not in node:
-                file = paths.metrics(stage, instance)
-                raise UserError(f"{file}: has no {'.'.join(keys)}; run the stage again: {_rerun(stage, instance)}")
-            node = node[key]
-        return node
+    def select(self, stage: str, **columns: Any) -> pd.DataFrame:
+        """Returns the rows of a stage that have these values in these columns."""
+        chosen = self.frame["stage"] == stage
+        for column, value in columns.items():
+            chosen &= self.frame[column] == value
+        return self.frame[chosen]
 
-    def timing(self, stage: str, instance: str) -> dict | None:
-        """Seconds and peak memory of the last run of a stage here, which may have had other settings where DVC restored
-        the outputs of these; None when it never ran here.
-        """
-        return self._optional(paths.timing(stage, instance), dict)
+    def metrics(self, stage: str, **columns: Any) -> dict[str, float]:
+        """Returns the metrics of one instance by name."""
+        return self.select(stage, **columns).set_index("metric")["value"].to_dict()
 
-    def latency(self, task: str, model: str) -> dict | None:
-        """Latencies of the ONNX forms of a task model; None when they are not there."""
-        return self._optional(paths.latency(task, model), dict)
+    def value(self, stage: str, metric: str, **columns: Any) -> float:
+        """Returns one number, NaN where it is not known."""
+        return self.metrics(stage, **columns).get(metric, math.nan)
 
-    def answers(self, student: str) -> list[dict]:
-        """The quiz answered by teacher and student; empty when it is not there."""
-        return self._optional(paths.quiz_answers(student), list) or []
+    def predictions(self, stage: str, name: str) -> dict[str, Predictions]:
+        """Reads the predictions of an instance; empty where its file is absent."""
+        return self._read(paths.predictions(stage, name), lambda path: read_predictions(path.read_text("utf-8")), {})
 
-    def curve(self, stage: str, instance: str) -> Curve:
-        """The loss curve of a stage, by column; empty when it is not there."""
-        path = self.root / paths.curve(stage, instance)
-        if not path.is_file():
-            return {}
-        try:
-            with open(path, encoding="utf-8", newline="") as handle:
-                rows = list(csv.DictReader(handle, restkey="", strict=True))
-            if rows and "step" not in rows[0]:
+    def quiz_answers(self, student: str) -> list[dict]:
+        """Reads the quiz, answered by the teacher and the student of the global seed; empty where it is absent."""
+
+        def answers(path: Path) -> list[dict]:
+            def best(row: dict, who: str) -> list[tuple[str, float]]:
+                return [(str(answer["token"]), float(answer["probability"])) for answer in row[who]]
+
+            texts = ("subject", "prompt", "answer")
+            return [
+                {name: str(row[name]) for name in texts} | {who: best(row, who) for who in ("teacher", "student")}
+                for row in read_json(path)
+            ]
+
+        return self._read(paths.quiz_answers(student, self.params.seed), answers, [])
+
+    def curve(self, stage: str, name: str) -> pd.DataFrame:
+        """Reads a loss curve, its numbers finite or NaN; empty where it is absent."""
+
+        def curve(path: Path) -> pd.DataFrame:
+            found = pd.read_csv(path, encoding="utf-8")
+            if "step" not in found:
                 raise ValueError("no column step")
-        except (ValueError, csv.Error) as error:
-            file = paths.curve(stage, instance)
-            raise UserError(f"{file}: no table ({error}); run the stage again: {_rerun(stage, instance)}") from None
-        return {column: [_number(row[column]) for row in rows] for column in rows[0] if column} if rows else {}
+            return found.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
 
-    def variations(self, task: str, limit: int) -> list[dict]:
-        """The first augmented rows of a task that belong to one original, which comes first; at most `limit`."""
-        path = self.root / paths.augmented(task)
-        if not path.is_file():
-            return []
-        group: list[dict] = []
-        for row in read_jsonl(path):
-            if group and row.get("idx") != group[0].get("idx"):
-                if len(group) > 1:
-                    break
-                group = []
-            group.append(row)
-        return group[:limit]
+        return self._read(paths.curve(stage, name), curve, pd.DataFrame())
 
-    def _optional(self, path: Path, kind: type) -> Any:
-        if not (self.root / path).is_file():
-            return None
-        try:
-            return _named(read_json(self.root / path), path, kind)
-        except ValueError:
-            raise UserError(f"{path}: no valid JSON; remove it, or run the stage that writes it again") from None
+    def variations(self, task: str, limit: int) -> list[dict[str, str]]:
+        """Reads the first training row of a task that has variations, and these; at most `limit` rows."""
+
+        def rows(path: Path) -> list[dict[str, str]]:
+            group: list[dict] = []
+            for row in read_jsonl(path):
+                if group and row["idx"] != group[0]["idx"]:
+                    if len(group) > 1:
+                        break
+                    group = []
+                group.append(row)
+            return [{column: str(row[column]) for column in TASKS[task].columns} for row in group[:limit]]
+
+        return self._read(paths.augmented(task), rows, [])
+
+    def _read(self, path: Path, parse: Callable[[Path], Any], absent: Any) -> Any:
+        return _parsed(self.root, path, parse) if (self.root / path).is_file() else absent
 
 
 def load_results(params: Params, root: Path) -> Results:
-    """Reads all metrics files that params ask for; UserError with a line for each that is missing or broken."""
-    metrics, mistakes = {}, []
-    for stage, instance in stage_instances(params):
-        path = paths.metrics(stage, instance)
+    """Reads all metrics that params ask for; UserError with a line for each file that is missing or incomplete."""
+    trees: dict[Instance, dict] = {}
+    rows: list[tuple] = []
+    mistakes = []
+    for instance in stage_instances(params):
+        where = f"stage {instance.stage} writes it; {instance.fix}"
         try:
-            metrics[stage, instance] = _named(read_json(root / path), path, dict)
+            trees[instance] = _mapping(root / instance.path)
+            found = list(_rows(instance, trees[instance]))
+            lacking = set(_required(instance)) - {row[4:7] for row in found}
+            rows += found
+            if lacking:
+                metric = " ".join(filter(None, min(lacking)))
+                mistakes.append(f"{instance.path}: has no {metric}; {where}")
         except FileNotFoundError:
-            mistakes.append(f"{path}: missing; stage {stage} writes it: {_rerun(stage, instance)}")
-        except ValueError:
-            mistakes.append(f"{path}: no valid JSON; stage {stage} writes it: {_rerun(stage, instance)}")
+            mistakes.append(f"{instance.path}: missing; {where}")
+        except (ValueError, RecursionError):
+            mistakes.append(f"{instance.path}: damaged; {where}")
     if mistakes:
         raise UserError("\n".join(mistakes))
-    return Results(params, root, metrics)
+    for instance in trees:  # what DVC need not restore
+        files = {paths.timing(instance.stage, instance.name): instance}
+        if instance.stage == "quantize":
+            files[paths.latency(instance.task, instance.model)] = instance._replace(stage="latency")
+        for path, owner in files.items():
+            if (root / path).is_file():
+                rows += _rows(owner, _parsed(root, path, _mapping), variant="timing" if owner is instance else "")
+    return Results(params, root, trees, pd.DataFrame(rows, columns=COLUMNS))
 
 
-def onnx_models(results: Results) -> Iterator[tuple[str, str, str, dict]]:
-    """(task, model, form, its metrics) of each quantized or FP32 ONNX file."""
-    for task in results.params.tasks.run:
-        for model in results.params.quantization.models:
-            for form in VARIANTS:
-                for keys in (("dev", TASKS[task].headline), ("difference_95", "low"), ("size_mb", "raw")):
-                    results.value("quantize", f"{task}-{model}", form, *keys)
-                yield task, model, form, results.value("quantize", f"{task}-{model}", form)
+def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:
+    """(variant, split, metric) of the numbers without which there is no report."""
+    task = TASKS[instance.task] if instance.task else None
+    headline = task.headline if task else ""
+    match instance.stage:
+        case "evaluate" if task:
+            for split in task.dev_splits:
+                yield from ((system, split, headline) for system in ("teacher", "student", "majority"))
+                yield "", split, "collapsed"
+        case "evaluate_domain":
+            for role in ("teacher", "student"):
+                yield from ((role, corpus, "perplexity") for corpus in ("general", "domain"))
+                yield role, "cloze", "all.top1"
+        case "quantize":
+            yield from ((variant, "", f"dev.{headline}") for variant in VARIANTS)
+        case "prune":
+            yield from (("", "", f"dev.{headline}"), ("", "", "sparsity"))
+        case "prepare_task":
+            yield "", "", f"majority.{headline}"
+        case "prepare_teacher" | "finetune_teacher":
+            yield "", "", "layers"
+        case "task_distill_intermediate":
+            yield "", "", "steps"
+        case "general_distill" | "domain_distill" | "task_distill_prediction":
+            yield from (("", "", "steps"), ("", "", "parameters"))
 
 
-def latency_ms(results: Results, task: str, model: str, form: str, batch: str, of: str = "median") -> float | None:
-    """Latency of one batch in milliseconds (median, p10 or p90); None when it was not measured here.
-
-    batch: batch_<n> of full rows, or dev_batch_<n> of dev rows.
-    """
-    if model not in results.params.quantization.models:  # its file may be left from earlier params
-        return None
-    return (results.latency(task, model) or {}).get(form, {}).get(batch, {}).get(of)
-
-
-def pruned_models(results: Results) -> Iterator[tuple[str, str, int, dict]]:
-    """(task, student, target percent, its metrics) of each pruned student."""
-    for task in results.params.tasks.run:
-        for student in results.params.tasks.students:
-            for target in results.params.pruning.sparsities_percent:
-                instance = f"{task}-{student}-{target}"
-                results.value("prune", instance, "dev", TASKS[task].headline)
-                yield task, student, target, results.metrics["prune", instance]
+def _rows(instance: Instance, tree: dict, variant: str = "") -> Iterator[tuple]:
+    """The numbers of a file as rows of the frame."""
+    stage, _, task, model, seed = instance
+    levels = () if variant else LEVELS.get(stage, ())
+    for keys, value in _numbers(tree, ()):
+        used = levels[: len(keys) - 1]
+        found = {"variant": variant, "split": ""} | dict(zip(used, keys, strict=False))
+        yield stage, task, model, seed, found["variant"], found["split"], ".".join(keys[len(used) :]), value
 
 
-def student_of(params: Params, model: str) -> str | None:
-    """The GLUE student that a task model is, pruned or not; None for the teacher."""
-    owners = {name: name for name in params.tasks.students}
-    owners |= {f"{name}_pruned{percent}": name for name in owners for percent in params.pruning.sparsities_percent}
-    return owners.get(model)
+def _numbers(tree: dict, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, (*keys, key))
+        elif isinstance(value, (int, float)):
+            yield (*keys, key), float(value)
 
 
-def majority_score(results: Results, task: str) -> float:
-    """What guessing the majority class scores in the task's headline metric on its first dev split."""
-    return results.value("prepare_task", task, "majority", TASKS[task].headline)
+def _mapping(path: Path) -> dict:
+    tree = read_json(path)
+    if not isinstance(tree, dict):
+        raise ValueError("no mapping")
+    return tree
 
 
-class Entries(dict):
-    """A mapping in a file that some stage wrote; a key that is missing is told with the name of the file."""
-
-    def __init__(self, values: dict, file: str) -> None:
-        super().__init__(values)
-        self.file = file
-
-    def __missing__(self, key: str):
-        raise UserError(f"{self.file}: has no {key} where it is needed; run the stage that writes it again")
-
-
-def _named(tree: Any, path: Path, kind: type) -> Any:
-    """The tree of a file with its mappings as Entries; ValueError where it is not of this kind."""
-    if not isinstance(tree, kind):
-        raise ValueError(f"no {kind.__name__}")
-    return _with_entries(tree, str(path))
-
-
-def _with_entries(tree: Any, file: str) -> Any:
-    if isinstance(tree, dict):
-        return Entries({key: _with_entries(value, file) for key, value in tree.items()}, file)
-    return [_with_entries(value, file) for value in tree] if isinstance(tree, list) else tree
-
-
-def _rerun(stage: str, instance: str) -> str:
-    return f"dvc repro {stage}@{instance}" if instance else f"dvc repro {stage}"
-
-
-def _number(text: str | None) -> float | None:
-    """A CSV cell; empty ones come where a curve has no such term."""
+def _parsed(root: Path, path: Path, parse: Callable[[Path], Any]) -> Any:
+    """What `parse` reads; whatever damage makes it raise becomes a line that names the file."""
     try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        return parse(root / path)
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+        reason = "".join(c if c.isprintable() else " " for c in str(error))
+        raise UserError(f"{path}: damaged ({reason:.100}); fix: run the stage that writes it again") from None

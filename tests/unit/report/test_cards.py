@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from ruamel.yaml import YAML
+from tinybert.report.domain_card import write_domain_card
+from tinybert.report.task_card import TaskModel, usage, write_task_card
 
 from tests.support.builders import STUDENT, classifier, masked_lm
 from tests.support.root import ROOT
@@ -23,8 +25,6 @@ from tinybert.evaluate.cloze import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
 from tinybert.pipeline import paths
-from tinybert.report.domain_card import write_domain_card
-from tinybert.report.task_card import TaskModel, usage, write_task_card
 from tinybert.stage import Stage, declared_params, declared_values
 from tinybert.synthetic.examples import examples
 

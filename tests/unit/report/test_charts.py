@@ -1,83 +1,127 @@
-"""Loss curves as SVG, read back as XML."""
+"""Pictures: deterministic, self-contained, with the lines and names that they should have."""
 
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
-from tinybert.report.charts import POINTS_A_LINE, WIDTH, bar_chart, line_chart, loss_charts
-
-
-def places(svg: str) -> list[list[tuple[float, float]]]:
-    lines = [node.get("points").split() for node in ElementTree.fromstring(svg).iter("polyline")]
-    return [[tuple(map(float, place.split(","))) for place in line] for line in lines]
-
-
-def labels(svg: str) -> list[str]:
-    return [node.text for node in ElementTree.fromstring(svg).iter("text")]
-
-
-def test_one_chart_a_term_and_one_line_an_instance():
-    curves = {
-        "lazy": {"step": [1.0, 2.0], "epoch": [0.0, 0.0], "learning_rate": [1.0, 0.5], "total": [3.0, 2.0]},
-        "attentive": {"step": [1.0, 2.0], "total": [4.0, 2.0], "attention": [1.0, 0.5]},
-    }
-    total, attention = loss_charts(curves)
-    assert (total.title, total.lines) == ("total", [("lazy", 0), ("attentive", 1)])
-    assert (attention.title, attention.lines) == ("attention", [("attentive", 1)])
-    assert [len(places(chart.svg)) for chart in (total, attention)] == [2, 1]
+from tests.support.report_tree import NASTY, small_tree, write_curve, write_tree
+from tinybert.config.load import check_params
+from tinybert.pipeline.files import read_json, write_json
+from tinybert.report.charts import (
+    LayerMap,
+    curve_charts,
+    layer_map_chart,
+    layer_maps,
+    line_panel,
+    map_weight_charts,
+    pareto_chart,
+    pruning_chart,
+    timing_chart,
+)
+from tinybert.report.results import Results, load_results
 
 
-def test_points_stand_where_their_numbers_are():
-    [chart] = loss_charts({"lazy": {"step": [0.0, 50.0, 100.0], "total": [4.0, 3.0, 2.0]}})
-    (left, top), (middle, centre), (right, bottom) = places(chart.svg)[0]
-    assert left < middle < right and top < centre < bottom  # downwards on the page
-    assert middle == pytest.approx((left + right) / 2) and centre == pytest.approx((top + bottom) / 2)
-    assert labels(chart.svg) == ["2", "2.5", "3", "3.5", "4", "0", "100 steps"]
+@pytest.fixture
+def root(tmp_path):
+    write_tree(tmp_path)
+    return tmp_path
+
+
+def results_of(root, student: str = "tinybert4", **config) -> Results:
+    tree = small_tree()
+    tree["students"][student] |= config
+    return load_results(check_params(tree), root)
+
+
+def texts(svg: str) -> str:
+    drawing = ElementTree.fromstring(str(svg).replace("xlink:href", "href"))
+    return " | ".join("".join(node.itertext()) for node in drawing.iter("text"))
+
+
+def test_pictures_are_the_same_again_and_load_nothing(root):
+    for draw in (pareto_chart, pruning_chart, timing_chart):
+        first, again = draw(results_of(root)), draw(results_of(root))
+        assert first == again
+        assert "http" not in first.svg and "<style" not in first.svg and "currentColor" in first.svg
+
+
+def test_score_is_drawn_against_latency_and_size(root):
+    shown = texts(pareto_chart(results_of(root)).svg)
+    assert shown.count("synthetic MRPC: accuracy") == 2  # latency, size
+    assert shown.count("synthetic MNLI: accuracy") == 1  # no latency was measured
+    assert all(name in shown for name in ("ms a row", "MB", "teacher", "tinybert4", "int8-qdq"))
 
 
 def test_values_that_spread_widely_stand_on_a_logarithmic_axis():
-    [chart] = loss_charts({"lazy": {"step": [0.0, 1.0, 2.0], "total": [100.0, 1.0, 0.01]}})
-    heights = [y for _, y in places(chart.svg)[0]]
-    assert heights[1] == pytest.approx((heights[0] + heights[2]) / 2)
-    assert labels(chart.svg)[:5] == ["0.01", "0.1", "1", "10", "100"]
+    axis = Figure().subplots()
+    line_panel(axis, "total", {"lazy": ([0, 1, 2], [100.0, 1.0, 0.01])}, "steps")
+    assert axis.get_yscale() == "log"
+    axis = Figure().subplots()
+    line_panel(axis, "total", {"a": ([0, 1], [4.0, 2.0]), "b": ([0, 1], [3.0, 2.0])}, "steps")
+    assert axis.get_yscale() == "linear" and len(axis.lines) == 2 and axis.get_legend()
 
 
-def test_gaps_and_one_value_only_are_drawn():
-    [chart] = loss_charts({"lazy": {"step": [1.0, 2.0, 3.0], "total": [5.0, None, 5.0]}})
-    assert len(places(chart.svg)[0]) == 2
+def test_text_stages_have_a_panel_a_loss_tasks_one_a_stage(root):
+    points = [{"step": 1, "total": 2.0}, {"step": 2, "total": 1.0}]
+    write_curve(root / "reports/curves/prune/mrpc-tinybert4-20.csv", points)
+    charts = {chart.title: texts(chart.svg) for chart in curve_charts(results_of(root))}
+    assert list(charts) == ["prepare_teacher", "general_distill", "synthetic MRPC"]
+    assert "total" in charts["prepare_teacher"] and "hard" in charts["prepare_teacher"]
+    assert "learning_rate" not in charts["prepare_teacher"]
+    assert NASTY[:20] in charts["general_distill"]  # a strange column, as text
+    assert "prune" in charts["synthetic MRPC"] and "intermediate" not in charts["synthetic MRPC"]
 
 
-def test_long_curves_are_thinned_and_end_at_their_last_point():
-    steps = [float(step) for step in range(1, 10001)]
-    [chart] = loss_charts({"lazy": {"step": steps, "total": steps}})
-    [line] = places(chart.svg)
-    assert len(line) <= POINTS_A_LINE
-    assert line[-1][0] == max(x for x, _ in line) == 350.0  # the right edge of the drawing
+def test_weights_of_a_learnable_map_are_a_chart_of_their_own(root):
+    points = [
+        {"step": step, "epoch": 0, "total": 5.0, "map_1_1": 0.5 + step / 100, "map_1_2": 0.5 - step / 100}
+        for step in (10, 20, 40)
+    ]
+    write_curve(root / "reports/curves/general_distill/tinybert4.csv", points)
+    [chart] = map_weight_charts(results_of(root))
+    assert "tinybert4, layer 1" in texts(chart.svg) and "teacher layer 2" in texts(chart.svg)
+    assert "map_" not in "".join(texts(chart.svg) for chart in curve_charts(results_of(root)))
 
 
-def test_names_are_escaped():
-    [chart] = loss_charts({'"><b>': {"step": [1.0], "<i>": [2.0]}})
-    assert ElementTree.fromstring(chart.svg).get("aria-label") == '<i> over steps, "><b>'
+def maps_of(root, student: str, **config) -> list[LayerMap]:
+    return [found for found in layer_maps(results_of(root, student, **config)) if found.student == student]
 
 
-def test_a_curve_without_points_has_no_chart():
-    assert loss_charts({"lazy": {}, "attentive": {"step": [], "total": []}}) == []
+def test_stages_that_read_one_map_share_a_picture(root):
+    [found] = maps_of(root, "little_professor")
+    assert (found.stages, found.kind) == ("general; domain", "uniform")
+    assert found.edges == ((0, 0, 1.0), (1, 2, 1.0), (2, 4, 1.0))  # 2 layers of 4, and the embedding output
 
 
-def test_a_curve_over_something_else_than_steps_says_so():
-    chart = line_chart("matthews over sparsity", {"tinybert4": (0, [(0.0, 0.3), (20.0, 0.32), (90.0, 0.1)])}, unit="%")
-    assert labels(chart.svg)[-2:] == ["0", "90 %"]
-    (first, _), (second, _), (third, _) = places(chart.svg)[0]
-    assert (second - first) / (third - first) == pytest.approx(20 / 90, abs=0.01)
+def test_a_stage_without_a_loss_of_mapped_layers_has_no_map(root):
+    assert maps_of(root, "lazy") == []  # hard and prediction only
 
 
-def test_a_span_given_sets_the_vertical_axis():
-    chart = line_chart("weight", {"a": (0, [(0.0, 0.01), (10.0, 0.5)])}, unit="steps", span=(0.0, 1.0))
-    assert labels(chart.svg)[:5] == ["0", "0.25", "0.5", "0.75", "1"]
+def test_a_phase_that_trained_nothing_has_no_map(root):
+    [found] = maps_of(root, "tinybert4")  # intermediate: 0 steps; prediction reads logits
+    assert found.stages == "general"
+    for task in ("mrpc", "mnli"):
+        path = root / f"reports/metrics/task_distill_intermediate/{task}-tinybert4-42.json"
+        write_json(path, {"steps": 9, "loss": {"total": 1}})
+    [found] = maps_of(root, "tinybert4")
+    assert found.stages == "general; intermediate: mrpc, mnli"
 
 
-def test_bars_are_as_long_as_their_numbers():
-    chart = bar_chart("Seconds", {"short": 1.5, "<long>": 6.0})
-    widths = [float(bar.get("width")) for bar in ElementTree.fromstring(chart.svg).iter("rect")]
-    assert widths == [WIDTH / 4, WIDTH]
-    assert labels(chart.svg) == ["short", "1.5", "<long>", "6.0"]
+def test_groups_of_layers_are_weighed_equally_or_as_learnt(root):
+    [mean] = maps_of(root, "attentive", layer_map="mean")
+    assert mean.edges == ((1, 1, 0.5), (1, 2, 0.5), (2, 3, 0.5), (2, 4, 0.5))
+    path = root / "reports/metrics/general_distill/attentive.json"
+    learnt = {"map_1_1": 0.25, "map_1_2": 0.75, "map_2_3": 0.9, "map_2_4": 0.1}
+    write_json(path, read_json(path) | {"layer_map": learnt})
+    general, domain = maps_of(root, "attentive", layer_map={"learnable": {"learning_rate": 1e-3, "init": "equal"}})
+    assert (general.stages, general.kind) == ("general", "learnable")
+    assert general.edges == ((1, 1, 0.25), (1, 2, 0.75), (2, 3, 0.9), (2, 4, 0.1))
+    assert domain.stages == "domain" and domain.edges == mean.edges
+
+
+def test_lines_of_a_layer_map_grow_with_their_weights():
+    found = LayerMap("<b>", "general", "learnable", 1, 2, ((1, 1, 0.2), (1, 2, 0.8)))
+    svg = str(layer_map_chart([found]).svg)
+    assert "stroke-width: 1.28" in svg and "stroke-width: 3.32" in svg
+    assert "<b>" not in svg and "<b>: learnable" in texts(svg)

@@ -1,180 +1,258 @@
-"""The page against the metrics it was made of: every number is set by chance, read back from the tables, compared."""
+"""The page and the summaries against a tree of metrics whose numbers are set by hand."""
 
 import json
-import random
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.report_tree import FORMS, NASTY, PERPLEXITY, Outline, small_params, write_tree
-from tinybert.pipeline.files import write_json
-from tinybert.report.build import build_report
+from tests.support.report_tree import NASTY, PERPLEXITY, Outline, small_params, small_tree, write_tree
+from tinybert.config.load import check_params
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, write_json
+from tinybert.report.page import SUMMARY_METRICS, build_report, marked, versions_table
+from tinybert.report.results import Results, load_results, stage_instances
 
 HOSTILE_NAME = '<img src=x onerror="x">&'
+SHOWN = [
+    ["teacher", "0.510", "5.02", "5.02", "–", "–"],
+    ["little_professor", "0.280 ± 0.014", "9.13 ± 1.41", "9.13 ± 1.41", "0.717 ± 0.000", "0.456 ± 0.000"],
+    ["untrained", "0.002", "4,012.50", "4,012.50", "–", "–"],
+    ["synthetic MRPC", "smallest", "tinybert4 int8-qdq", "0.720 of 0.850", "1.21 (36.7 × smaller)",
+     "3.000 (10.0 × faster)"],
+    ["synthetic MRPC", "tinybert4", "int8-qdq", "0.720", "-0.012 to +0.004", "98.7 %", "1.21", "0.61", "24.0", "24.0",
+     "3.000", "size"],
+    ["synthetic MNLI", "teacher", "fp32", "0.730", "-0.012 to +0.004", "98.7 %", "44.44", "22.22", "–", "–", "–", ""],
+    ["synthetic MRPC", "teacher", "int8-qoperator", "0.500", "-0.012 to +0.004", "98.7 %", "11.11", "5.55", "240.0",
+     "240.0", "30.000", "≤ majority"],
+    ["synthetic MRPC", "tinybert4", "int8-dynamic", "batch 32", "24.00", "23.00", "26.05"],
+    ["synthetic MRPC", "tinybert4", "20 %", "20.0 %", "0.730", "0.722", "1.39", "1.20", ""],
+    ["history", "war", "40", "30", "75.0 %"],
+    ["domain", "train", "900", "900", "777", "49,999", "1.2 %"],
+    ["synthetic MNLI", "train", "1,500", "4,321"],
+    ["prepare_teacher", "", "total 2.5, hard 2.5", "290", "123", "987"],
+    ["general_distill", "lazy", "total 3.25, hard 3.25", "290", "–", "–"],
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The tree with a report in it; no two of its metrics are alike."""
-    root = tmp_path_factory.mktemp("scattered")
+def params():
+    return small_params()
+
+
+@pytest.fixture(scope="module")
+def made(params, tmp_path_factory):
+    """The tree with a report in it, and the rows for MLflow; not to be changed."""
+    root = tmp_path_factory.mktemp("made")
     write_tree(root)
-    rng = random.Random(7)
-    for path in sorted([*root.glob("reports/metrics/**/*.json"), *root.glob("reports/latency/*.json")]):
-        write_json(path, scattered(json.loads(path.read_text()), rng))
-    build_report(small_params(), root)
-    return root
+    return root, build_report(params, root)
 
 
-def scattered(node, rng: random.Random):
-    """Every number that is no count becomes another."""
-    if isinstance(node, dict):
-        return {key: scattered(value, rng) for key, value in node.items()}
-    return node * rng.uniform(0.7, 1.3) if isinstance(node, float) else node
+@pytest.fixture
+def tree(made, tmp_path):
+    """A copy to change."""
+    return Path(shutil.copytree(made[0], tmp_path / "tree"))
 
 
-@pytest.fixture(scope="module")
-def tables(made):
-    return Outline((made / "reports/index.html").read_text(encoding="utf-8")).tables
+def page(root: Path) -> str:
+    return (root / "reports/index.html").read_text(encoding="utf-8")
 
 
-def read(root: Path, name: str) -> dict:
-    return json.loads((root / name).read_text())
+def test_the_page_shows_the_numbers_of_the_metrics(made):
+    rows = Outline(page(made[0])).rows
+    assert [row for row in SHOWN if row not in rows] == []
+    [mrpc] = [row for row in rows if row[:2] == ["synthetic MRPC: accuracy", "tinybert4"]]
+    assert mrpc[2:5] == ["0.850", "0.740 ± 0.014", "0.600"]
+    assert re.fullmatch(r"56 % \[-?\d+, \d+\], n 400 × 2", mrpc[5])
+    assert "published" not in Outline(page(made[0])).tables["Synthetic tasks, dev split"][0]
 
 
-def numbers(row: list[str]) -> list[float | str]:
-    """Cells as numbers where they are: 1,234.5 or 12.3 % or 4.5 ×."""
-    found = []
-    for cell in row:
-        bare = cell.replace(",", "").removesuffix(" %").removesuffix(" ×")
-        try:
-            found.append(float(bare) / 100 if cell.endswith("%") else float(bare))
-        except ValueError:
-            found.append(cell)
-    return found
+def test_the_page_opens_with_a_picture_then_the_choice(made):
+    html = page(made[0])
+    outline = Outline(html)
+    assert html.index("<svg") < html.index("<table") < html.index("<nav")
+    title, table = next(iter(outline.tables.items()))
+    assert title == "Which student do I take?" and len(table[0]) == 6
 
 
-def rows(table: list[list[str]], *names: str) -> list[list[float | str]]:
-    """The cells right of `names` of the rows that begin with them."""
-    return [numbers(row[len(names) :]) for row in table if tuple(row[: len(names)]) == names]
+def test_the_page_stands_alone(made):
+    html = page(made[0])
+    outline = Outline(html)
+    assert not re.search(r"https?://", html)
+    assert not {"script", "iframe", "img", "object", "embed"} & set(outline.tags)
+    assert "@import" not in html and set(re.findall(r"url\((.)", html)) <= {"#"}
+    inside = [reference for reference in outline.references if reference != "data:,"]
+    assert inside and all(reference.removeprefix("#") in outline.ids for reference in inside)
 
 
-def test_the_domain_tables_equal_the_metrics(made, tables):
-    for student in PERPLEXITY:
-        found = read(made, f"reports/metrics/evaluate_domain/{student}.json")
-        [row] = rows(tables["Domain examination"], student)
-        expected = [found["student"][corpus]["perplexity"] for corpus in ("general", "domain")]
-        assert row[1:3] == pytest.approx(expected, abs=0.0051)
-        quiz, agreement = found["student"]["quiz"]["all"], found["agreement"]["domain"]
-        expected = [quiz["top1"], quiz["top5"], agreement["top1"], agreement["kl"]]
-        assert row[3:] == pytest.approx(expected, abs=0.00051)
-        [row] = rows(tables["Quiz by subject"], student, "history")
-        history = found["student"]["quiz"]["history"]
-        assert row == pytest.approx([100, history["top1"], history["top5"]], abs=0.00051)
-        [row] = rows(tables["Held-out text and agreement with the teacher"], student, "general")
-        text, agreement = found["student"]["general"], found["agreement"]["general"]
-        expected = [text["loss"], text["accuracy"], agreement["top1"], agreement["kl"]]
-        assert row == pytest.approx(expected, abs=0.00051)
+def test_data_is_escaped(made):
+    html = page(made[0])
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") >= 3  # a question, an answer, an augmented row
+    assert [f"{NASTY} is [MASK].", "paris", *[f"paris 0.40, {NASTY} 0.40"] * 4] in Outline(html).rows
+    assert "<mark>paris 0.40</mark>" in html  # the right answer
 
 
-def test_the_task_tables_equal_the_metrics(made, tables):
-    mnli = read(made, "reports/metrics/evaluate/mnli-tinybert4.json")
-    compared = {
-        "mrpc": read(made, "reports/metrics/evaluate/mrpc-tinybert4.json"),
-        "mnli matched": mnli,
-        "mnli mismatched": mnli["further_splits"]["dev_mismatched"],
-    }
-    for name, found in compared.items():
-        [row] = rows(tables["GLUE tasks, dev split"], name, "tinybert4", "accuracy")
-        scores = [found[who]["accuracy"] for who in ("teacher", "student", "majority")]
-        assert row[:3] == pytest.approx(scores, abs=0.00051)
-        assert row[3] == pytest.approx(found["retention"]["plain"], abs=0.00051)
-    [row] = rows(tables["All metrics"], "mrpc", "dev", "tinybert4", "f1")
-    found = compared["mrpc"]
-    assert row == pytest.approx([found[who]["f1"] for who in ("teacher", "student", "majority")], abs=0.00051)
-
-
-def test_the_compression_tables_equal_the_metrics(made, tables):
-    for task in ("mrpc", "mnli"):
-        for model in ("teacher", "tinybert4"):
-            forms = read(made, f"reports/metrics/quantize/{task}-{model}.json")
-            for form in FORMS:
-                [row] = rows(tables["ONNX models"], task, model, form)
-                found = forms[form]
-                assert row[0] == pytest.approx(found["dev"]["accuracy"], abs=0.00051)
-                assert row[2] == pytest.approx(found["agreement"], abs=0.00051)
-                sizes = [found["size_mb"][kind] for kind in ("raw", "compressed")]
-                assert row[3:5] == pytest.approx(sizes, abs=0.0051)
-        found = read(made, f"reports/metrics/prune/{task}-tinybert4-20.json")
-        [row] = rows(tables["Pruned students"], task, "tinybert4", "20 %")
-        assert row[0] == pytest.approx(found["sparsity"], abs=0.00051)
-        assert row[2] == pytest.approx(found["dev"]["accuracy"], abs=0.00051)
-        assert row[3:5] == pytest.approx([found["size_mb"][kind] for kind in ("raw", "compressed")], abs=0.0051)
-
-
-def test_the_latencies_equal_those_measured(made, tables):
-    teacher = read(made, "reports/latency/mrpc-teacher.json")["fp32"]["batch_32"]["median"]
-    for form in FORMS:
-        found = read(made, "reports/latency/mrpc-tinybert4.json")[form]
-        spread = [found["batch_32"][of] for of in ("median", "p10", "p90")]
-        [row] = rows(tables["Latency"], "mrpc", "tinybert4", form, "32", "128 tokens")
-        assert row[:3] == pytest.approx(spread, abs=0.0051)
-        assert row[3] == pytest.approx(teacher / spread[0], abs=0.051)
-        [row] = rows(tables["ONNX models"], "mrpc", "tinybert4", form)
-        assert row[7] == pytest.approx(found["dev_batch_32"]["median"] / 8, abs=0.00051)  # of 8 dev rows
-
-
-def test_the_student_to_take_is_the_best_by_the_metrics(made, tables):
-    forms = read(made, "reports/metrics/quantize/mrpc-tinybert4.json")
-    teacher = read(made, "reports/metrics/quantize/mrpc-teacher.json")["fp32"]["size_mb"]["raw"]
-    best = max(FORMS, key=lambda form: forms[form]["dev"]["accuracy"])
-    [row] = rows(tables["Which student do I take?"], "mrpc", "best", "tinybert4")
-    assert row[0] == best
-    assert row[1] == pytest.approx(forms[best]["dev"]["accuracy"], abs=0.00051)
-    assert row[4] == pytest.approx(forms[best]["size_mb"]["raw"], abs=0.0051)
-    assert row[5] == pytest.approx(teacher / forms[best]["size_mb"]["raw"], abs=0.051)
-
-
-def test_the_data_tables_equal_the_metrics(made, tables):
-    found = read(made, "reports/metrics/filter_corpus.json")["train"]["subjects"]["history"]
-    [row] = rows(tables["Filter"], "history", "war")
-    war = found["terms"]["war"]
-    assert row == pytest.approx([war["found"], war["kept"], war["kept_share"]], abs=0.00051)
-    [row] = rows(tables["Corpus"], "general", "train")
-    blocks = read(made, "reports/metrics/tokenize/general.json")["train"]
-    assert row == pytest.approx([1234, 1234, blocks["blocks"], blocks["tokens"], blocks["unknown_share"]], abs=0.00051)
-    [row] = rows(tables["Task data"], "mrpc", "train")
-    assert row == [1500, 4321]
-
-
-def test_hostile_text_is_shown_as_text_wherever_it_comes_from(tmp_path):
-    """In the tree: terms, questions, answers, augmented rows, columns of curves; here selections, params and names."""
+def test_hostile_names_are_shown_as_text(tmp_path):
     write_tree(tmp_path)
-    found = read(tmp_path, "reports/metrics/evaluate/mrpc-tinybert4.json")
-    write_json(tmp_path / "reports/metrics/evaluate/mrpc-tinybert4.json", found | {"selection": NASTY})
     for path in [*tmp_path.rglob("*tinybert4*")]:
         path.rename(path.with_name(path.name.replace("tinybert4", HOSTILE_NAME)))
-    params = with_hostile_names(small_params())
-    build_report(params, tmp_path)
-    outline = Outline((tmp_path / "reports/index.html").read_text(encoding="utf-8"))
+    build_report(with_hostile_names(small_params()), tmp_path)
+    outline = Outline(page(tmp_path))
     assert not {"script", "img", "iframe"} & set(outline.tags)
-    assert not [name for name in outline.attributes if name.startswith("on") or name == "style"]
-    assert f"Model selection: {NASTY}; none: the last step." in outline.texts["p"]
+    assert not [name for name in outline.attributes if name.startswith("on")]
     assert NASTY in json.loads(outline.texts["pre"])["filter"]["subjects"]["history"]
-    for title in ("Which student do I take?", "GLUE tasks, dev split", "ONNX models", "Latency", "Pruned students"):
-        assert any(HOSTILE_NAME in row for row in outline.tables[title])
-    assert HOSTILE_NAME in outline.tables["Weights of the layer maps"][-1]
+    for title in ("Which student do I take?", "Synthetic tasks, dev split", "ONNX variants", "Pruned students"):
+        assert any(HOSTILE_NAME in cell for row in outline.tables[title] for cell in row)
 
 
 def with_hostile_names(params):
     """The schema refuses such names; the page must not rely on it."""
     subjects = params.filter.subjects | {"history": (NASTY,)}
-    students = {HOSTILE_NAME if name == "tinybert4" else name: recipe for name, recipe in params.students.items()}
+    students = {HOSTILE_NAME if name == "tinybert4" else name: config for name, config in params.students.items()}
     return params.model_copy(
         update={
             "students": students,
             "filter": params.filter.model_copy(update={"subjects": subjects}),
             "general": params.general.model_copy(update={"students": (*PERPLEXITY, HOSTILE_NAME)}),
-            "glue": params.tasks.model_copy(update={"students": (HOSTILE_NAME,)}),
+            "tasks": params.tasks.model_copy(update={"students": (HOSTILE_NAME,)}),
             "quantization": params.quantization.model_copy(update={"models": ("teacher", HOSTILE_NAME)}),
         }
     )
+
+
+def test_augmented_rows_begin_with_their_original(made):
+    rows = Outline(page(made[0])).rows
+    start = rows.index(["synthetic MRPC", "original", f"first {NASTY} ⁄ first {NASTY}"])
+    assert rows[start + 1] == ["synthetic MRPC", "variation", "varied 0 ⁄ varied 0"]
+    assert rows[start + 4][:2] == ["synthetic MNLI", "original"]
+
+
+def test_words_that_changed_are_marked_and_escaped():
+    changed = marked("the old man sat", "the young man slept well")
+    assert changed == "the <mark>young</mark> man <mark>slept well</mark>"
+    assert marked("a b c", "a b c") == "a b c" and marked("a b c", "a c") == "a c"
+    assert marked("<i> a", "<i> <b>") == "&lt;i&gt; <mark>&lt;b&gt;</mark>"
+
+
+def test_summary_names_the_best(made):
+    text = " ".join((made[0] / "reports/summary.md").read_text(encoding="utf-8").split())
+    assert "little_professor has the lowest perplexity (little_professor 9.13; lazy 9.51; attentive 10.03)" in text
+    assert "lazy the highest cloze accuracy (lazy 0.300; little_professor 0.280; attentive 0.260)" in text
+    assert "tinybert4 retains 56.0 % of the teacher's lead over the majority class (mean of 3)" in text
+    assert "Collapsed: tinybert4 on synthetic MNLI matched, tinybert4 on synthetic MNLI mismatched" in text
+    assert "| synthetic MRPC | smallest | tinybert4 int8-qdq | 0.720 of 0.850 | 1.21 (36.7 × smaller) |" in text
+    assert "| synthetic MNLI | – | none beats the majority class |" in text  # it collapsed
+
+
+def test_a_teacher_within_noise_is_said_to_be(tree, params):
+    for seed in params.seeds:
+        path = tree / f"reports/predictions/evaluate/mrpc-tinybert4-{seed}.json"
+        found = read_json(path)
+        write_json(path, found | {"teacher": found["majority"]})
+    build_report(params, tree)
+    assert "teacher within noise of the majority" in (tree / "reports/summary.md").read_text()
+
+
+def test_summary_holds_no_timings_and_is_the_same_again(made, tree, params):
+    first = (made[0] / "reports/summary.md").read_bytes()
+    write_json(tree / "reports/timings/prepare_teacher.json", {"seconds": 999.9, "peak_memory_mb": 1})
+    build_report(params, tree)
+    assert (tree / "reports/summary.md").read_bytes() == first
+    assert b"123.4" not in first and b"24.0" not in first
+
+
+def test_the_page_is_the_same_for_the_same_files(made, tree, params):
+    build_report(params, tree)
+    assert page(tree) == page(made[0])
+
+
+def test_terminal_summary_fits_and_ends_with_the_student_to_take(made):
+    lines = (made[0] / "reports/summary.txt").read_text("utf-8").splitlines()
+    assert max(map(len, lines)) <= 100
+    assert {"Domain evaluation on synthetic text", "Synthetic tasks, dev split", "ONNX variants"} <= set(lines)
+    screen = lines[-24:]
+    start = screen.index("Which student do I take?")
+    assert any("tinybert4 fp32" in line and "0.730 of 0.850" in line for line in screen[start:])
+    assert any(line.startswith("Tasks: tinybert4 retains 56.0 %") for line in screen[start:])
+
+
+def test_result_rows_are_the_metrics_unrounded(made):
+    rows = {(row["group"], row["model"]): row for row in made[1]}
+    assert len(rows) == len(made[1])
+    assert rows["domain", "lazy"]["domain.perplexity"] == pytest.approx(9.512)
+    assert rows["mrpc", "tinybert4"]["above_majority"] == pytest.approx(0.56)
+    assert rows["mnli_dev_mismatched", "tinybert4"]["collapsed"] == 2
+    assert rows["mrpc", "tinybert4/int8-qdq"]["ms_32"] == 24.0
+    assert rows["mrpc", "tinybert4_pruned20"]["sparsity"] == 0.20004
+
+
+def test_summary_metrics_are_few_and_those_of_the_metrics(made):
+    found = read_json(made[0] / SUMMARY_METRICS)
+    assert list(found) == ["domain", "mrpc", "mnli"]
+    assert {name: of["perplexity"] for name, of in found["domain"].items()} == {
+        name: round(value + 1, 4) for name, value in PERPLEXITY.items()
+    }
+    expected = {"score": 0.74, "retention_above_majority": 0.56, "int8_worst": 0.5, "pruned20": 0.7219}
+    assert found["mrpc"] == {"tinybert4": expected}
+
+
+def test_metrics_of_all_stages_are_collected_and_no_others(tree, params):
+    write_json(tree / "metrics/evaluate/of_older_params.json", {})
+    write_json(tree / "reports/metrics/evaluate/of_older_params.json", {})
+    build_report(params, tree)
+    found = {str(path.relative_to(tree)): read_json(path) for path in tree.glob("metrics/**/*.json")}
+    assert found.keys() == {str(instance.path).removeprefix("reports/") for instance in stage_instances(params)}
+    assert all(content == read_json(tree / "reports" / name) for name, content in found.items())
+
+
+def test_nothing_is_written_when_metrics_are_missing(tmp_path, params):
+    write_tree(tmp_path)
+    (tmp_path / "reports/metrics/prepare_teacher.json").unlink()
+    with pytest.raises(UserError):
+        build_report(params, tmp_path)
+    assert not (tmp_path / "reports/index.html").exists() and not (tmp_path / "metrics").exists()
+
+
+def test_files_that_dvc_need_not_restore_may_be_missing(tree, params):
+    for folder in ("quiz_answers", "curves", "latency", "timings", "predictions"):
+        shutil.rmtree(tree / "reports" / folder)
+    shutil.rmtree(tree / "data/augmented")
+    build_report(params, tree)
+    assert "Some answers" not in page(tree) and "56 %" in page(tree)
+
+
+def test_published_scores_need_their_rows_and_shapes(tree):
+    plain = small_tree()
+    plain["tasks"]["source"] = "hub"
+    plain["students"]["tinybert4"]["architecture"] |= {"layers": 4, "width": 312, "heads": 12, "feed_forward": 1200}
+    plain["teacher"]["source"] = "hub"
+    for task in ("mrpc", "mnli"):
+        path = tree / f"reports/metrics/finetune_teacher/{task}.json"
+        write_json(path, read_json(path) | {"layers": 12, "parameters": 109_483_778})
+    build_report(check_params(plain), tree)
+    table = Outline(page(tree)).tables["GLUE tasks, dev split"]
+    assert [row[table[0].index("published")] for row in table[1:]] == ["f1 0.864", "0.825", "0.818"]
+    assert "synthetic MRPC" not in page(tree)
+
+
+def git(folder, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_commit_and_sources_that_differ_from_it_are_named(tmp_path, params, made):
+    git(tmp_path, "init", "-q")
+    for name in ("params.yaml", "README.md"):
+        (tmp_path / name).write_text("1")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    (tmp_path / "README.md").write_text("2")  # decides no result
+    found = load_results(params, made[0])
+    results = Results(params, tmp_path, found.trees, found.frame)
+    commit = git(tmp_path, "rev-parse", "HEAD").strip()
+    assert versions_table(results).rows[:2] == [("git revision", commit), ("sources not committed", "none")]
+    (tmp_path / "params.yaml").write_text("2")
+    assert versions_table(results).rows[1] == ("sources not committed", "params.yaml")

@@ -1,0 +1,76 @@
+"""The tidy frame: what is read, what is missing, what is damaged."""
+
+import pytest
+
+from tests.support.report_tree import small_params, write_tree
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, write_json
+from tinybert.report.results import COLUMNS, load_results, stage_instances
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_tree(tmp_path)
+    return tmp_path
+
+
+def test_every_number_is_a_row(root):
+    frame = load_results(small_params(), root).frame
+    assert list(frame.columns) == COLUMNS
+    where = (
+        "stage == 'evaluate' and task == 'mnli' and seed == 43 and split == 'dev_mismatched' and variant == 'teacher'"
+    )
+    assert frame.query(where)[["model", "metric", "value"]].values.tolist() == [["tinybert4", "accuracy", 0.9]]
+    where = "stage == 'quantize' and task == 'mrpc' and variant == 'int8-qdq' and model == 'teacher'"
+    assert frame.query(where).set_index("metric")["value"]["size_mb.raw"] == 12.12
+    where = "stage == 'latency' and task == 'mrpc' and model == 'teacher' and split == 'batch_1' and metric == 'p90'"
+    assert frame.query(where)["value"].tolist() == [260.5] * 4
+    assert (
+        frame.query("stage == 'prepare_teacher' and variant == 'timing' and metric == 'seconds'")["value"].item()
+        == 123.4
+    )
+
+
+def test_instances_follow_the_lists_of_params():
+    names = {f"{found.stage}/{found.name}" for found in stage_instances(small_params())}
+    assert {"evaluate/mrpc-tinybert4-43", "domain_distill/lazy-42", "prune/mnli-tinybert4-20"} <= names
+    assert {"quantize/mrpc-teacher", "tokenize/domain", "prepare_corpus/"} <= names
+    assert len(names) == len(stage_instances(small_params()))
+
+
+def test_missing_metrics_are_all_named_with_their_stage(root):
+    (root / "reports/metrics/evaluate/mrpc-tinybert4-42.json").unlink()
+    (root / "reports/metrics/prepare_teacher.json").write_text("{")
+    with pytest.raises(UserError) as error:
+        load_results(small_params(), root)
+    teacher, evaluation = str(error.value).splitlines()
+    assert teacher.startswith("reports/metrics/prepare_teacher.json: damaged; stage prepare_teacher")
+    assert evaluation.startswith("reports/metrics/evaluate/mrpc-tinybert4-42.json: missing; stage evaluate")
+    assert "dvc repro evaluate@mrpc-tinybert4-42" in evaluation
+
+
+def test_a_metrics_file_without_a_score_is_named(root):
+    write_json(root / "reports/metrics/evaluate/mrpc-tinybert4-42.json", {"dev": {"teacher": {}}})
+    with pytest.raises(UserError, match=r"evaluate/mrpc-tinybert4-42\.json: has no dev collapsed"):
+        load_results(small_params(), root)
+
+
+def test_a_text_in_place_of_a_score_is_no_score(root):
+    path = root / "reports/metrics/quantize/mrpc-teacher.json"
+    tree = read_json(path)
+    tree["fp32"]["dev"]["accuracy"] = "high"
+    write_json(path, tree)
+    with pytest.raises(UserError, match=r"quantize/mrpc-teacher\.json: has no fp32 dev\.accuracy"):
+        load_results(small_params(), root)
+
+
+def test_files_of_systems_that_params_do_not_list_are_not_read(root):
+    write_json(root / "reports/metrics/evaluate/cola-tinybert6-42.json", {})
+    found = load_results(small_params(), root)
+    assert set(found.frame["task"]) == {"", "mrpc", "mnli"}
+
+
+def test_a_damaged_curve_is_named(root):
+    (root / "reports/curves/prepare_teacher.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match=r"curves/prepare_teacher\.csv: damaged \(no column step\)"):
+        load_results(small_params(), root).curve("prepare_teacher", "")
