@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-from tinybert.pipeline.revision import RESULT_PATHS, git, package_versions
 
 from tinybert.config.schema import Params
 from tinybert.data.tasks import TASKS
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
+from tinybert.pipeline.tracking import RESULT_PATHS, git, package_versions
 from tinybert.report import charts, tables
 from tinybert.report.results import Results, load_results, stage_instances
 from tinybert.report.scores import domain_scores, onnx_systems, pruned_students, task_scores
