@@ -2,17 +2,23 @@
 
 A template is plain text with these parts:
 
-- `{name}`: a variable, one word of a list, or the text of a rule. Words have forms, parted by a slash: `{noun}` is form
-  0, `{noun.plural}` and `{noun.1}` are form 1, `{noun.number}` is the form that the variable `number` names, `!number`
-  is the other one. `{is/are.number}` is a word on the spot.
+- `{name}`: a variable, one word of a list, or the text of a rule. Words have forms, separated by slashes: `{noun}` is
+  form 0, `{noun.plural}` and `{noun.1}` are form 1, `{noun.number}` is the form that the variable `number` names,
+  `{noun.!number}` the other one. `{is/are.number}` is a word on the spot. A form may have forms in turn, separated by
+  semicolons: `{thing.1.0}`.
 - `{name except other}`: another word than the variable `other` holds.
 - `{one|two|three}`: all alternatives are written from left to right, then one of them is chosen.
 - `<good|bad>`: the side of the wanted label; the other side is not written. `{!rule}` is a rule under the other label.
 
-A construction is a template, or a mapping that is read from top to bottom: variables (`first, second: names` draws two
-different words, `low < high: numbers` two in the order of the list, `number: coin` 1 or 0), then `text`, or a pair of
-`good` and `bad`, or `coin` with two constructions to choose from (`coin 0.3`: the first in 3 of 10 cases).
-The order of all draws follows from the text, so that a seed gives the same sentences on every machine.
+A construction is a template, a list of constructions (steps), or a mapping. A mapping is read from top to bottom:
+
+- `name: source` draws a variable: a word of a list in all its forms, or the text of a template. `first, second: names`
+  draws two different words, `low < high: numbers` two in the order of the list, `number: coin` 1 or 0.
+- `text` is the result, `good` or `bad` the construction for the wanted label.
+- `coin` chooses one of two constructions (`coin 0.3`: the first in 3 of 10 cases), `one of` one of a list; only the
+  chosen one is read.
+
+The order of all draws follows from the text, so a seed gives the same sentences on every machine.
 """
 
 import re
@@ -67,6 +73,14 @@ def parsed(template: str) -> list[list]:
             stack[-1].alternatives[-1].append(token)
     (whole,) = stack
     return whole.alternatives
+
+
+@cache
+def _split(reference: str) -> tuple[str, str, list[str]]:
+    """Name, other name ("" if none) and forms of a slot."""
+    reference, *forms = reference.split(".")
+    name, _, other = reference.partition(" except ")
+    return name, other, forms or ["0"]
 
 
 class Writer:
@@ -139,8 +153,7 @@ class Writer:
 
     def refer(self, reference: str, whole: bool = False) -> str:
         """The text of a slot `[!]name[ except other][.form[.form]]`; `whole`: with all forms."""
-        reference, *forms = reference.split(".")
-        name, _, other = reference.partition(" except ")
+        name, other, forms = _split(reference)
         if name == "coin":
             return self._number("coin")
         word = name  # a word on the spot, if it has forms
@@ -151,7 +164,7 @@ class Writer:
             while (word := self._entry(name, taken)) == taken:
                 pass
         if not whole:
-            for separator, form in zip("/;", forms or ["0"], strict=False):
+            for separator, form in zip("/;", forms, strict=False):
                 word = word.split(separator)[int(self._number(form))]
         return word
 
@@ -159,10 +172,9 @@ class Writer:
         """Another word of a list than `taken`, or the text of a rule; "!" turns the label around for the rule."""
         entry = self.words[name.removeprefix("!")]
         if isinstance(entry, list):
-            free = (
-                [word for word in entry if word != taken and word not in self._used] if taken or self._used else entry
-            )
-            word = self.rng.choice(free)
+            if taken or self._used:
+                entry = [word for word in entry if word != taken and word not in self._used]
+            word = self.rng.choice(entry)
             if self.distinct:
                 self._used.add(word)
             return word
