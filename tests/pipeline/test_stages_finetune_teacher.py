@@ -9,6 +9,7 @@ import torch
 
 from stages.finetune_teacher import main
 from tests.support.builders import TEACHER, classifier
+from tests.support.fake_stage import FakeStage
 from tests.support.project import tiny_params, write_params
 from tinybert.config.fields import ModelSource
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
@@ -39,25 +40,15 @@ def stage(tmp_path, monkeypatch):
         model.classifier.bias.copy_(torch.tensor([5.0, -5.0]))
     (tmp_path / "ready").mkdir()
     save_model(model, "ready")
-    metrics, settings = {}, SimpleNamespace(max_length_tokens=16, finetuned_teacher=ModelSource(folder="ready"))
-    return SimpleNamespace(
-        name="finetune_teacher",
-        items={"task": "cola"},
-        params=SimpleNamespace(seed=1, glue={"cola": settings}),
-        metrics=metrics,
-        values={},
-        fingerprint=lambda: lambda: "same",
-        on_entry=lambda point: None,
-        write_metrics=metrics.update,
-        write_curve=lambda points: metrics.update(curve=points),
-    )
+    config = SimpleNamespace(max_length_tokens=16, finetuned_teacher=ModelSource(folder="ready"))
+    return FakeStage("finetune_teacher", {"task": "cola"}, SimpleNamespace(seed=1, tasks={"cola": config}))
 
 
 def test_a_ready_teacher_is_taken_without_training_and_measured(stage):
     main(stage)
     assert stage.metrics["steps"] == 0 and stage.metrics["curve"] == [] and stage.metrics["loss"] == {}
     assert stage.metrics["dev"] == {"matthews": 0.0, "accuracy": 0.75}
-    folder = paths.task_model("cola", "teacher")
+    folder = paths.task_model("cola", 1, "teacher")
     teacher = load_model(folder)
     assert teacher.labels == ("unacceptable", "acceptable")
     assert teacher.classifier.bias.tolist() == [-5.0, 5.0]
@@ -65,14 +56,14 @@ def test_a_ready_teacher_is_taken_without_training_and_measured(stage):
     assert stage.metrics["parameters"] == teacher.parameter_count
 
 
-def test_rows_longer_than_a_ready_teachers_positions_are_refused(stage):
+def test_rows_longer_than_a_ready_teacher_takes_are_refused(stage):
     write_jsonl(paths.task_rows("cola") / "train.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
     with pytest.raises(UserError, match=r"tasks\.cola\.max_length_tokens: .*\(got 12 tokens\); allowed: at most 8"):
         main(stage)
-    assert not paths.task_model("cola", "teacher").exists()
+    assert not paths.task_model("cola", 1, "teacher").exists()
 
 
-def test_dev_rows_longer_than_the_positions_are_refused_before_training(stage):
+def test_dev_rows_longer_than_the_positions_are_refused(stage):
     stage.params.tasks["cola"].finetuned_teacher = stage.params.tasks["cola"].teacher = None
     paths.TEACHER.parent.mkdir(exist_ok=True)
     Path("ready").rename(paths.TEACHER)
@@ -81,8 +72,8 @@ def test_dev_rows_longer_than_the_positions_are_refused_before_training(stage):
         main(stage)
 
 
-def test_a_ready_teacher_that_a_student_cannot_imitate_is_refused(stage):
+def test_a_ready_teacher_must_fit_the_students(stage):
     write_params(Path(), tiny_params(heads=2))  # whose students' attention has no third head
-    with pytest.raises(UserError, match=r"params\.yaml: students\.tinybert4\.intermediate\.losses\.attention: .* 2 he"):
+    with pytest.raises(UserError, match=r"students\.tinybert4\.intermediate\.losses\.attention: .* 2 he"):
         main(stage)
-    assert not paths.task_model("cola", "teacher").exists()
+    assert not paths.task_model("cola", 1, "teacher").exists()

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from stages.general_distill import main
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
+from tests.support.fake_stage import FakeStage
 from tests.support.project import tiny_params, write_params
 from tinybert.config.fields import Training
 from tinybert.config.schema import Masking, Optimizer
@@ -41,29 +42,21 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_released_general_student_passes_through_with_its_projection(project):
-    metrics, name = {}, "tinybert4"
-    recipe = SimpleNamespace(architecture=ARCHITECTURE, init=Init(folder="released"), layer_map="uniform",
-                             general=None)  # fmt: skip
-    stage = SimpleNamespace(
-        name="general_distill",
-        items={"student": name},
-        values={},
-        params=SimpleNamespace(
-            seed=1,
-            precision="float32",
-            optimizer=None,
-            masking=None,
-            students={name: recipe},
-            general=SimpleNamespace(training=SimpleNamespace(epochs=3, max_steps=None, batch_size=1)),
-        ),
-        fingerprint=lambda: lambda: "same",
-        on_entry=lambda point: None,
-        write_metrics=metrics.update,
-        write_curve=lambda points: metrics.update(curve=points),
+def test_a_published_student_keeps_its_projection(project):
+    name = "tinybert4"
+    config = SimpleNamespace(architecture=ARCHITECTURE, init=Init(folder="released"), layer_map="uniform", general=None)
+    training = SimpleNamespace(epochs=3, max_steps=None, batch_size=1)
+    params = SimpleNamespace(
+        seed=1,
+        precision="float32",
+        optimizer=None,
+        masking=None,
+        students={name: config},
+        general=SimpleNamespace(training=training),
     )
+    stage = FakeStage("general_distill", {"student": name}, params)
     main(stage)
-    assert metrics["steps"] == 0 and metrics["curve"] == []
+    assert stage.metrics["steps"] == 0 and stage.metrics["curve"] == []
     folder = paths.general_student(name)
     ours, released = load_model(folder).bert.state_dict(), load_file("released/model.safetensors")
     assert all(torch.equal(tensor, released[f"bert.{key}"]) for key, tensor in ours.items())
@@ -72,9 +65,9 @@ def test_a_released_general_student_passes_through_with_its_projection(project):
     assert torch.equal(learnt["projections.embedding.weight"], released["fit_dense.weight"])
 
 
-def training_stage(learning_rate: float) -> SimpleNamespace:
+def training_stage(learning_rate: float) -> FakeStage:
     """The stage for a student that learns from the masked text."""
-    recipe = SimpleNamespace(architecture=ARCHITECTURE, init=Init(), layer_map="uniform", projection="shared",
+    config = SimpleNamespace(architecture=ARCHITECTURE, init=Init(), layer_map="uniform", projection="shared",
                              general=StageLosses(losses={"hard": 1.0}))  # fmt: skip
     training = Training(epochs=9, max_steps=None, batch_size=1, learning_rate=1.0)
     training = training.model_copy(update={"learning_rate": learning_rate})  # beyond what params.yaml may say
@@ -83,24 +76,17 @@ def training_stage(learning_rate: float) -> SimpleNamespace:
         precision="float32",
         optimizer=Optimizer(weight_decay=0.0, max_gradient_norm=1.0, warmup_fraction=0.0),
         masking=Masking(rate=0.5, mask_fraction=1.0, random_fraction=0.0),
-        students={"tiny": recipe},
+        students={"tiny": config},
         general=SimpleNamespace(training=training),
     )
-    return SimpleNamespace(
-        name="general_distill",
-        items={"student": "tiny"},
-        params=params,
-        values={},
-        fingerprint=lambda: lambda: f"rate{learning_rate}",
-        on_entry=lambda point: None,
-        write_metrics=lambda metrics: None,
-        write_curve=lambda points: None,
-    )
+    return FakeStage("general_distill", {"student": "tiny"}, params, digest=f"rate{learning_rate}")
 
 
-def test_a_fault_leaves_no_output_and_a_lower_learning_rate_starts_anew(project, monkeypatch):
+def test_a_fault_leaves_no_output_and_a_lower_rate_starts_again(project, monkeypatch):
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
-    with pytest.raises(UserError, match=r"^step 2 of 9: the .* is (nan|inf); lower learning_rate .* step 1, \.check"):
+    with pytest.raises(
+        UserError, match=r"^step 2 of 9: the .* is (nan|inf); fix: lower learning_rate .* step 1, \.check"
+    ):
         main(training_stage(1e30))
     assert not Path("models/general").exists()
     left = Path(".checkpoints/general_distill/tiny")
@@ -110,10 +96,8 @@ def test_a_fault_leaves_no_output_and_a_lower_learning_rate_starts_anew(project,
     assert [path.name for path in sorted(left.iterdir())] == ["rate1e+30.lock", "rate1e+30.safetensors"]
 
 
-def test_a_teacher_that_any_recipe_cannot_use_is_refused(project):
+def test_a_teacher_must_fit_every_student(project):
     write_params(project, tiny_params(heads=2))
-    with pytest.raises(
-        UserError, match=r"params\.yaml: students\.little_professor\.general\.losses\.attention: .* 2 he"
-    ):
+    with pytest.raises(UserError, match=r"students\.little_professor\.general\.losses\.attention: .* 2 he"):
         main(training_stage(1e-3))
     assert not Path("models/general").exists()

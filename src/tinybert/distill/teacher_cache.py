@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
+from typing_extensions import Buffer
 
 from tinybert.data.encoding import Encoded
 from tinybert.distill import layer_map, objective
@@ -240,11 +241,12 @@ class CachedTeacher(LiveTeacher):
     def __call__(self, batch: Batch) -> ModelOutput:
         """Distillation targets if the layer map is fixed, otherwise the teacher's outputs."""
         assert batch.numbers is not None
-        records = [[file.read(row) for file in self.files] for row in batch.numbers.tolist()]
+        records: list[list] = [[file.read(row) for file in self.files] for row in batch.numbers.tolist()]
         cached = np.array([bool(found) and all(part is not None for part in found) for found in records])
         if not cached.any():
             return self._reduced(super().__call__(batch))
-        places, fields = np.flatnonzero(cached), {}
+        places = np.flatnonzero(cached)
+        fields: dict = {}
         for index, file in enumerate(self.files):
             fields |= file.layout.unpack([records[place][index] for place in places], places, batch.mask)
         teacher_outputs = (DistillationTargets if self._is_reduced else ModelOutput)(**fields)
@@ -362,7 +364,7 @@ def _merged(cached: ModelOutput, places: Tensor, live: ModelOutput, real: RealTo
     return type(cached)(**fields, logits=cached.logits)
 
 
-def _checksum(content: bytes | np.ndarray) -> bytes:
+def _checksum(content: Buffer) -> bytes:
     """CRC-32, never 0: that is what a record holds that was not written."""
     return (zlib.crc32(content) or 1).to_bytes(CHECKSUM_BYTES, "little")
 

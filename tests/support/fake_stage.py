@@ -1,0 +1,32 @@
+"""A stage instance without DVC and MLflow, for tests that call a stage script's main."""
+
+from types import SimpleNamespace
+
+from tinybert.pipeline import paths
+
+
+class FakeStage:
+    """What stage scripts use of tinybert.stage.Stage; metrics and curve end up in `metrics`."""
+
+    def __init__(self, name: str, items: dict[str, str], params: SimpleNamespace, digest: str = "same") -> None:
+        self.name, self.items, self.params, self.digest = name, items, params, digest
+        self.names = {"seed": str(params.seed)}
+        self.metrics: dict = {}
+
+    def fingerprint(self):
+        return lambda: self.digest
+
+    def checkpoint_folder(self):
+        return paths.checkpoints(self.name, self.items)
+
+    def provenance(self, entries, source=None):
+        return []
+
+    def log_entry(self, entry):
+        pass
+
+    def write_metrics(self, metrics):
+        self.metrics |= metrics
+
+    def write_curve(self, entries):
+        self.metrics["curve"] = entries
