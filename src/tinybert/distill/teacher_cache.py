@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from typing_extensions import Buffer
 
 from tinybert.data.encoding import Encoded
 from tinybert.distill import layer_map, objective
@@ -167,7 +166,7 @@ class RowFile:
         count = os.preadv(self.descriptor, [record.data], self.offsets[row])
         content, checksum = record[:-CHECKSUM_BYTES], record[-CHECKSUM_BYTES:]
         if self.known[row] == UNCHECKED:
-            self.known[row] = VALID if checksum.tobytes() == _checksum(content) else ABSENT
+            self.known[row] = VALID if checksum.tobytes() == _checksum(content.data) else ABSENT
         return content if self.known[row] == VALID and count == len(record) else None
 
 
@@ -364,7 +363,7 @@ def _merged(cached: ModelOutput, places: Tensor, live: ModelOutput, real: RealTo
     return type(cached)(**fields, logits=cached.logits)
 
 
-def _checksum(content: Buffer) -> bytes:
+def _checksum(content: bytes | memoryview) -> bytes:
     """CRC-32, never 0: that is what a record holds that was not written."""
     return (zlib.crc32(content) or 1).to_bytes(CHECKSUM_BYTES, "little")
 
