@@ -20,7 +20,7 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies the rows alone."""
     params, task = stage.params, TASKS[stage.items["task"]]
-    settings, checkpoint = params.tasks[task.name], Checkpoint.of(stage)
+    settings, checkpoint = params.tasks[task.name], Checkpoint(stage.checkpoint_folder(), stage.fingerprint())
     train = list(read_jsonl(paths.task_rows(task.name) / "train.jsonl"))
     rows = fraction_of(train, settings.train_fraction, seed=params.seed)
     augmented = rows

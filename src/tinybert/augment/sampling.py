@@ -8,7 +8,7 @@ trained tagger, but they suffice to replace words by others of their class, and 
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -36,7 +36,8 @@ DO = frozenset(["do", "does", "did"])
 CONTRACTIONS = ("n't", "'s", "'re", "'ve", "'ll", "'d", "'m", "'")
 BEFORE_NOUN = ("DT", "PRP$", "WP$", "JJ", "JJR", "JJS", "CD", "POS", "IN", "'s")
 BEFORE_BASE = ("TO", "MD", "n't", "'ll")
-SUBJECTS = ("PRP", "NN", "NNS", "NNP", "WP", "WDT")
+SINGULAR_SUBJECTS = ("PRP", "NN", "NNP", "WP", "WDT")
+SUBJECTS = (*SINGULAR_SUBJECTS, "NNS")
 BEFORE_ARGUMENT = ("DT", "PRP", "PRP$", "IN", "TO", "CC", "WP", "WRB")
 
 
@@ -140,7 +141,16 @@ def tag_by_rules(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
 
     A contraction is one word whose tag is its ending ("n't", "'s"), so that only its like can replace it.
     """
-    return [_tag_sentence(words) for words in sentences]
+    tagged = []
+    for words in sentences:
+        lowered = [word.lower() for word in words]
+        tags: list[str] = []
+        for index, word in enumerate(words):
+            following = lowered[index + 1] if index + 1 < len(words) else ""
+            by_shape = _tag_by_shape(word, is_first=index == 0)
+            tags.append(by_shape or _tag_by_context(lowered[: index + 1], tags, following))
+        tagged.append(tags)
+    return tagged
 
 
 def tag_with_nltk(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -158,10 +168,7 @@ def tag_with_nltk(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[tag for _, tag in sentence] for sentence in tagged]
 
 
-TAGGERS: dict[str, Callable[[Sequence[Sequence[str]]], list[list[str]]]] = {
-    "rules": tag_by_rules,
-    "nltk": tag_with_nltk,
-}
+TAGGERS = {"rules": tag_by_rules, "nltk": tag_with_nltk}
 
 
 def _spelling(word: str) -> str:
@@ -174,15 +181,6 @@ def _joined(tagged: TaggedText, words: list[str], first: int, stop: int) -> str:
     for index in range(first + 1, stop):
         parts += [tagged.text[tagged.spans[index - 1][1] : tagged.spans[index][0]], words[index]]
     return "".join(parts)
-
-
-def _tag_sentence(words: Sequence[str]) -> list[str]:
-    lowered = [word.lower() for word in words]
-    tags: list[str] = []
-    for index, word in enumerate(words):
-        following = lowered[index + 1] if index + 1 < len(words) else ""
-        tags.append(_tag_by_shape(word, is_first=index == 0) or _tag_by_context(lowered[: index + 1], tags, following))
-    return tags
 
 
 def _tag_by_shape(word: str, *, is_first: bool) -> str | None:
@@ -245,14 +243,8 @@ def _tag_by_ending(word: str, before: str, tag_before: str, following: str) -> s
     if word.endswith("er") and any(TAG_OF.get(adjective) == "JJ" for adjective in adjectives):
         return "JJR"
     if word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        return _plural_or_third_person(word, tag_before, following)
+        takes_argument = not following or TAG_OF.get(following) in BEFORE_ARGUMENT
+        is_verb = any(base in VERBS for base in (word[:-1], word.removesuffix("es"), word.removesuffix("ies") + "y"))
+        return "VBZ" if tag_before in SINGULAR_SUBJECTS and (takes_argument or is_verb) else "NNS"
     # An unknown word: most are nouns, but none stands alone after "to" or a modal.
     return "VB" if tag_before in BEFORE_BASE else "NN"
-
-
-def _plural_or_third_person(word: str, tag_before: str, following: str) -> str:
-    stems = (word[:-1], word.removesuffix("es"), word.removesuffix("ies") + "y")
-    takes_argument = not following or TAG_OF.get(following) in BEFORE_ARGUMENT
-    if tag_before in SUBJECTS and tag_before != "NNS" and (takes_argument or any(stem in VERBS for stem in stems)):
-        return "VBZ"
-    return "NNS"

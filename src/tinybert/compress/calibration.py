@@ -8,7 +8,7 @@ division is an operator of its own (except at attention's output, see `fold_smoo
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,32 +111,23 @@ def smoothing_factors(
 def _channel_ranges(
     model: onnx.ModelProto, names: list[str], batches: Sequence[Feeds]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Name -> least and greatest value of each channel, (width,) each."""
-    least: dict[str, np.ndarray] = {}
-    greatest: dict[str, np.ndarray] = {}
-    for name, values in _activations(model, names, batches):
-        low, high = values.min(0), values.max(0)
-        least[name] = np.minimum(least.get(name, low), low)
-        greatest[name] = np.maximum(greatest.get(name, high), high)
-    return least, greatest
-
-
-def _activations(
-    model: onnx.ModelProto, names: list[str], batches: Sequence[Feeds]
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields for each batch and name its values at real tokens: (tokens, width)."""
+    """Name -> least and greatest value of each channel at real tokens, (width,) each."""
     observed = onnx.ModelProto()
     observed.CopyFrom(model)
-    observed.graph.output.extend(
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names
-    )
+    outputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+    observed.graph.output.extend(outputs)
     session = session_of(observed)
+    least: dict[str, np.ndarray] = {}
+    greatest: dict[str, np.ndarray] = {}
     for feeds in batches:
         is_real = feeds["attention_mask"].astype(bool)
         for name, values in zip(names, session.run(names, feeds), strict=True):
             # The last layer computes the [CLS] row alone: its tensors have no row per token to leave out.
-            real = values[is_real] if values.shape[:2] == is_real.shape and values.ndim == 3 else values
-            yield name, real.reshape(-1, values.shape[-1])
+            has_tokens = values.shape[:2] == is_real.shape and values.ndim == 3
+            channels = (values[is_real] if has_tokens else values).reshape(-1, values.shape[-1])
+            least[name] = np.minimum(least.get(name, np.inf), channels.min(0))
+            greatest[name] = np.maximum(greatest.get(name, -np.inf), channels.max(0))
+    return least, greatest
 
 
 def _expected_error(least: np.ndarray, greatest: np.ndarray, weight: np.ndarray) -> float:

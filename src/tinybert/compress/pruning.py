@@ -5,7 +5,6 @@ cubic ramp (Zhu & Gupta 2017, eq. 1). The criterion ranks by magnitude (L1) or b
 a weight (Sanh et al. 2020, "Movement pruning").
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,12 +17,12 @@ PREFIX = "pruner."  # of its tensors in a checkpoint
 STATE = ("scores", "kept", "pruned")  # names of a movement pruner's tensors there
 
 
-class Pruner(ABC):
-    """Holds the least important weights of a model at exactly zero, more of them with each step up to a target.
+class Pruner:
+    """Holds the weights of smallest magnitude at exactly zero, more of them with each step up to a target.
 
-    The training loop calls `begin` once, `before_step` and `after_step` around each optimizer step. `target` is a
-    share of ALL Linear and LSTM weights, and so is each increment: increments of what is left would compound to less
-    than the target.
+    What is pruned stays pruned; the masks are the zeros of the weights. `target` is a share of ALL Linear and LSTM
+    weights, and so is each increment: increments of what is left would compound to less than the target. The training
+    loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
 
     Args:
         model: on its device already.
@@ -59,7 +58,7 @@ class Pruner(ABC):
         that pruned weights do not count in the norm.
         """
         if step < self.ramp_steps:
-            self._raise_masks(round(self.scheduled_sparsity(step) * _total(self.weights)))
+            self._raise_masks(round(self.scheduled_sparsity(step) * sum(weight.numel() for weight in self.weights)))
         self._mask_gradients()
 
     @torch.no_grad()
@@ -68,40 +67,25 @@ class Pruner(ABC):
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
             weight.masked_fill_(pruned, 0.0)
 
-    @abstractmethod
-    def _raise_masks(self, count: int) -> None:
-        """Chooses the `count` weights to prune from now on; gradients are those of this step, not masked yet."""
-
-    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint stores beside the model's weights."""
+        """What a checkpoint stores beside the model's weights: nothing, because their zeros are the state."""
+        return {}
 
-    @abstractmethod
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Takes over the state of a checkpoint; the model's weights are restored already."""
-
-    def _mask_gradients(self) -> None:
-        for weight, pruned in zip(self.weights, self.pruned, strict=True):
-            if weight.grad is not None:
-                weight.grad.masked_fill_(pruned, 0.0)
-
-
-class MagnitudePruner(Pruner):
-    """Prunes the weights of smallest magnitude, for good. Its masks are the zeros of the weights."""
+        self.pruned = _zeros(self.weights)
 
     def _raise_masks(self, count: int) -> None:
+        """Chooses the `count` weights to prune from now on; gradients are those of this step, not masked yet."""
         if count > _count_true(self.pruned):
             masked = zip(self.weights, self.pruned, strict=True)
             # -1 ranks pruned weights below all others, even below a weight that happens to be 0.
             self.pruned = _lowest([weight.abs().masked_fill(pruned, -1.0) for weight, pruned in masked], count)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Nothing: the zeros of the weights are the state."""
-        return {}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Reads the masks from the restored weights."""
-        self.pruned = _zeros(self.weights)
+    def _mask_gradients(self) -> None:
+        for weight, pruned in zip(self.weights, self.pruned, strict=True):
+            if weight.grad is not None:
+                weight.grad.masked_fill_(pruned, 0.0)
 
 
 class MovementPruner(Pruner):
@@ -146,16 +130,13 @@ class MovementPruner(Pruner):
         )
 
 
-PRUNERS: dict[str, type[MagnitudePruner | MovementPruner]] = {
-    "magnitude": MagnitudePruner,
-    "movement": MovementPruner,
-}  # by criterion
+PRUNERS: dict[str, type[Pruner]] = {"magnitude": Pruner, "movement": MovementPruner}  # by criterion
 
 
 def linear_sparsity(model: nn.Module) -> float:
     """The share of exact zeros among all Linear and LSTM weights."""
     weights = _linear_weights(model)
-    return _count_true(_zeros(weights)) / _total(weights)
+    return _count_true(_zeros(weights)) / sum(weight.numel() for weight in weights)
 
 
 def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
@@ -188,10 +169,6 @@ def _lowest(scores: list[Tensor], count: int) -> list[Tensor]:
 
 def _zeros(weights: Sequence[Tensor]) -> list[Tensor]:
     return [weight.detach() == 0 for weight in weights]
-
-
-def _total(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.numel() for tensor in tensors)
 
 
 def _count_true(masks: list[Tensor]) -> int:

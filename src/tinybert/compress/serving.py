@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +41,10 @@ class OnnxClassifier:
         """Logits of one batch: (batch, classes) float32, identical in every run and for any number of threads."""
         slices = sliced(feeds)
         if len(slices) < self.threads:
-            found = [_run(self._joint, each) for each in slices]
+            found = [self._joint.run(["logits"], each)[0] for each in slices]
         else:
-            found = list(self._pool.map(partial(_run, self._single), slices))
+            single = self._single
+            found = list(self._pool.map(lambda each: single.run(["logits"], each)[0], slices))
         return np.concatenate(found)
 
     def logits_of(self, examples: Encoded, batch_size: int) -> np.ndarray:
@@ -116,13 +117,11 @@ def latencies(models: Mapping[str, str | Path], settings: Latency, examples: Enc
         model = OnnxClassifier(path, settings.threads)
         results[variant] = {}
         for size in settings.batch_sizes:
-            full = [random_feeds(size, settings.length_tokens, vocab_size)] * settings.runs
-            results[variant] |= {
-                f"batch_{size}": measure_latency_ms(model, full, warmup_runs=settings.warmup_runs),
-                f"dev_batch_{size}": measure_latency_ms(
-                    model, _full_batches(dev, size), warmup_runs=settings.warmup_runs
-                ),
-            }
+            random = [random_feeds(size, settings.length_tokens, vocab_size)] * settings.runs
+            # Batches of exactly that size; a smaller one only if there is no other.
+            real = [feeds_of(batch) for _, batch in dev.batches(size)][: max(1, len(dev) // size)]
+            for kind, batches in ((f"batch_{size}", random), (f"dev_batch_{size}", real)):
+                results[variant][kind] = measure_latency_ms(model, batches, warmup_runs=settings.warmup_runs)
     return results
 
 
@@ -137,28 +136,12 @@ def measure_latency_ms(model: OnnxClassifier, batches: Sequence[Feeds], *, warmu
     return {"median": float(median), "p10": float(p10), "p90": float(p90)}
 
 
-def has_int8_dot_products() -> bool:
-    """Whether the CPU multiplies uint8 by int8 into 32 bits (VNNI)."""
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name) for name in VNNI)
-
-
-def _full_batches(examples: Encoded, batch_size: int) -> list[Feeds]:
-    """Batches of exactly that size; a smaller one only if there is no other."""
-    batches = [feeds_of(batch) for _, batch in examples.batches(batch_size)]
-    return batches[: max(1, len(examples) // batch_size)]
-
-
 def _spread(examples: Encoded, count: int) -> Encoded:
     """At most `count` rows, evenly spread over the lengths."""
     order = np.argsort(examples.lengths, kind="stable")
     rows = order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)]
     input_ids, segments = ([values[row] for row in rows] for values in (examples.input_ids, examples.token_type_ids))
     return Encoded(input_ids, segments, labels=None)
-
-
-def _run(session: onnxruntime.InferenceSession, feeds: Feeds) -> np.ndarray:
-    return session.run(["logits"], feeds)[0]
 
 
 def _options(threads: int) -> onnxruntime.SessionOptions:
@@ -169,8 +152,9 @@ def _options(threads: int) -> onnxruntime.SessionOptions:
     options.log_severity_level = SEVERITY_ERROR
     # Otherwise idle threads of one session spin for a while on the cores that the next session runs on.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    if not has_int8_dot_products():
-        # Without VNNI the fast uint8 x int8 product of x64 saturates at 16 bits, which can ruin a score; this entry
-        # asks for an exact one. With VNNI it must stay unset: it costs half of the speed there.
+    capabilities = torch.cpu.get_capabilities()
+    if not any(capabilities.get(name) for name in VNNI):
+        # Without VNNI (uint8 x int8 into 32 bits) the fast integer product of x64 saturates at 16 bits, which can ruin
+        # a score; this entry asks for an exact one. With VNNI it must stay unset: it costs half of the speed there.
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options

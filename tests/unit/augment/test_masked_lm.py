@@ -161,7 +161,7 @@ def test_bfloat16_finds_mostly_the_same_words(tokenizer):
     assert {weight.dtype for weight in (*encoder.parameters(), *encoder.buffers())} == {torch.bfloat16}
 
 
-def test_bfloat16_is_refused_where_the_hardware_lacks_it(model, monkeypatch):
+def test_missing_bfloat16_is_an_error(model, monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    with pytest.raises(UserError, match=r"^precision: bfloat16 is not supported by this machine; set it to float32$"):
+    with pytest.raises(UserError, match=r"^precision: bfloat16 is not supported by this machine; fix: set it to float32$"):
         in_precision(model.bert.encoder, "bfloat16")

@@ -13,7 +13,6 @@ from tinybert.augment.word_vectors import WordVectors
 from tinybert.config.load import load_params
 from tinybert.config.schema import Sampling
 from tinybert.data.tokenizer import train_tokenizer
-from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, MaskedLM
 
 ROWS = [
@@ -29,7 +28,7 @@ def params(monkeypatch):
 
 
 @pytest.fixture
-def inputs(monkeypatch, tmp_path):
+def inputs(monkeypatch):
     """The rows, teacher, tokenizer and vectors of earlier stages."""
     tokenizer = train_tokenizer([row["sentence"] for row in ROWS] * 3, vocabulary_size=150)
     torch.manual_seed(0)
@@ -38,18 +37,23 @@ def inputs(monkeypatch, tmp_path):
     monkeypatch.setattr(augment, "load_bert", lambda kind, folder: model)
     monkeypatch.setattr(augment, "load_tokenizer", lambda folder: tokenizer)
     monkeypatch.setattr(augment, "word_vectors", lambda *_, seed: WordVectors(["a", "b"], np.eye(2)))
-    checkpoint = SimpleNamespace(of=lambda stage: Checkpoint(tmp_path, lambda: "run"))
-    monkeypatch.setattr(augment, "Checkpoint", checkpoint)
 
 
 @pytest.mark.parametrize("strategy", ["substitution", "sampling"])
 @pytest.mark.parametrize("copies", [0, 7])
-def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, params, inputs, monkeypatch):
+def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, params, inputs, monkeypatch, tmp_path):
     params.augmentation.__dict__["strategy"] = strategy
     params.tasks.cola.__dict__["augmented_copies"] = copies
     written, metrics = [], {}
     monkeypatch.setattr(augment, "write_jsonl", lambda path, rows: written.extend(rows))
-    augment.main(SimpleNamespace(params=Declared(params), items={"task": "cola"}, write_metrics=metrics.update))
+    stage = SimpleNamespace(
+        params=Declared(params),
+        items={"task": "cola"},
+        write_metrics=metrics.update,
+        checkpoint_folder=lambda: tmp_path,
+        fingerprint=lambda: lambda: "run",
+    )
+    augment.main(stage)
     assert [row for row in written if "augmented" not in row] == ROWS
     assert metrics == {"original": 2, "augmented": len(written)}
     assert len(written) == 2 if copies == 0 else 2 < len(written) <= 2 * (1 + copies)
