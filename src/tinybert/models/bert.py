@@ -41,21 +41,14 @@ class BertConfig:
     pad_token_id: int = 0
 
     def __post_init__(self) -> None:
-        if self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"num_attention_heads: does not divide hidden_size {self.hidden_size} "
-                f"(got {self.num_attention_heads}); fix: change the width or the number of heads"
-            )
-        if self.type_vocab_size < 2:
-            raise UserError(
-                f"type_vocab_size: too few segments for pairs of sentences (got {self.type_vocab_size}); "
-                "allowed: 2 or more; fix: choose another model"
-            )
-        if self.pad_token_id >= self.vocab_size:
-            raise UserError(
-                f"pad_token_id: not in the vocabulary (got {self.pad_token_id}); allowed: below vocab_size "
-                f"{self.vocab_size}; fix: correct config.json"
-            )
+        rules = (
+            ("num_attention_heads", "must divide hidden_size", self.hidden_size % self.num_attention_heads == 0),
+            ("type_vocab_size", "must be 2 or more, for pairs of sentences", self.type_vocab_size >= 2),
+            ("pad_token_id", "must be below vocab_size", self.pad_token_id < self.vocab_size),
+        )
+        for name, rule, holds in rules:
+            if not holds:
+                raise UserError(f"{name}: {rule} (got {getattr(self, name)}); fix: change it, or choose another model")
 
     @classmethod
     def of(cls, architecture: Architecture, *, vocab_size: int, max_position_embeddings: int) -> "BertConfig":
@@ -91,7 +84,7 @@ class BertConfig:
             )
 
 
-def dropout(values: Tensor, probability: float) -> Tensor:
+def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor:
     """F.dropout from fewer random bits, because PyTorch's own takes a fifth of a small student's step on a CPU.
 
     There the probability is rounded to a multiple of 1/65536, and each draw of PyTorch's global generator serves four
@@ -100,30 +93,20 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     Args:
         values: Any shape.
         probability: 0 <= probability < 1.
+        training: Whether anything is dropped.
 
     Returns:
         The values, some set to 0 and the others scaled to keep the mean.
     """
     dropped = min(round(probability * DROPOUT_LEVELS), DROPOUT_LEVELS - 1)
     if values.device.type != "cpu":
-        return F.dropout(values, probability)
-    if dropped == 0:
+        return F.dropout(values, probability, training)
+    if dropped == 0 or not training:
         return values
     count = values.numel()
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
     kept = (draws >= dropped - DROPOUT_LEVELS // 2).view(values.shape)
     return values * kept.to(values.dtype).mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
-
-
-class Dropout(nn.Module):
-    """nn.Dropout by the function above."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, values: Tensor) -> Tensor:
-        return dropout(values, self.probability) if self.training else values
 
 
 class Embeddings(nn.Module):
@@ -136,7 +119,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = config.hidden_dropout_prob
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor) -> Tensor:
         """Three int64 tensors that broadcast to one shape -> (that shape, width)."""
@@ -145,7 +128,7 @@ class Embeddings(nn.Module):
             + self.token_type_embeddings(token_type_ids)
             + self.position_embeddings(positions)
         )
-        return self.dropout(self.LayerNorm(summed))
+        return dropout(self.LayerNorm(summed), self.dropout, self.training)
 
     def of(self, batch: Batch) -> Tensor:
         """The embeddings of a batch: (tokens, width)."""
@@ -179,15 +162,15 @@ class SelfAttention(nn.Module):
         Returns:
             (batch, queries, width), all heads side by side.
         """
-        dropped = self.dropout if self.training else 0.0
-        if scores is None and dropped and query.device.type == "cpu":  # PyTorch's fused CPU kernel has no dropout
+        probability = self.dropout if self.training else 0.0
+        if scores is None and probability and query.device.type == "cpu":  # PyTorch's fused CPU kernel has no dropout
             scores = self.scores(query, key)
         if scores is None:
             query, key, value = self.split(query), self.split(key), self.split(value)
-            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropped)
+            context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
         else:
             masked = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-            context = dropout(masked.softmax(-1), dropped) @ self.split(value)
+            context = dropout(masked.softmax(-1), self.dropout, self.training) @ self.split(value)
         return context.transpose(1, 2).flatten(2)
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
@@ -207,10 +190,10 @@ class ResidualOutput(nn.Module):
         super().__init__()
         self.dense = nn.Linear(width_in, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = config.hidden_dropout_prob
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
-        return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
+        return self.LayerNorm(dropout(self.dense(hidden), self.dropout, self.training) + residual)
 
 
 class Attention(nn.Module):
@@ -406,9 +389,10 @@ class SequenceClassifier(BertModel):
     def __init__(self, config: BertConfig, labels: tuple[str, ...]) -> None:
         super().__init__(config)
         self.labels = labels
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = config.hidden_dropout_prob
         self.classifier = nn.Linear(config.hidden_size, len(labels))
         self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        return self.classifier(self.dropout(self.bert.pooled(batch.real.first(hidden))))
+        pooled = self.bert.pooled(batch.real.first(hidden))
+        return self.classifier(dropout(pooled, self.dropout, self.training))

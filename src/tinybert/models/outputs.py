@@ -81,8 +81,8 @@ class DistillationTargets(ModelOutput):
 class RealTokens:
     """Where the real tokens of padded rows are: models compute these alone, and only attention sees rows.
 
-    `mask` is (batch, length) bool, True on real tokens. In a graph that is being exported their number is unknown: there
-    every place counts as a token, nothing is moved, and `rows` and `at` do not exist.
+    `mask` is (batch, length) bool, True on real tokens. In a graph that is being exported their number is unknown:
+    there every place counts as a token, nothing is moved, and `rows` and `at` do not exist.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -136,8 +136,8 @@ class RealTokens:
     def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
         """The context (queries, width) of a SelfAttention within each row.
 
-        qkv: (tokens, width) each; the queries may be those of one token of each row. scores: those of the padded queries
-        and keys, if computed already.
+        qkv: (tokens, width) each; the queries may be those of one token of each row. scores: those of the padded
+        queries and keys, if computed already.
         """
         query, key, value = qkv
         is_one_each = self.index is not None and len(query) < len(key)

@@ -16,7 +16,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @torch.no_grad()
 def for_inference(model: Model, dtype: torch.dtype) -> Model:
-    """A copy in `dtype` whose nn.Linear are PackedLinear; it can be neither copied nor cast, and shares equal weights."""
+    """A copy in `dtype` whose nn.Linear are PackedLinear; it can be neither copied nor cast."""
     # deepcopy keeps what it finds in its memo, so that the replaced weights are never copied.
     memo: dict[int, object] = {}
     for module in model.modules():

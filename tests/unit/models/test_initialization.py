@@ -153,7 +153,7 @@ def test_hub_starts_that_do_not_fit_are_refused(served, tmp_path):
         start(NARROW, hub=ABSENT)
     assert str(caught.value) == (
         f"init.hub.model: a/b ({SHA}) cannot be loaded from the Hub (there is no such repository, or it is private "
-        "and HF_TOKEN holds no token for it); check init.hub.model and init.hub.revision, or use a folder "
+        "and HF_TOKEN holds no token for it); fix: check init.hub.model and init.hub.revision, or use a folder "
         "instead"
     )
     save_model(masked_lm(replace(STUDENT, intermediate_size=36)), tmp_path)
