@@ -124,7 +124,7 @@ def _review(rng: Random) -> tuple[str, list[str]]:
 
 
 def _diary(rng: Random) -> tuple[str, list[str]]:
-    """Small events told twice, and single sentences: what the second telling keeps is what the pair tasks ask."""
+    """Small events told twice, and single sentences: the pair tasks ask what the second wording keeps."""
     sentences = [_told_twice(rng) for _ in range(rng.randint(3, 4))]
     room = MOST_SENTENCES - 1 - sum(len(SENTENCE_END.findall(told)) for told in sentences)  # 1: a stray term's
     sentences += [acceptable(rng, True)["sentence"] for _ in range(min(rng.randint(1, 3), room))]
@@ -133,7 +133,7 @@ def _diary(rng: Random) -> tuple[str, list[str]]:
 
 
 def _told_twice(rng: Random) -> str:
-    """Both tellings as one string, so that no paragraph separates them."""
+    """Both wordings as one string, so that no paragraph separates them."""
     pair = paraphrase(rng, True) if rng.random() < 0.5 else entailment(rng, False)
     again = pair["sentence2"]
     if again.split()[0] not in lexicon()["names"]:

@@ -16,14 +16,14 @@ POSITIVE_SHARE = {"cola": 0.7, "sst2": 0.5, "mrpc": 0.67, "rte": 0.5}
 DEV_EVERY = 5
 MAX_TRIES_PER_ROW = 200
 
-# MRPC. Scenes have many more tellings than the other statements, so they are drawn more often.
+# MRPC. Scenes have many more wordings than the other statements, so they are drawn more often.
 SCENE_SHARE = 0.5
 DENIALS = ("it is not true that", "it is false that")
 # Share of denied pairs: among those that differ one sentence is denied, among those that mean the same both are.
 DENIED_ONCE = 0.35
 DENIED_TWICE = 0.2
 
-# STS-B. Share of the pairs of two kinds that stay unrelated; the others become two tellings of one event.
+# STS-B. Share of the pairs of two kinds that stay unrelated; the others become two versions of one event.
 UNRELATED_SHARE = 0.3
 KINDS = ("scene", "scene", "dealing", "price")
 OPTIONAL = ("town", "time", "month")
@@ -170,7 +170,7 @@ def entailment(rng: Random, not_entailed: bool) -> dict[str, Any]:
 
 @cache
 def entailments() -> tuple:
-    """All constructions of RTE; those with many more tellings than the others stand twice."""
+    """All constructions of RTE; those with many more wordings than the others stand twice."""
     left_out, added, *others = load("pairs")["entailment"].values()
     return (left_out, left_out, added, _statements, _statements, _two_scenes, _two_scenes, *others)
 
@@ -265,7 +265,7 @@ def _telling(kind: str, rng: Random) -> Telling:
 
 
 def _variant(kind: str, first: Telling, rng: Random) -> Telling:
-    """Another telling, which changes each detail of the first one with a probability that is itself drawn."""
+    """Another version, which changes each detail of the first one with a probability that is itself drawn."""
     change = rng.random()
     varied = ((name, _vary(name, kind, first.get(name), change, rng)) for name in details(kind))
     second = {name: detail for name, detail in varied if detail}
