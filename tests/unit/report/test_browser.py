@@ -7,9 +7,9 @@ import subprocess
 from html import unescape
 
 import pytest
-from tinybert.report.page import build_report
 
 from tests.support.report_tree import small_params, write_tree
+from tinybert.report.page import build_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")

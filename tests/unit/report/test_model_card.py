@@ -4,20 +4,17 @@ import copy
 import re
 import shutil
 from dataclasses import replace
-from io import StringIO
 
 import numpy as np
 import pytest
 import torch
-from ruamel.yaml import YAML
-from tinybert.report.domain_card import write_domain_card
-from tinybert.report.task_card import TaskModel, usage, write_task_card
+import yaml
 
 from tests.support.builders import STUDENT, classifier, masked_lm
 from tests.support.root import ROOT
 from tinybert.compress.export import export_onnx
 from tinybert.compress.serving import VARIANTS
-from tinybert.config.load import StageParams, check_params, load_params
+from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
@@ -25,11 +22,13 @@ from tinybert.evaluate.cloze import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
 from tinybert.pipeline import paths
-from tinybert.stage import Stage, declared_params, declared_values
+from tinybert.report.model_card import Finished, write_domain_card, write_task_card
+from tinybert.stage import Stage, declared, declared_values
 from tinybert.synthetic.examples import examples
 
 LIMIT_TOKENS = 12  # shorter than many of the rows
-README_BLOCKS = ("# A BERT, with transformers", "# Any model, with ONNX Runtime")  # how they begin
+# page -> what its block of Python that loads a final model has
+DOCUMENTED = {"README.md": "from transformers import pipeline", "docs/compress_and_deploy.md": "import onnxruntime"}
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def ship(task: str, name: str = "tinybert4", *, kind: str = "bert"):
     save_model(model, folder)
     save_tokenizer(tokenizer, folder, max_length_tokens=LIMIT_TOKENS)
     export_onnx(model, folder / "fp32.onnx")
-    shutil.copy(folder / "fp32.onnx", folder / "qdq.onnx")
+    shutil.copy(folder / "fp32.onnx", folder / "int8-qdq.onnx")
     return folder, rows, logits(folder, rows, task)
 
 
@@ -71,6 +70,7 @@ def blocks(markdown: str) -> list[str]:
 def printed(code: str):
     """What the last line of the code prints, as a value."""
     *lines, last = code.strip().splitlines()
+    last = last.split("  #")[0]
     assert last.startswith("print(") and last.endswith(")")
     names: dict = {}
     exec("\n".join(lines), names)
@@ -99,9 +99,9 @@ def test_the_pipeline_of_transformers_gives_our_logits_under_our_labels(project,
 
 
 @pytest.mark.parametrize(("task", "kind"), [("cola", "bert"), ("mrpc", "bert"), ("mrpc", "bilstm")])
-def test_onnx_runtime_gives_our_logits_from_the_folder_alone(project, task, kind):
+def test_onnx_runtime_gives_our_logits_from_the_folder_alone(project, card_of, task, kind):
     _, rows, ours = ship(task, kind=kind)
-    (*_, code) = blocks(usage(TASKS[task], "tinybert4", is_bert=kind == "bert"))
+    (*_, code) = blocks(card_of(task, kind))
     texts = [tuple(row[column] for column in TASKS[task].columns) for row in rows]
     texts = texts if TASKS[task].is_pair else [text for (text,) in texts]
     asked = re.sub(r"encode_batch\(\[.*\]\)", f"encode_batch({texts!r})", code)
@@ -109,16 +109,23 @@ def test_onnx_runtime_gives_our_logits_from_the_folder_alone(project, task, kind
     np.testing.assert_allclose(printed(asked), ours, atol=1e-4)
 
 
-@pytest.mark.parametrize("where", ["card", "README"])
-def test_the_lines_that_are_shown_run_and_agree(project, where):
+def asking_mrpc(block: str) -> str:
+    """A page's block with the task and the input of this test."""
+    block = re.sub(r"models/final/\w+/", "models/final/mrpc/", block)
+    text, pair = ("The shop was closed.", "It was shut.")
+    block = re.sub(r"classify\(.*\)\)", f"classify([{{'text': '{text}', 'text_pair': '{pair}'}}]))", block)
+    return re.sub(r"encode_batch\(.*\)", f"encode_batch([('{text}', '{pair}')])", block)
+
+
+@pytest.mark.parametrize("where", ["card", "docs"])
+def test_the_lines_that_are_shown_run_and_agree(project, card_of, where):
     folder, _, _ = ship("mrpc")
     if where == "card":
-        with_transformers, with_onnx = blocks(usage(TASKS["mrpc"], "tinybert4", is_bert=True))
+        with_transformers, with_onnx = blocks(card_of("mrpc", "bert"))
     else:
-        shown = blocks((ROOT / "README.md").read_text())
-        found = [block for first in README_BLOCKS for block in shown if block.startswith(first)]
-        assert len(found) == 2, f"README.md shows no block that begins with {' or '.join(README_BLOCKS)}"
-        with_transformers, with_onnx = found
+        with_transformers, with_onnx = (
+            block for page, start in DOCUMENTED.items() for block in blocks((ROOT / page).read_text()) if start in block
+        )
     (answer,), ((no, yes),) = printed(with_transformers), printed(with_onnx)
     row = {"sentence1": "The shop was closed.", "sentence2": "It was shut."}
     np.testing.assert_allclose([[no, yes]], logits(folder, [row], "mrpc"), atol=1e-4)
@@ -126,7 +133,7 @@ def test_the_lines_that_are_shown_run_and_agree(project, where):
     assert answer["score"] == pytest.approx(1 / (1 + np.exp(-abs(yes - no))), abs=1e-4)
     for block in (with_transformers, with_onnx):
         code = [line for line in block.splitlines() if line and not line.startswith("#")]
-        assert len(code) <= 5
+        assert len(code) <= 6
 
 
 # --- cards ---
@@ -134,7 +141,7 @@ def test_the_lines_that_are_shown_run_and_agree(project, where):
 
 def params_with(**changes):
     """The default's params with other values at dotted keys, written with __ between the parts."""
-    tree = copy.deepcopy(YAML(typ="safe").load(ROOT / "params.yaml"))
+    tree = copy.deepcopy(read_yaml(ROOT / "params.yaml"))
     for key, value in changes.items():
         *parts, last = key.split("__")
         node = tree
@@ -144,75 +151,104 @@ def params_with(**changes):
     return check_params(tree)
 
 
-def history(params, *stages: tuple[str, dict], steps=7):
+# What dvc.yaml declares for the stages package and package_domain.
+PACKAGED = [
+    "seed", "tasks.source", "tasks.hub", "tasks.local", "corpus.source", "corpus.hub", "corpus.local", "teacher.source",
+    "teacher.hub", "teacher.local", "quantization.calibration",
+]  # fmt: skip
+PACKAGED_DOMAIN = [
+    "seed", "corpus.source", "corpus.hub", "corpus.local", "teacher.source", "teacher.hub", "teacher.local", "filter",
+    "domain_evaluation.heldout_sequences",
+]  # fmt: skip
+
+
+def provenance(params, *stages: tuple[str, dict], steps=7):
     entries = []
     for name, items in stages:
+        names = {f"item.{key}": value for key, value in items.items()} | {"seed": "42"}
         stage = type("Stage", (), {"name": name, "items": items})
-        stage.values = declared_values(params, declared_params(name, items))
+        stage.values = declared_values(params, declared("params", name, names))
         entries += Stage.provenance(stage, [{"step": steps}], source=None)
     return entries
 
 
-def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None, collapsed=False) -> TaskModel:
-    monkeypatch.chdir(ROOT)  # where dvc.yaml is
+def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None) -> Finished:
     of = {"task": task, "student": "tinybert4"}
     stages = [
         ("general_distill", {"student": "tinybert4"}),
-        ("task_distill_intermediate", of),
-        ("task_distill_prediction", of),
+        ("task_distill_intermediate", of | {"seed": "42"}),
+        ("task_distill_prediction", of | {"seed": "42"}),
     ]
     stages += [("prune", of | {"sparsity": "20"})] if "pruned" in name else []
-    dev = {metric: 0.5 for metric in TASKS[task].metrics}
-    form = {"dev": dev, "collapsed": collapsed, "agreement": 0.998, "size_mb": {"raw": 1.5, "compressed": 1.0}}
-    form["difference_95"] = {"low": -0.01, "high": 0.002}
-    return TaskModel(
-        name=name,
-        task=TASKS[task],
-        model=model or classifier(labels=TASKS[task].labels or (REGRESSION_LABEL,)),
-        history=history(params, *stages),
-        params=StageParams(params, declared_params("quantize", {"task": task, "model": name})),
-        scores={name: form for name in VARIANTS},
-        teacher=dict.fromkeys(dev, 0.75),
-        majority=dict.fromkeys(dev, 0.25),
-        examples={"train": 1500, "dev": 500},
-    )
+    with monkeypatch.context() as there:
+        there.chdir(ROOT)  # where dvc.yaml is
+        entries = provenance(params, *stages)
+    declared_params = StageParams(params, [*PACKAGED, *(f"tasks.{task}.{key}" for key in OF_TASK)])
+    model = model or classifier(labels=TASKS[task].labels or (REGRESSION_LABEL,))
+    return Finished(name, model, entries, declared_params)
 
 
-def card(folder, of: TaskModel) -> tuple[dict, str]:
-    """The YAML and the Markdown of the card."""
-    write_task_card(folder, of)
+OF_TASK = ("max_length_tokens", "finetuned_teacher")
+
+
+def card(folder, of: Finished, *, task="cola", collapsed=False) -> tuple[dict, str]:
+    """The YAML and the Markdown of the card, runs of blanks as one."""
+    dev = dict.fromkeys(TASKS[task].metrics, 0.5)
+    variant = {"dev": dev, "collapsed": collapsed, "agreement": 0.998, "size_mb": {"raw": 1.5, "compressed": 1.0}}
+    variant["difference_95"] = {"low": -0.01, "high": 0.002}
+    metrics = {
+        "prepare_task": {"examples": {"train": 1500, "dev": 500}, "majority": dict.fromkeys(dev, 0.25)},
+        "finetune_teacher": {"dev": dict.fromkeys(dev, 0.75)},
+        "quantize": dict.fromkeys(VARIANTS, variant),
+    }
+    write_task_card(folder, of, TASKS[task], metrics)
     return parts((folder / "README.md").read_text())
+
+
+@pytest.fixture
+def card_of(tmp_path_factory, monkeypatch):
+    """A function that gives the text of a card."""
+
+    def text(task: str, kind: str) -> str:
+        config = BiLstmConfig(50, 8, 8, 1, 8)
+        labels = TASKS[task].labels
+        model = None if kind == "bert" else BiLstmClassifier(config, labels, pair=TASKS[task].is_pair)
+        folder = tmp_path_factory.mktemp("card")
+        card(folder, task_model(load_params(ROOT / "params.yaml"), monkeypatch, task=task, model=model), task=task)
+        return (folder / "README.md").read_text()
+
+    return text
 
 
 def parts(text: str) -> tuple[dict, str]:
     start, front, body = re.split(r"^---\n", text, maxsplit=2, flags=re.M)
     assert start == ""
-    return YAML(typ="safe").load(StringIO(front)), body
+    return yaml.safe_load(front), "\n".join(" ".join(line.split()) for line in body.splitlines())
 
 
 def test_a_card_tells_data_teacher_recipe_scores_and_limits(tmp_path, monkeypatch):
     front, body = card(tmp_path, task_model(load_params(ROOT / "params.yaml"), monkeypatch))
     assert (front["library_name"], front["pipeline_tag"]) == ("transformers", "text-classification")
-    assert "model-index" not in front and "base_model" not in front and "license" not in front
+    assert "model-index" not in front and "base_model" not in front and front["license"] == "apache-2.0"
     for line in (
         "- Rows: 1,500 train, 500 dev",
         "- Of the training rows: 100.0 %, each with 2 variations drawn (substitution)",
         "| general distillation | attention 1, hidden 1, embedding 1 | uniform | 4 | 7 | 64 | 0.002 |",
         "| task, phase 1 | attention 1, hidden 1, embedding 1 | uniform | 3 | 7 | 32 | 0.0005 |",
-        "| task, phase 2 | prediction 1, T 1 |  | 2 | 7 | 32 | 0.0003 |",
-        "| majority guess | 0.250 | 0.250 | – | – | – |",
+        "| task, phase 2 | prediction 1, T 1 | | 2 | 7 | 32 | 0.0003 |",
+        "| majority class | 0.250 | 0.250 | – | – | – |",
         "| teacher | 0.750 | 0.750 | – | – | – |",
-        "| qdq | 0.500 | 0.500 | 99.8 % | -0.010 to +0.002 | 1.50 |",
+        "| int8-qdq | 0.500 | 0.500 | 99.8 % | -0.010 to +0.002 | 1.50 |",
         "- Seed: 42",
     ):
         assert line in body.splitlines()
-    assert "It started from random weights." in body
+    assert "It started from" in body
     assert "synthetic" in body and "Collapsed" not in body and "Pruned" not in body
 
 
 def test_a_card_of_real_data_names_it_and_lists_its_scores_as_the_hub_does(tmp_path, monkeypatch):
-    params = params_with(teacher__source="hub", glue__source="hub", corpus__source="hub",
-                         students__tinybert4__start={"teacher": "bottom"})  # fmt: skip
+    params = params_with(teacher__source="hub", tasks__source="hub", corpus__source="hub",
+                         students__tinybert4__init={"teacher": "bottom"})  # fmt: skip
     front, body = card(tmp_path, task_model(params, monkeypatch))
     assert front["datasets"] == ["nyu-mll/glue", "Salesforce/wikitext"]
     assert front["base_model"] == ["google-bert/bert-base-uncased"]
@@ -230,13 +266,11 @@ def test_collapse_and_sparsity_are_told(tmp_path, monkeypatch):
         for module in model.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight[: len(module.weight) // 2] = 0  # every Linear here has an even number of rows
-    of = task_model(
-        load_params(ROOT / "params.yaml"), monkeypatch, name="tinybert4_pruned20", model=model, collapsed=True
-    )
-    _, body = card(tmp_path, of)
-    assert "**Collapsed: fp32, dynamic, qdq, qoperator gives one answer" in body
+    of = task_model(load_params(ROOT / "params.yaml"), monkeypatch, name="tinybert4_pruned20", model=model)
+    _, body = card(tmp_path, of, collapsed=True)
+    assert "**Collapsed: fp32, int8-dynamic, int8-qdq, int8-qoperator gives one answer" in body
     assert "Pruned: 50.0 % of the weights" in body
-    assert "| pruning | prediction 1, T 1 |  | 2 | 7 | 32 | 0.0003 |" in body
+    assert "| pruning | prediction 1, T 1 | | 2 | 7 | 32 | 0.0003 |" in body
 
 
 def test_a_bilstm_is_not_said_to_load_with_transformers(tmp_path, monkeypatch):
@@ -249,9 +283,9 @@ def test_a_bilstm_is_not_said_to_load_with_transformers(tmp_path, monkeypatch):
 
 def test_names_of_others_stay_text(tmp_path, monkeypatch):
     evil = "a --- license: mit # <script>alert(1)<\\script> ```x``` [l](http:e) **b** |"  # what params.yaml takes
-    params = params_with(glue__source="local", glue__local__folder=evil, teacher__source="hub",
+    params = params_with(tasks__source="local", tasks__local__folder=evil, teacher__source="hub",
                          teacher__hub={"model": evil, "revision": evil},
-                         students__tinybert4__start={"folder": evil})  # fmt: skip
+                         students__tinybert4__init={"folder": evil})  # fmt: skip
     front, body = card(tmp_path, task_model(params, monkeypatch))
     (base_model,) = front["base_model"]
     assert base_model.startswith("a --- license: mit # <script>") and "license" not in front
@@ -264,9 +298,9 @@ def test_names_of_others_stay_text(tmp_path, monkeypatch):
 
 def test_the_same_project_gives_the_same_bytes(tmp_path, monkeypatch):
     of = task_model(load_params(ROOT / "params.yaml"), monkeypatch)
-    write_task_card(tmp_path, of)
+    card(tmp_path, of)
     first = (tmp_path / "README.md").read_bytes()
-    write_task_card(tmp_path, of)
+    card(tmp_path, of)
     assert (tmp_path / "README.md").read_bytes() == first
     assert b"second" not in first and b"latency" not in first
 
@@ -280,21 +314,23 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     save_tokenizer(tokenizer, folder)
     monkeypatch.chdir(ROOT)
     params = load_params()
-    past = history(params, ("general_distill", {"student": "lazy"}), ("domain_distill", {"student": "lazy"}))
-    declared = StageParams(params, declared_params("evaluate_domain", {"student": "lazy"}))
+    past = provenance(
+        params, ("general_distill", {"student": "lazy"}), ("domain_distill", {"student": "lazy", "seed": "42"})
+    )
     monkeypatch.chdir(project)
     found = {"perplexity": 8.0}
-    role = {"general": found, "domain": found, "quiz": {"all": {"questions": 9, "top1": 0.1, "top5": 0.2}}}
+    role = {"general": found, "domain": found, "cloze": {"all": {"questions": 9, "top1": 0.1, "top5": 0.2}}}
     alike = {"top1": 0.3, "kl": 2.5}
-    metrics = dict.fromkeys(("teacher", "student", "untrained"), role) | {
-        "agreement": {"general": alike, "domain": alike}
-    }
-    write_domain_card(folder, name="lazy", model=model, history=past, params=declared, metrics=metrics)
-    front, body = parts((folder / "README.md").read_text())
-    assert front["pipeline_tag"] == "fill-mask"
-    assert "| student | 8.00 | 8.00 | 0.100 | 0.200 | 0.300 | 2.500 |" in body
-    assert "| domain distillation | hard 1, prediction 1, T 2 |  | 4 | 7 | 64 | 0.001 |" in body
-    (code,) = blocks(body)
+    metrics = dict.fromkeys(("teacher", "student", "untrained"), role)
+    metrics["agreement"] = {"general": alike, "domain": alike}
+    finished = Finished("lazy", model, past, StageParams(params, PACKAGED_DOMAIN))
+    write_domain_card(folder, finished, metrics)
+    text = (folder / "README.md").read_text()
+    front, body = parts(text)
+    assert (front["pipeline_tag"], front["license"]) == ("fill-mask", "apache-2.0")
+    assert "| student | 0.100 | 0.200 | 8.00 | 8.00 | 0.300 | 2.500 |" in body
+    assert "domain distillation | hard 1, prediction 1, T 2 |" in body
+    (code,) = blocks(text)
     (ours,) = best_answers(
         load_model(folder), tokenizer, [prompt_batch(["The capital of France is [MASK]."], tokenizer)]
     )
