@@ -5,7 +5,7 @@ import reprlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -35,8 +35,6 @@ PLAIN_MESSAGES = {
 class Yaml12Loader(yaml.SafeLoader):
     """YAML 1.2's core schema, as DVC reads it: 5e-5 is a number, on and yes are text. Duplicate keys are errors."""
 
-    yaml_implicit_resolvers: ClassVar[dict] = {}
-
     def construct_mapping(self, node: Any, deep: bool = False) -> dict:
         """The mapping of a node; ConstructorError if a key stands there twice."""
         seen: set = set()
@@ -53,6 +51,7 @@ class Yaml12Loader(yaml.SafeLoader):
         return int(text, 0) if re.match("[-+]?0[ox]", text) else int(text)
 
 
+Yaml12Loader.yaml_implicit_resolvers = {}
 for tag, pattern, first_characters in (
     ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),

@@ -27,7 +27,11 @@ class OverlayLoader(Yaml12Loader):
     """Also knows !replace."""
 
 
-OverlayLoader.add_constructor("!replace", lambda loader, node: Replacement(loader.construct_mapping(node, deep=True)))
+def _construct_replacement(loader: Any, node: Any) -> Replacement:
+    return Replacement(loader.construct_mapping(node, deep=True))
+
+
+OverlayLoader.add_constructor("!replace", _construct_replacement)
 
 
 class _PlainDumper(yaml.SafeDumper):

@@ -3,7 +3,7 @@
 Pure Python: params are checked on machines and in processes that never import torch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -50,17 +50,11 @@ class LossInfo:
 
     def student_layers(self, depth: int) -> range:
         """The layers, of a student that has `depth` of them, whose output it reads; 0 is the embedding output."""
-        match self.layers:
-            case None:
-                return range(0)
-            case "embedding":
-                return range(1)
-            case "all":
-                return range(1, depth + 1)
-            case "all_but_last":
-                return range(1, depth)
-            case "last":
-                return range(depth, depth + 1)
+        last = {"embedding": 0, "all": depth, "all_but_last": depth - 1, "last": depth}
+        if self.layers is None:
+            return range(0)
+        first = {"embedding": 0, "last": depth}.get(self.layers, 1)
+        return range(first, last[self.layers] + 1)
 
 
 # Every loss, declared here and nowhere else; distill/losses.py has a function for each.
@@ -102,22 +96,12 @@ LossName = Annotated[str, AfterValidator(_check_loss_name)]
 # --- layer maps: which teacher layers (1 = lowest) each student layer imitates ---------------------------------------
 
 
-def uniform(student_layers: int, teacher_layers: int) -> list[int]:
-    """g(m) = ceil(m·N/M): 3, 6, 9, 12 for N = 12, M = 4 (TinyBERT, section 3; rounded up if M does not divide N)."""
-    return [-(-layer * teacher_layers // student_layers) for layer in range(1, student_layers + 1)]
-
-
-def top(student_layers: int, teacher_layers: int) -> list[int]:
-    """g(m) = m + N − M: the teacher's last layers (TinyBERT, section 4.5)."""
-    return [layer + teacher_layers - student_layers for layer in range(1, student_layers + 1)]
-
-
-def bottom(student_layers: int, teacher_layers: int) -> list[int]:
-    """g(m) = m: the teacher's first layers (TinyBERT, section 4.5)."""
-    return list(range(1, student_layers + 1))
-
-
-ONE_LAYER_MAPS = {"uniform": uniform, "top": top, "bottom": bottom}
+# g(m) of student layer m, of M student and N teacher layers.
+ONE_LAYER_MAPS: dict[str, Callable[[int, int, int], int]] = {
+    "uniform": lambda m, M, N: -(-m * N // M),  # ceil(m·N/M): 3, 6, 9, 12 for N = 12, M = 4 (TinyBERT, section 3)
+    "top": lambda m, M, N: m + N - M,  # the teacher's last layers (TinyBERT, section 4.5)
+    "bottom": lambda m, M, N: m,  # its first layers (the same)
+}
 GROUP_MAPS = ("mean", "random", "learnable")
 
 
@@ -146,9 +130,10 @@ def mapped_layers(
             f"{key}: {layer_map} cannot map {student_layers} student layers to {teacher_layers} teacher layers; "
             "fix: use fewer student layers, or list a teacher layer for each"
         )
+    place = ONE_LAYER_MAPS.get(layer_map, ONE_LAYER_MAPS["uniform"])
+    ends = [place(layer, student_layers, teacher_layers) for layer in range(1, student_layers + 1)]
     if layer_map in ONE_LAYER_MAPS:
-        return [[layer] for layer in ONE_LAYER_MAPS[layer_map](student_layers, teacher_layers)]
-    ends = uniform(student_layers, teacher_layers)
+        return [[end] for end in ends]
     return [list(range(before + 1, end + 1)) for before, end in zip([0, *ends], ends, strict=False)]
 
 
