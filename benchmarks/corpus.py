@@ -1,10 +1,10 @@
 """Peak memory and speed of filtering and tokenizing, on a small and on a large text.
 
 `python -m benchmarks.corpus`: 100 MB and 1 GB of the synthetic articles (repeated, with numbered titles) in a
-temporary folder, which needs three times the larger size; each step works on the whole text in a fresh process, with
-the published dictionary and blocks of 128 tokens. Its peak memory is the sum, over that process and its workers, of
-the most that each has held resident (VmHWM): an upper bound, for pages that they share count more than once, and
-their peaks need not fall together. The last line is the ratio of the peaks, large to small.
+temporary folder, which needs three times the larger size; each step works on the entire text in a fresh process, one
+thread for each usable CPU, with the published dictionary and sequences of 128 tokens. Its peak memory is the most that
+the process, and any that it starts, have held resident (VmHWM). The last line is the ratio of the peaks, large to
+small: memory must not grow with the corpus.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--small-mb", type=int, default=100, help="size of the small text (default: %(default)s)")
     parser.add_argument("--large-mb", type=int, default=1000, help="size of the large text (default: %(default)s)")
     sizes_mb = parser.parse_args(arguments)
-    print(f"{len(os.sched_getaffinity(0))} usable CPUs; peak memory is the sum of the processes' own peaks", flush=True)
+    print(f"{len(os.sched_getaffinity(0))} usable CPUs; peak memory includes the libraries", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         texts = (article["text"] for article in articles(seed=0))
@@ -94,8 +94,8 @@ def filter_text(folder: Path) -> None:
 
 
 def tokenize_text(folder: Path) -> None:
-    """The step `tokenize`, of the whole text."""
-    write_sequences(folder / TEXT, load_tokenizer(folder), folder / "blocks", sequence_tokens=128, packing="pack")
+    """The step `tokenize`, on the entire text."""
+    write_sequences(folder / TEXT, load_tokenizer(folder), folder / "sequences", sequence_tokens=128, packing="pack")
 
 
 STEPS = {"filter": filter_text, "tokenize": tokenize_text}

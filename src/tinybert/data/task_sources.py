@@ -128,10 +128,15 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
         empty = table.index[table[name] == ""]
         wrong = {number: f", column {name}: empty; a text is expected" for number in empty} | wrong
     if not is_test:
-        name, parse = task.tsv.label, _score if task.score_range else _class
-        rows["label"] = [parse(task, text) for text in table[name]]
+        texts = table[task.tsv.label]
+        rows["label"] = [_label(task, text) for text in texts]
+        allowed = (
+            "a number from {:g} to {:g}".format(*task.score_range)
+            if task.score_range
+            else f"one of {', '.join(task.tsv.spellings)}"
+        )
         for number in rows.index[rows["label"].isna()].difference(list(wrong)):
-            wrong[number] = f", column {name}: {table.at[number, name]!r:.40}; {_expected(task)} is expected"
+            wrong[number] = f", column {texts.name}: {texts[number]!r:.40}; {allowed} is expected"
     if len(wrong) > task.tsv.broken_rows:
         first = sorted(wrong)[task.tsv.broken_rows]
         raise UserError(f"{KEY}: {path}, line {first}{wrong[first]}")
@@ -168,22 +173,13 @@ def _parse(lines: dict[int, str], task: Task, columns: tuple[str, ...]) -> pd.Da
     return table[places].set_axis(wanted, axis="columns").set_axis(list(lines)).apply(lambda column: column.str.strip())
 
 
-def _class(task: Task, text: str) -> float:
-    return task.tsv.spellings.index(text) if text in task.tsv.spellings else math.nan
-
-
-def _score(task: Task, text: str) -> float:
-    assert task.score_range is not None
+def _label(task: Task, text: str) -> float:
+    """The class id or the score that a text stands for; NaN if it is none."""
+    if not task.score_range:
+        return task.tsv.spellings.index(text) if text in task.tsv.spellings else math.nan
     least, greatest = task.score_range
     try:
         score = float(text)
     except ValueError:
         return math.nan
     return score if least <= score <= greatest else math.nan
-
-
-def _expected(task: Task) -> str:
-    if not task.score_range:
-        return f"one of {', '.join(task.tsv.spellings)}"
-    least, greatest = task.score_range
-    return f"a number from {least:g} to {greatest:g}"

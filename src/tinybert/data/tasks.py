@@ -30,10 +30,10 @@ class Task:
 
     Attributes:
         name: The key in params.
-        columns: The text columns, one or two.
         labels: The class names, index = label id; none for a regression.
-        metrics: The first is the headline.
         tsv: The official files.
+        columns: The text columns, one or two.
+        metrics: The first is the headline.
         score_range: Least and greatest gold score of a regression.
         dev_splits: Two for MNLI (matched, mismatched).
         test_splits: Likewise.
@@ -43,10 +43,10 @@ class Task:
     """
 
     name: str
-    columns: tuple[str, ...]
     labels: tuple[str, ...]
-    metrics: tuple[str, ...]
     tsv: TsvLayout
+    columns: tuple[str, ...] = ("sentence1", "sentence2")
+    metrics: tuple[str, ...] = ("accuracy",)
     score_range: tuple[float, float] | None = None
     dev_splits: tuple[str, ...] = ("dev",)
     test_splits: tuple[str, ...] = ("test",)
@@ -95,14 +95,12 @@ TASKS: dict[str, Task] = {
             name="sst2",
             columns=("sentence",),
             labels=("negative", "positive"),
-            metrics=("accuracy",),
             tsv=TsvLayout("SST-2", ("sentence",)),
             published_metric="accuracy",
             published=_scores(93.4, 92.6, 93.1),
         ),
         Task(
             name="mrpc",
-            columns=SENTENCES,
             labels=("not_equivalent", "equivalent"),
             metrics=("accuracy", "f1"),
             tsv=TsvLayout("MRPC", ("#1 String", "#2 String"), "Quality"),
@@ -111,7 +109,6 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             name="stsb",
-            columns=SENTENCES,
             labels=(),
             score_range=(0.0, 5.0),
             metrics=("pearson", "spearman"),
@@ -133,7 +130,6 @@ TASKS: dict[str, Task] = {
             name="mnli",
             columns=("premise", "hypothesis"),
             labels=ENTAILMENT3,
-            metrics=("accuracy",),
             dev_splits=("dev_matched", "dev_mismatched"),
             test_splits=("test_matched", "test_mismatched"),
             tsv=TsvLayout("MNLI", SENTENCES, "gold_label", spellings=ENTAILMENT3),
@@ -144,25 +140,20 @@ TASKS: dict[str, Task] = {
             name="qnli",
             columns=("question", "sentence"),
             labels=ENTAILMENT,
-            metrics=("accuracy",),
             tsv=TsvLayout("QNLI", ("question", "sentence"), spellings=ENTAILMENT),
             published_metric="accuracy",
             published=_scores(90.9, 87.7, 90.4),
         ),
         Task(
             name="rte",
-            columns=SENTENCES,
             labels=ENTAILMENT,
-            metrics=("accuracy",),
             tsv=TsvLayout("RTE", SENTENCES, spellings=ENTAILMENT),
             published_metric="accuracy",
             published=_scores(67.0, 66.6, 70.0),
         ),
         Task(
             name="wnli",
-            columns=SENTENCES,
             labels=("not_entailment", "entailment"),
-            metrics=("accuracy",),
             tsv=TsvLayout("WNLI", SENTENCES),
         ),
     )

@@ -68,8 +68,7 @@ class Run:
 
         def log(mlflow: Any) -> None:
             with warnings.catch_warnings(action="ignore"):  # integer columns, which have no missing values here
-                dataset = mlflow.data.from_pandas(frame, source=source, name=name)
-            mlflow.log_input(dataset, context=context)
+                mlflow.log_input(mlflow.data.from_pandas(frame, source=source, name=name), context=context)
 
         self._attempt(log)
 
