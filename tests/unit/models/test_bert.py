@@ -159,7 +159,7 @@ def test_scores_alone_equal_those_of_a_whole_layer():
     assert torch.allclose(alone, model(example, EVERYTHING).scores[2], atol=1e-6)
 
 
-def test_a_shape_that_no_pair_of_sentences_fits_is_refused():
+def test_shapes_that_do_not_fit_pairs_are_rejected():
     with pytest.raises(UserError, match=r"^type_vocab_size: must be 2 or more, .* \(got 1\)"):
         replace(STUDENT, type_vocab_size=1)
     with pytest.raises(UserError, match=r"^pad_token_id: must be below vocab_size \(got 50\)"):
@@ -180,7 +180,7 @@ def test_rows_of_a_layer_equal_those_of_the_full_layer():
         assert torch.allclose(found, full[rows], atol=1e-6)
 
 
-def test_a_classifier_reads_only_the_first_token_of_the_last_layer():
+def test_only_first_computes_cls_alone_in_the_last_layer():
     model, example = classifier(), batch()
     computed = []
     model.bert.encoder.layers[-1].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))

@@ -93,7 +93,7 @@ def test_logits_equal_numpy_row_by_row(pair):
     assert found == pytest.approx(numpy_logits(weights, np.array(expected)), abs=1e-12)
 
 
-def test_sentence_vectors_equal_a_bidirectional_lstm_on_packed_sequences():
+def test_vectors_equal_a_packed_bidirectional_lstm():
     config = BiLstmConfig(50, embedding_size=6, hidden_size=5, num_hidden_layers=3, intermediate_size=7)
     encoder = classifier(pair=False, config=config).double().encoder
     theirs = nn.LSTM(6, 5, num_layers=3, bidirectional=True, batch_first=True).double()
@@ -272,7 +272,7 @@ def test_embeddings_of_the_teachers_width_are_a_copy():
     assert teacher.abs().sum() > 0
 
 
-def test_narrower_embeddings_are_the_leading_principal_components():
+def test_narrower_embeddings_are_principal_components():
     teacher = np.random.default_rng(0).normal(size=(30, 8)) * np.arange(8, 0, -1)
     left, values, right = np.linalg.svd(teacher, full_matrices=False)
     signs = np.sign([row[np.abs(row).argmax()] for row in right[:3]])
@@ -289,7 +289,7 @@ def test_embeddings_by_hand_keep_size_and_sign():
     assert embeddings_from(-teacher, 2).numpy() == pytest.approx(-expected, abs=1e-7)
 
 
-def test_embeddings_wider_than_the_teachers_are_refused():
+def test_embeddings_wider_than_the_teachers_are_rejected():
     with pytest.raises(UserError, match=r"architecture\.embedding: 5 is above the width 4") as caught:
         embeddings_from(torch.zeros(9, 4), 5)
     assert "\n" not in str(caught.value)

@@ -34,7 +34,7 @@ def test_a_classifier_takes_the_encoder_and_draws_a_new_head(tmp_path):
     assert ours["classifier.weight"].std() > 0.005
 
 
-def test_unusable_folders_are_told_apart(tmp_path):
+def test_unusable_folders_have_their_own_errors(tmp_path):
     with pytest.raises(UserError, match=r"config\.json: absent"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}')
@@ -46,7 +46,7 @@ def test_unusable_folders_are_told_apart(tmp_path):
         load_model(tmp_path)
 
 
-def test_a_model_of_another_kind_is_refused(tmp_path):
+def test_a_model_of_another_kind_is_rejected(tmp_path):
     for kind, model in (("lm", masked_lm()), ("classifier", classifier())):
         (tmp_path / kind).mkdir()
         save_model(model, tmp_path / kind)
@@ -58,7 +58,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
         load_task_model(tmp_path / "lm")
 
 
-def test_a_folder_without_all_weights_is_refused(tmp_path):
+def test_a_folder_without_all_weights_is_rejected(tmp_path):
     save_model(classifier(), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     save_file(
@@ -93,7 +93,7 @@ def test_damaged_folders_have_one_line(tmp_path):
         load_model(tmp_path)
 
 
-def test_a_foreign_encoder_loads_under_old_names_without_its_head(tmp_path):
+def test_a_third_party_encoder_loads_under_old_names(tmp_path):
     save_model(masked_lm(TEACHER), tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
     encoder = [name for name in stored if name.startswith("bert.") and "pooler" not in name]
@@ -109,7 +109,7 @@ def test_a_foreign_encoder_loads_under_old_names_without_its_head(tmp_path):
     assert all(torch.equal(model.state_dict()[name], stored[name]) for name in encoder)
 
 
-def test_checkpoints_that_are_no_encoder_are_refused(tmp_path):
+def test_checkpoints_without_an_encoder_are_rejected(tmp_path):
     save_model(masked_lm(TEACHER), tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
     short = {name: value for name, value in stored.items() if "layer.3.output.dense" not in name}
@@ -132,7 +132,7 @@ class Payload:
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
-def test_a_pickle_is_refused_and_never_opened(tmp_path, name):
+def test_a_pickle_is_rejected_and_never_opened(tmp_path, name):
     save_model(masked_lm(TEACHER), tmp_path)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / name).write_bytes(pickle.dumps(Payload(tmp_path / "run")))

@@ -33,7 +33,7 @@ def start(architecture, **origin):
     return initialize_student(recipe, masked_lm(TEACHER), sample=lambda: sample)
 
 
-def test_random_start_has_the_recipes_shape_and_the_teachers_vocabulary():
+def test_random_init_has_the_teachers_vocabulary():
     started = start(NARROW)
     assert started.model.config == replace(STUDENT, max_position_embeddings=32)
     assert started.model.bert.embeddings.position_embeddings.weight.std().item() == pytest.approx(0.02, rel=0.2)
@@ -77,7 +77,7 @@ def test_start_from_a_folder(tmp_path):
                        masked_lm(seed=5).cls.predictions.transform.dense.weight)  # fmt: skip
 
 
-def test_starts_that_do_not_fit_are_refused(tmp_path):
+def test_inits_that_do_not_fit_are_rejected(tmp_path):
     with pytest.raises(UserError, match=r"init\.folder: not a folder \(got 'nowhere'\)"):
         start(NARROW, folder="nowhere")
     save_model(masked_lm(replace(STUDENT, vocab_size=60)), tmp_path)
@@ -148,7 +148,7 @@ def test_start_from_the_hub(served, tmp_path):
     assert sorted(set(map(tuple, asked))) == [(SHA, "config.json"), (SHA, "model.safetensors")]
 
 
-def test_hub_starts_that_do_not_fit_are_refused(served, tmp_path):
+def test_hub_inits_that_do_not_fit_are_rejected(served, tmp_path):
     with pytest.raises(UserError) as caught:
         start(NARROW, hub=ABSENT)
     assert str(caught.value) == (
@@ -175,14 +175,14 @@ def teacher_settings(**changes):
     return SimpleNamespace(**values | changes)
 
 
-def test_an_embedded_teacher_is_drawn_by_its_seed():
+def test_a_synthetic_teacher_is_drawn_by_its_seed():
     first, second, other = (start_teacher(teacher_settings(), vocab_size=50, seed=seed) for seed in (1, 1, 2))
     assert isinstance(first, MaskedLM)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
 
 
-def test_local_teachers_that_do_not_fit_are_refused(tmp_path):
+def test_local_teachers_that_do_not_fit_are_rejected(tmp_path):
     save_model(masked_lm(TEACHER), tmp_path)
     local = teacher_settings(source="local", local=SimpleNamespace(folder=str(tmp_path)))
     assert start_teacher(local, vocab_size=50, seed=0).config == TEACHER
@@ -210,7 +210,7 @@ def recipe(**stages) -> Student:
 
 
 @pytest.mark.parametrize(("teacher", "line"), UNFIT)
-def test_a_teacher_that_a_recipe_cannot_use_is_refused_for_all_stages_at_once(teacher, line):
+def test_unusable_teachers_are_rejected_for_all_stages(teacher, line):
     students = {
         "tiny": recipe(
             general={"losses": {"attention": 1.0}}, domain={"losses": {"value_relation": 1.0}, "relation_heads": 6}
@@ -255,7 +255,7 @@ def save_classifier(folder: Path, *labels: str, **changes) -> torch.Tensor:
     return model.classifier.weight.detach()
 
 
-def test_a_finetuned_teachers_classes_are_put_into_the_tasks_order(tmp_path):
+def test_finetuned_classes_get_the_tasks_order(tmp_path):
     weight = save_classifier(tmp_path, "CONTRADICTION", "Entailment", "neutral")
     teacher = finetuned(tmp_path, "mnli")  # entailment, neutral, contradiction
     assert teacher.labels == ("entailment", "neutral", "contradiction")
@@ -274,7 +274,7 @@ def test_a_finetuned_teachers_classes_are_put_into_the_tasks_order(tmp_path):
         ("stsb", ("LABEL_0",), ("score",)),
     ],
 )
-def test_a_finetuned_teacher_keeps_its_order_where_the_names_say_nothing_else(tmp_path, task, stored, names):
+def test_finetuned_classes_without_names_keep_their_order(tmp_path, task, stored, names):
     weight = save_classifier(tmp_path, *stored)
     teacher = finetuned(tmp_path, task)
     assert teacher.labels == names
@@ -286,7 +286,7 @@ def test_a_finetuned_teacher_without_class_names_has_two(tmp_path):
     assert torch.equal(finetuned(tmp_path, "cola").classifier.weight, weight)
 
 
-def test_a_finetuned_teacher_whose_class_names_are_other_words_is_refused(tmp_path):
+def test_unknown_class_names_are_rejected(tmp_path):
     save_classifier(tmp_path, "grammatical", "ungrammatical")  # taken as they stand they would be the wrong way round
     with pytest.raises(UserError, match=r"unknown classes \(got grammatical, ungrammatical\); allowed: unacc"):
         finetuned(tmp_path, "cola")
@@ -349,7 +349,7 @@ def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
         ),
     ],
 )
-def test_finetuned_teachers_that_do_not_fit_are_refused(tmp_path, task, labels, changes, line):
+def test_finetuned_teachers_that_do_not_fit_are_rejected(tmp_path, task, labels, changes, line):
     save_classifier(tmp_path, *labels, **changes)
     with pytest.raises(UserError) as caught:
         finetuned(tmp_path, task)
@@ -357,7 +357,7 @@ def test_finetuned_teachers_that_do_not_fit_are_refused(tmp_path, task, labels, 
     assert "\n" not in str(caught.value)
 
 
-def test_finetuned_teachers_of_other_files_are_refused(tmp_path):
+def test_finetuned_teachers_in_other_formats_are_rejected(tmp_path):
     with pytest.raises(UserError, match=r"tasks\.cola\.finetuned_teacher\.folder: not a folder \(got '.*nowhere'\)"):
         finetuned(tmp_path / "nowhere", "cola")
     save_classifier(tmp_path, "no", "yes")

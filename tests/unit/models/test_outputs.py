@@ -5,7 +5,7 @@ import torch
 from tinybert.models.outputs import RealTokens
 
 
-def test_real_tokens_find_their_way_out_of_padding_and_back():
+def test_real_tokens_are_unpadded_and_padded():
     mask = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
     real, rows = RealTokens(mask), torch.arange(18.0).view(3, 3, 2)
     tokens = real.unpad(rows)

@@ -64,7 +64,7 @@ def test_missing_operators_are_no_error(monkeypatch):
     assert not has_onednn(CPU)
 
 
-def test_a_copy_shares_what_needs_no_change_and_leaves_the_model_alone():
+def test_a_copy_shares_equal_weights_and_keeps_the_model():
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     same, rounded = for_inference(model, torch.float32), for_inference(model, torch.bfloat16)
     assert same[1].weight.data_ptr() == model[1].weight.data_ptr()

@@ -160,7 +160,7 @@ def test_mean_logits_are_the_teachers():
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-def test_the_same_text_gives_the_same_student_whatever_the_dropout_and_the_generator():
+def test_neither_dropout_nor_generator_changes_the_student():
     first = subclone(strong_teacher(), NARROW, (2, 4), batches=text())
     torch.manual_seed(99)
     second = subclone(strong_teacher().train(), NARROW, (2, 4), batches=text())
@@ -189,6 +189,6 @@ def test_padding_does_not_matter():
         ({"hidden_size": 22, "num_attention_heads": 2}, r"width 22 in 2 heads .*; fix: change architecture\.width"),
     ],
 )
-def test_students_that_cannot_be_cut_are_refused(changes, message):
+def test_students_that_cannot_be_cut_are_rejected(changes, message):
     with pytest.raises(UserError, match=r"^init\.teacher: .*" + message):
         subclone(masked_lm(TEACHER), replace(NARROW, **changes), (2, 4), batches=())
