@@ -32,7 +32,7 @@ TREES = [
 STAGES = read_yaml(ROOT / "dvc.yaml")["stages"]
 KEY = re.compile(r"params\.yaml: (?P<first>[^.: ]+)")
 GENERAL = re.compile(r"params\.yaml: (no valid YAML|must be a mapping|and \d+ more mistakes|cannot be read)")
-UNKNOWN = re.compile(r"params\.yaml: .*(unknown key|is no text; keys are names|holds half a surrogate pair)")
+UNKNOWN = re.compile(r"params\.yaml: .*(unknown key|must be text: keys are names|must not hold half a surrogate pair)")
 
 
 def read(tree) -> Params | object:
@@ -63,9 +63,9 @@ def assert_meaningful(params: Params) -> None:
     tree = as_written(params)
     assert is_finite(tree)
     assert check_params(copy.deepcopy(tree)) == params
-    instances = [paths.metrics(stage, instance) for stage, instance in stage_instances(params)]
+    instances = [instance.path for instance in stage_instances(params)]
     assert len({*instances}) == len(instances)
-    assert len({paths.task_model("cola", model) for model in params.task_models}) == len(params.task_models)
+    assert len({paths.task_model("cola", params.seed, model) for model in params.task_models}) == len(params.task_models)
     assert_stages_find_their_params(params)
     assert_models_can_be_shaped(params)
     assert_training_can_be_scheduled(params)
