@@ -20,7 +20,7 @@ def test_two_steps_on_two_texts_and_the_ratio(capsys):
     assert 0.5 < float(re.fullmatch(r"ratio (\d\.\d{3})", last)[1]) < 2
 
 
-def test_a_peak_above_the_limit_is_told(monkeypatch):
+def test_a_peak_above_the_limit_is_an_error(monkeypatch):
     monkeypatch.setattr(corpus, "measure_text", lambda folder, size_mb: {100: 200.0, 1000: 2049.0}[size_mb])
     with pytest.raises(SystemExit, match=r"^peak memory: 2049 MiB; at most 2048 MiB are allowed$"):
         corpus.main([])

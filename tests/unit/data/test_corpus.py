@@ -1,4 +1,4 @@
-"""Documents: WikiText headings, JSON lines, what each mistake in a file is told as, held-out splits, the Hub."""
+"""Documents: WikiText headings, JSON lines, the error line of each mistake in a file, held-out splits, the Hub."""
 
 import gzip
 import json
@@ -69,7 +69,7 @@ def test_a_queued_run_finds_files_where_the_user_has_them(tmp_path, monkeypatch)
     assert [document["text"] for document in read("local/*.txt")] == ["A line."]
 
 
-def test_wikitext_titles_open_articles_and_section_headings_are_dropped(tmp_path):
+def test_titles_open_articles_and_section_headings_go(tmp_path):
     file = write(tmp_path / "a.tokens", WIKITEXT)
     assert read(file) == [
         {
@@ -97,7 +97,7 @@ def test_without_blank_rows_every_title_opens_an_article():
     assert [article["title"] for article in wikitext_articles(rows)] == ["A", "B"]
 
 
-def test_text_before_the_first_title_has_none_and_an_empty_article_is_none():
+def test_text_before_the_first_title_and_empty_articles():
     rows = ["Loose text .", " = Empty = ", "", " = Full = ", "Some text ."]
     assert list(wikitext_articles(rows)) == [
         {"title": "", "text": "Loose text ."},
@@ -105,7 +105,7 @@ def test_text_before_the_first_title_has_none_and_an_empty_article_is_none():
     ]
 
 
-def test_text_without_headings_is_cut_so_that_memory_stays_bounded(monkeypatch):
+def test_text_without_headings_is_cut_to_bound_memory(monkeypatch):
     monkeypatch.setattr(sources, "ARTICLE_LIMIT_CHARACTERS", 10)
     found = list(wikitext_articles(["= T =", "abcdef", "ghijkl", "mnopqr"]))
     assert found == [{"title": "T", "text": "abcdef\nghijkl"}, {"title": "T", "text": "mnopqr"}]
@@ -132,7 +132,7 @@ def test_gz_byte_order_mark_and_windows_line_ends(tmp_path):
     assert read(file) == [{"title": "Größe", "text": "Ein Satz .\nNoch einer ."}]
 
 
-def test_progress_reaches_the_size_of_the_files_packed_ones_included(tmp_path, monkeypatch):
+def test_progress_reaches_the_size_of_all_files(tmp_path, monkeypatch):
     bars = []
     monkeypatch.setattr(sources, "text_progress_bar", lambda title: bars.append(text_progress_bar(title)) or bars[0])
     files = [write(tmp_path / "a.txt", WIKITEXT), write(tmp_path / "b.txt.gz", gzip.compress(WIKITEXT.encode() * 999))]
@@ -294,7 +294,7 @@ except UserError as error:
 """
 
 
-def test_an_unreachable_hub_is_told_in_one_line_and_without_long_retries(tmp_path):
+def test_an_unreachable_hub_is_one_line_without_long_retries(tmp_path):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound, never listening: connections are refused
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"

@@ -129,7 +129,7 @@ def test_nothing_kept_names_the_keys_and_what_was_there():
         kept(["no such term"])
 
 
-def test_an_empty_corpus_and_an_empty_term_are_told():
+def test_an_empty_corpus_and_an_empty_term_are_errors():
     with pytest.raises(UserError, match="the corpus is empty"):
         kept([])
     with pytest.raises(UserError, match=r"filter\.subjects\.a: an empty term"):

@@ -70,7 +70,7 @@ def test_a_rest_of_seven_pieces_is_dropped_and_counted(tmp_path, tokenizer):
     assert counts["dropped_pieces"] == 7 and counts["blocks"] == 1
 
 
-def test_full_blocks_are_kept_where_blocks_are_shorter_than_a_small_rest(tmp_path, tokenizer):
+def test_short_sequences_keep_full_ones(tmp_path, tokenizer):
     for letters, dropped in {"abcdefgh": 0, "abcdefghi": 1}.items():
         blocks, counts = write(tmp_path, tokenizer, spaced(letters), sequence_tokens=6)
         assert blocks == [[CLS, *ids("abcd"), SEP], [CLS, *ids("efgh"), SEP]]
@@ -100,7 +100,7 @@ def test_special_tokens_written_in_a_text_are_text(tmp_path, tokenizer):
     assert tokenizer.encode("[MASK]", add_special_tokens=False).ids == [MASK]  # the caller's is as it was
 
 
-def test_truncation_and_padding_of_the_callers_tokenizer_do_not_matter(tmp_path, tokenizer):
+def test_the_callers_truncation_and_padding_do_not_matter(tmp_path, tokenizer):
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=50)
     blocks, _ = write(tmp_path, tokenizer, spaced("abcdef"))
@@ -194,7 +194,7 @@ def test_absent_and_damaged_folders_are_named(tmp_path):
 
 def test_numpys_long_complaints_become_one_line(tmp_path):
     write_two(tmp_path)
-    header = b" " * 20_000  # more than NumPy reads without being told to
+    header = b" " * 20_000  # more than NumPy reads by default
     (tmp_path / "offsets.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     with pytest.raises(ValueError, match="\n"):
         np.load(tmp_path / "offsets.npy")

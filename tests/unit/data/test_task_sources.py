@@ -1,4 +1,4 @@
-"""GLUE rows: the nine official layouts, what each mistake in a file is told as, the Hub, the synthetic tasks."""
+"""GLUE rows: the nine official layouts, the error line of each mistake in a file, the Hub, the synthetic tasks."""
 
 import sys
 from pathlib import Path
@@ -210,24 +210,24 @@ def test_hub_data_without_a_column_or_split_is_named(fake_hub):
         read_splits(TASKS["cola"], "hub", settings=HUB, seed=0)
 
 
-EMBEDDED = SimpleNamespace(synthetic=SimpleNamespace(train_examples=12, dev_examples=5))
+SYNTHETIC = SimpleNamespace(synthetic=SimpleNamespace(train_examples=12, dev_examples=5))
 
 
 @pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "stsb", "rte"])
-def test_embedded_tasks_have_the_asked_sizes_and_the_tasks_columns(name):
+def test_synthetic_tasks_have_the_set_sizes_and_columns(name):
     task = TASKS[name]
-    splits = read_splits(task, "synthetic", settings=EMBEDDED, seed=3)
+    splits = read_splits(task, "synthetic", settings=SYNTHETIC, seed=3)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 12, "dev": 5}
     for row in splits["train"] + splits["dev"]:
         assert set(row) == {*task.columns, "label", "idx"}
         assert 0 <= row["label"] <= 5 if task.is_regression else row["label"] in range(len(task.labels))
 
 
-def test_tasks_without_embedded_examples_say_which_have_some():
+def test_tasks_without_synthetic_examples_name_those_that_have():
     with pytest.raises(
         UserError, match=r"tasks\.source: synthetic: qqp has no synthetic examples, only cola, .*tasks\.run"
     ):
-        read_splits(TASKS["qqp"], "synthetic", settings=EMBEDDED, seed=0)
+        read_splits(TASKS["qqp"], "synthetic", settings=SYNTHETIC, seed=0)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")

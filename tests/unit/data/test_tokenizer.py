@@ -60,7 +60,7 @@ def test_training_twice_gives_the_same_bytes(tmp_path):
     assert set(bytes_of(tmp_path / "a")) == {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
 
 
-def test_special_tokens_come_first_and_text_is_lower_cased_without_accents(tmp_path):
+def test_special_tokens_come_first_and_text_is_normalized(tmp_path):
     tokenizer = trained(tmp_path / "t")
     assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
     assert tokenizer.encode("CAFÉ Rivers").ids == tokenizer.encode("cafe rivers").ids
@@ -68,7 +68,7 @@ def test_special_tokens_come_first_and_text_is_lower_cased_without_accents(tmp_p
     assert tokenizer.get_vocab_size() == 100
 
 
-def test_frequent_words_are_one_piece_and_marks_of_masks_stay_whole(tmp_path):
+def test_frequent_words_and_mask_tokens_are_one_token(tmp_path):
     tokens = trained(tmp_path / "t").encode("the [MASK] flows €").tokens
     assert tokens[0] == "[CLS]" and tokens[1] == "the" and tokens[2] == "[MASK]" and tokens[-2:] == ["[UNK]", "[SEP]"]
 
@@ -110,7 +110,7 @@ def test_a_corpus_without_words_is_refused():
         train_tokenizer(["  ", ""], vocabulary_size=100)
 
 
-def test_truncation_and_padding_of_a_brought_tokenizer_are_removed(tmp_path):
+def test_truncation_and_padding_of_a_loaded_one_are_removed(tmp_path):
     tokenizer = trained(tmp_path / "source")
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=8)
