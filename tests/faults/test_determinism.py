@@ -1,4 +1,4 @@
-"""The same numbers again: two cold runs, one and two data workers, experiments side by side from the queue."""
+"""The same numbers again: two cold runs, one thread and two for documents, experiments side by side from the queue."""
 
 import os
 import subprocess
@@ -27,22 +27,22 @@ def small_project(folder: Path) -> Path:
     return project
 
 
-def spread_over_processes(project: Path) -> None:
-    """Lets the project's code start processes for little work, and hand it out in small pieces."""
-    changes = {"data/corpus.py": ("BATCH_BYTES = 2**20", "BATCH_BYTES = 2**12")}
-    for name, (shipped, changed) in changes.items():
-        path = project / "src/tinybert" / name
-        assert path.read_text().count(shipped) == 1
-        path.write_text(path.read_text().replace(shipped, changed))
+def edit_corpus_reader(project: Path, shipped: str, changed: str) -> None:
+    """Replaces a constant of the code that reads documents in batches."""
+    path = project / "src/tinybert/data/corpus.py"
+    assert path.read_text().count(shipped) == 1
+    path.write_text(path.read_text().replace(shipped, changed))
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: never more than one data worker")
-def test_cold_runs_leave_the_same_bytes_with_one_and_with_two_data_workers(tmp_path):
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: one thread")
+def test_cold_runs_leave_the_same_bytes_on_one_and_two_threads(tmp_path):
     found = []
-    for workers in (1, 2):
-        project = small_project(tmp_path / f"workers{workers}")
-        if workers == 2:
-            spread_over_processes(project)
+    for threads in (1, 2):
+        project = small_project(tmp_path / f"threads{threads}")
+        if threads == 1:
+            edit_corpus_reader(project, "MOST_THREADS = 16", "MOST_THREADS = 1")
+        else:
+            edit_corpus_reader(project, "BATCH_BYTES = 2**20", "BATCH_BYTES = 2**12")
         done = run_to_end(project, "dvc", "repro")
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(hashes(project))
