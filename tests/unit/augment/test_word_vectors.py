@@ -42,7 +42,7 @@ def test_nearest_equals_brute_force(k):
         assert found[word] == brute_force(words, vectors, word, k)
 
 
-def test_unknown_words_and_words_without_direction_have_no_neighbours():
+def test_unknown_and_zero_words_have_no_neighbours():
     vectors = WordVectors(["here", "there", "nowhere"], np.array([[1.0, 0], [1, 1], [0, 0]]))
     assert vectors.nearest(["Here", "nowhere", "else"], 5) == {"Here": ["there"], "nowhere": [], "else": []}
     assert WordVectors(["alone"], np.ones((1, 2))).nearest(["alone"], 3) == {"alone": []}

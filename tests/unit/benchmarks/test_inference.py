@@ -31,7 +31,7 @@ def test_all_variants_compute_the_same_model_when_smoothed(tmp_path):
     assert operators.count("Mul") == 4 + 5 + 1 - 2 + 3  # none for attention's two outputs; those of the three tables
 
 
-def test_every_other_round_goes_backwards_and_warm_up_is_not_counted():
+def test_every_other_round_goes_backwards_without_warm_up():
     order = []
 
     def recorder(name):
