@@ -285,7 +285,7 @@ class Latency(ConfigModel):
 
 
 class Quantization(ConfigModel):
-    """INT8 models; `exclude` names the ONNX nodes that stay in floating point."""
+    """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float."""
 
     models: NonEmptyList[Name]
     calibration: Calibration
