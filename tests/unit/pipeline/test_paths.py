@@ -82,5 +82,5 @@ def test_what_is_absent_is_told_as_the_user_wrote_it(copy):
     with pytest.raises(UserError, match=r"^students\.a\.init\.folder: not a folder \(got 'local/model'\)"):
         checkpoint_folder(Init(folder="local/model"), key="students.a.init")
     quiz = SimpleNamespace(source="local", local=SimpleNamespace(file="local/quiz.jsonl"))
-    with pytest.raises(UserError, match=r"^examination\.quiz\.local\.file: \S*local/quiz\.jsonl is absent"):
+    with pytest.raises(UserError, match=r"^domain_evaluation\.quiz\.local\.file: \S*local/quiz\.jsonl is absent"):
         load_questions(quiz, None)
