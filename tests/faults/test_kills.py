@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from tests.support.outputs import check_whole, few_students_params, hashes, leftovers
 from tests.support.project import copy_project, run, tiny_params, write_params
-from tests.unit.studies.test_studies import SMALL
+from tests.unit.report.test_studies import SMALL
 
 KILLS = 20
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -147,7 +147,7 @@ def started(log: Path) -> set[str]:
 
 
 STUDY = SMALL.replace("seeds: 2", "seeds: 1")
-CONDUCT = ("tinybert.studies", "small")
+CONDUCT = ("tinybert.cli", "study", "small")
 IN_STUDY = ALWAYS_SAVED | {"PYTHONPATH": "src"}
 
 
@@ -187,7 +187,7 @@ def kill_study(project: Path, log: Path, *moments: str) -> None:
     assert wait_for(lambda: all(moment in log.read_text() for moment in moments), process), log.read_text()
     time.sleep(2)
     kill_group(process, signal.SIGKILL)
-    check = [sys.executable, "-c", "from tinybert.studies.workspace import *; check_disturbed_workspace()"]
+    check = [sys.executable, "-c", "from tinybert.report.studies import *; check_disturbed_workspace()"]
     asked = subprocess.run(check, cwd=project, env=os.environ | IN_STUDY, capture_output=True, text=True)
     if mend := re.search("bring them back with (.*) \\(where", asked.stderr):
         subprocess.run(mend[1], shell=True, cwd=project, check=True, capture_output=True)

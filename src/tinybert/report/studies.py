@@ -1,0 +1,327 @@
+"""Studies: published comparisons as DVC experiments, `tinybert study NAME`.
+
+Runs the experiments of studies/<name>.yaml that are missing, one after another, and writes reports/studies/<name>.md.
+An experiment is named <study>-<variant>-<digest>, the digest one of its settings, stages and code: what ran once is
+found again, by this study or another, and an interrupted study resumes.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from tinybert.config.fields import AboveZero, ConfigModel, ListOf, Name, NonEmptyList, NonEmptyStr, PositiveInt
+from tinybert.config.load import check_params, load_params, read_yaml
+from tinybert.config.schema import Params
+from tinybert.data.tasks import TASKS
+from tinybert.evaluate.predictions import Predictions, read_predictions
+from tinybert.pipeline.code_digest import code_digest
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, write_json
+from tinybert.pipeline.tracking import git
+
+FOLDER = Path("studies")
+NOTE = Path(".dvc/tmp/study.json")  # there while an experiment runs, and after a kill
+LOCK = Path(".dvc/tmp/study.lock")
+RELATIONS = ("beats", "equals", "not_below")
+Measured = Annotated[str, Field(pattern=r"^[a-z_]+/[^/:]+:[a-z0-9_{}-]+$")]
+
+
+class Variant(ConfigModel):
+    """Overrides for `dvc exp run -S`; `student` and `measured` where they differ from the study's."""
+
+    set: ListOf[NonEmptyStr] = ()
+    student: Name | None = None
+    measured: Measured | None = None
+
+
+class Claim(ConfigModel):
+    """What was published: a variant beats another, equals it within the study's margin, or is not below it."""
+
+    variant: Name
+    beats: Name | None = None
+    equals: Name | None = None
+    not_below: Name | None = None
+    tasks: NonEmptyList[Name] | None = None
+    published: NonEmptyStr
+
+    @model_validator(mode="after")
+    def _check_relation(self) -> "Claim":
+        if len([name for name in RELATIONS if getattr(self, name)]) != 1:
+            raise ValueError(f"exactly one of {', '.join(RELATIONS)} is needed, with the other variant's name")
+        return self
+
+    @property
+    def relation(self) -> str:
+        return next(name for name in RELATIONS if getattr(self, name))
+
+    @property
+    def other(self) -> str:
+        """The variant that this one is compared with."""
+        return getattr(self, self.relation)
+
+
+class Study(ConfigModel):
+    """A file of studies/; the first variant is what the others are compared with.
+
+    Attributes:
+        tasks: GLUE tasks, or what `evaluate_domain` predicts.
+        measured: <stage>/<instance>:<system> of the predictions; {task}, {student} and {seed} are filled in.
+        repeat: What a further seed repeats: the student's distillation, or the whole pipeline with its teacher.
+        set: Overrides of every variant; {task} in one gives one for each task.
+        one_training: The variants are forms of one trained model, so that rows are all the chance there is.
+    """
+
+    question: NonEmptyStr
+    source: NonEmptyStr
+    tasks: NonEmptyList[Name]
+    student: Name
+    measured: Measured = "evaluate/{task}-{student}-{seed}:student"
+    repeat: Literal["student", "pipeline"] = "student"
+    seeds: PositiveInt = 3
+    margin: AboveZero = 0.01
+    one_training: bool = False
+    set: ListOf[NonEmptyStr] = ()
+    variants: dict[Name, Variant] = Field(min_length=2)
+    claims: NonEmptyList[Claim]
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "Study":
+        for claim in self.claims:
+            for name in (claim.variant, claim.other):
+                if name not in self.variants:
+                    raise ValueError(f"claims: unknown variant (got {name}); allowed: {', '.join(self.variants)}")
+            for task in claim.tasks or ():
+                if task not in self.tasks:
+                    raise ValueError(f"claims: unknown task (got {task}); allowed: {', '.join(self.tasks)}")
+        for name in self.variants:
+            if self.repeat == "student" and "{seed}" not in self.measured_of(name):
+                raise ValueError(f"repeat: student needs {{seed}} in measured (got {name}'s); fix: repeat: pipeline")
+        return self
+
+    def measured_of(self, variant: str) -> str:
+        """The place of a variant's predictions, {task} and {seed} still open."""
+        chosen = self.variants[variant]
+        return (chosen.measured or self.measured).replace("{student}", chosen.student or self.student)
+
+    def choose_tasks(self, asked: Sequence[str] | None, params: Params) -> list[str]:
+        """The tasks asked for, or all that params have settings for; UserError where there is none."""
+        usable = [task for task in self.tasks if task not in TASKS or getattr(params.tasks, task)]
+        if unknown := [task for task in asked or () if task not in usable]:
+            raise UserError(f"--tasks: not in this study or in params.yaml (got {unknown[0]}); allowed: {usable}")
+        if not usable:
+            raise UserError(f"params.yaml has settings for none of the study's tasks: {', '.join(self.tasks)}")
+        return list(asked or usable)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A DVC experiment: whose predictions it makes for which seeds, by which overrides, running which stages."""
+
+    name: str
+    variant: str
+    seeds: tuple[int, ...]
+    overrides: tuple[str, ...]
+    stages: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        return self.name.rsplit("-", 1)[1]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs a study and prints its tables."""
+    parser = argparse.ArgumentParser(prog="tinybert study", description=__doc__)
+    parser.add_argument("name", help="a file of studies/, without .yaml")
+    parser.add_argument("--tasks", nargs="+", help="only some of the study's tasks")
+    parser.add_argument("--seeds", type=int, choices=range(1, 1000), metavar="N", help="instead of the study's number")
+    options = parser.parse_args(argv)
+    print(conduct(options.name, tasks=options.tasks, seeds=options.seeds))
+
+
+def conduct(name: str, *, tasks: Sequence[str] | None, seeds: int | None) -> str:
+    """Runs the experiments that are missing, compares, writes the result; returns the tables as text."""
+    from tinybert.report.study_results import write_result
+
+    with _only_study():
+        check_disturbed_workspace()
+        study, params = load_study(name), load_params()
+        tasks = study.choose_tasks(tasks, params)
+        planned = plan(name, study, params, tasks=tasks, seeds=seeds or study.seeds)
+        found_as = finished()
+        # Variants with the same settings are one experiment.
+        missing = {one.digest: one for one in reversed(planned) if one.digest not in found_as}
+        to_run = [one for one in planned if missing.get(one.digest) is one]
+        print(f"{len(planned)} experiments, {len(to_run)} to run: {', '.join(one.variant for one in to_run) or '-'}")
+        for experiment in to_run:
+            run(experiment)
+            found_as[experiment.digest] = experiment.name
+        measured: dict = {(task, variant): {} for task in tasks for variant in study.variants}
+        for one in planned:
+            for task in tasks:
+                measured[task, one.variant] |= dict(predictions_of(study, one, found_as[one.digest], task))
+    return write_result(name, study, measured, planned, seed=params.seed)
+
+
+def load_study(name: str, folder: Path = FOLDER) -> Study:
+    """Reads studies/<name>.yaml; UserError naming the studies that there are, or the key that is wrong."""
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+        raise UserError(f"NAME: no such study (got {name}); allowed: {known}")
+    try:
+        return Study.model_validate(read_yaml(path))
+    except ValidationError as error:
+        lines = (f"{path}: {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise UserError("\n".join(lines)) from None
+
+
+def plan(name: str, study: Study, params: Params, *, tasks: Sequence[str], seeds: int) -> list[Experiment]:
+    """All experiments of a study in the order of its variants; UserError where a setting is refused."""
+    stages = tuple(sorted({study.measured_of(variant).split("/")[0] for variant in study.variants}))
+    code = [code_digest(path.stem) for path in sorted(Path("stages").glob("[a-z]*.py")) if path.stem not in UNUSED]
+    numbers, tree, planned = tuple(range(params.seed, params.seed + seeds)), read_yaml("params.yaml"), []
+    for variant in study.variants:
+        for group in [numbers] if study.repeat == "student" else [(number,) for number in numbers]:
+            overrides = tuple(_overrides(study, variant, params, tasks, group))
+            settings = changed_params(tree, overrides, f"study {name}, variant {variant}")
+            content = json.dumps([settings.model_dump(mode="json"), stages, code], sort_keys=True)
+            digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+            planned.append(Experiment(f"{name}-{variant}-{digest}", variant, group, overrides, stages))
+    return planned
+
+
+UNUSED = ("report", "package", "package_domain")  # stages that change no prediction
+
+
+def _overrides(
+    study: Study, variant: str, params: Params, tasks: Sequence[str], seeds: tuple[int, ...]
+) -> Iterator[str]:
+    student = study.variants[variant].student or study.student
+    glue_tasks = [task for task in tasks if task in TASKS]
+    if glue_tasks:
+        yield f"tasks.run=[{','.join(glue_tasks)}]"
+        yield f"tasks.students=[{student}]"
+        yield f"quantization.models=[teacher,{student}]"
+    elif student not in params.domain.students:
+        raise UserError(f"domain.students: lacks {student}, which the study compares; fix: add it to params.yaml")
+    if student not in params.general.students:
+        yield f"general.students=[{','.join((*params.general.students, student))}]"
+    if study.repeat == "pipeline":
+        yield f"seed={seeds[0]}"
+    yield f"seeds=[{','.join(map(str, seeds))}]"
+    for text in (*study.set, *study.variants[variant].set):
+        text = text.replace("{student}", student)
+        yield from [text.replace("{task}", task) for task in glue_tasks] if "{task}" in text else [text]
+
+
+def changed_params(tree: dict, overrides: Sequence[str], origin: str) -> Params:
+    """Applies the overrides of a `dvc exp run -S` to a plain tree and checks it; errors begin with `origin`."""
+    from dvc.exceptions import DvcException
+    from dvc.utils.hydra import apply_overrides
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "params.json"  # read many times as fast as YAML
+        write_json(path, tree)
+        try:
+            apply_overrides(path, list(overrides))
+        except DvcException as error:
+            raise UserError(f"{origin}: {' '.join(str(error.__cause__ or error).split())}") from None
+        return check_params(read_json(path), origin)
+
+
+def run(experiment: Experiment) -> None:
+    """Runs it in a temporary copy of the project; UserError when a stage fails; finished stages are kept."""
+    print(f"\n=== {experiment.name}: {' '.join(experiment.overrides)}", flush=True)
+    settings = [part for override in experiment.overrides for part in ("-S", override)]
+    command = ["exp", "run", "--temp", "--name", experiment.name, *settings, *experiment.stages]
+    write_json(NOTE, _workspace())
+    if _run_to_end([sys.executable, "-m", "dvc", *command]):
+        NOTE.unlink()
+        raise UserError(f"experiment {experiment.name} failed; fix what is reported above, then run the study again")
+    NOTE.unlink()
+
+
+def _run_to_end(command: list[str]) -> int:
+    """The exit code. Ctrl-C reaches DVC too, which gets the time to restore the workspace."""
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+
+
+def finished() -> dict[str, str]:
+    """digest -> name of the experiments that exist, whatever commit they began at."""
+    command = [sys.executable, "-m", "dvc", "exp", "list", "--all-commits", "--name-only"]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    if listed.returncode:
+        raise UserError(f"dvc exp list failed: {' '.join(listed.stderr.split())}; a study needs git and .dvc")
+    return {name.rsplit("-", 1)[1]: name for name in listed.stdout.split() if "-" in name}
+
+
+def predictions_of(study: Study, experiment: Experiment, name: str, task: str) -> Iterator[tuple[int, Predictions]]:
+    """(seed, predictions) of an experiment's variant for a task, as DVC keeps them under the experiment's name."""
+    import dvc.api
+
+    place, system = study.measured_of(experiment.variant).replace("{task}", task).split(":")
+    for seed in experiment.seeds:
+        file = f"reports/predictions/{place.replace('{seed}', str(seed))}.json"
+        try:
+            found = read_predictions(dvc.api.read(file, rev=name))[system]
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"experiment {name}: {file} cannot be read ({reason}); fix: dvc exp remove {name}"
+            ) from None
+        yield seed, found
+
+
+@contextmanager
+def _only_study() -> Iterator[None]:
+    """UserError where another study runs: each would take the other's stash for that of a killed one."""
+    LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with open(LOCK, "a", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError("another study runs in this project; run the command again when it has ended") from None
+        yield
+
+
+def check_disturbed_workspace() -> None:
+    """UserError with the commands that restore the workspace, if a kill left it as DVC has it for some seconds.
+
+    To set up an experiment DVC stashes uncommitted changes and leaves the branch for some seconds.
+    """
+    if not NOTE.is_file():
+        return
+    before, now = read_json(NOTE), _workspace()
+    commands = []
+    if before["branch"] and not now["branch"]:
+        commands.append(f"git checkout --force {before['branch']}")
+    if now["stash"] not in ("", before["stash"]):
+        commands.append("git stash pop")
+    if commands:
+        raise UserError(
+            "the study was killed while DVC had put the workspace's changes aside; bring them back with "
+            f"{' && '.join(commands)} (where all is as it should be: rm {NOTE}), then run the study again"
+        )
+    NOTE.unlink()
+
+
+def _workspace() -> dict[str, str]:
+    """The branch, empty where none is checked out, and the newest commit of the stash, empty where there is none."""
+    stash = git("rev-parse", "--verify", "--quiet", "refs/stash")
+    return {"branch": git("symbolic-ref", "--short", "HEAD"), "stash": stash}

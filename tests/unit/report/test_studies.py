@@ -1,0 +1,345 @@
+"""Studies: the shipped files, the experiments they ask for, verdicts, and going on after an interruption."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from tests.support.root import ROOT
+from tinybert.config.load import load_params
+from tinybert.config.profile import merged_profile
+from tinybert.evaluate.predictions import Predictions
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import write_json
+from tinybert.report import studies
+from tinybert.report.studies import Study, check_disturbed_workspace, conduct, load_study
+from tinybert.report.study_results import FAILS, HOLDS, OPEN, SAME, Difference, difference, dot_chart, judged, outcome
+
+NAMES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
+SCALES = ("params", *sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml")))
+SMALL = """
+question: Which?
+source: nobody
+tasks: [cola]
+student: tinybert4
+seeds: 2
+variants:
+  uniform: {}
+  top: {set: ["students.{student}.layer_map=top"]}
+claims:
+  - {variant: uniform, beats: top, published: ".3 to .2"}
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """What planning reads, in a folder of its own, which is entered."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("stages", "src"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies/small.yaml").write_text(SMALL)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def plan_of(name: str = "small", **changes) -> list[studies.Experiment]:
+    study, params = load_study(name), load_params()
+    chosen = {"tasks": study.choose_tasks(None, params), "seeds": study.seeds} | changes
+    return studies.plan(name, study, params, **chosen)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_studies_fit_every_scale(name, scale, project):
+    if scale != "params":
+        write_json(project / "params.yaml", merged_profile(scale, ROOT))  # JSON is YAML
+    shutil.copy(ROOT / f"studies/{name}.yaml", project / "studies")
+    planned, written = plan_of(name), (ROOT / "dvc.yaml").read_text()
+    assert {experiment.variant for experiment in planned} == set(load_study(name).variants)
+    assert all(f"reports/predictions/{stage}/" in written for stage in planned[0].stages)
+
+
+def test_experiments_ask_for_what_a_variant_changes(project):
+    uniform, top = plan_of()
+    assert uniform.overrides == (
+        "tasks.run=[cola]",
+        "tasks.students=[tinybert4]",
+        "quantization.models=[teacher,tinybert4]",
+        "seeds=[42,43]",
+    )
+    assert top.overrides == (*uniform.overrides, "students.tinybert4.layer_map=top")
+    assert (top.seeds, top.stages) == ((42, 43), ("evaluate",))
+    assert top.name == f"small-top-{top.digest}"
+
+
+def test_what_is_the_same_is_one_experiment_and_what_changed_another(project):
+    first = plan_of()
+    (project / "studies/other.yaml").write_text(SMALL.replace("uniform", "even"))
+    assert [one.digest for one in plan_of("other")] == [one.digest for one in first]
+    assert plan_of(seeds=3)[0].digest != first[0].digest
+    changed = (project / "params.yaml").read_text().replace("learning_rate: 5.0e-4", "learning_rate: 4.0e-4")
+    (project / "params.yaml").write_text(changed)
+    assert plan_of()[0].digest != first[0].digest
+
+
+def test_a_pipeline_is_repeated_with_its_seed(project):
+    (project / "studies/small.yaml").write_text(SMALL.replace("seeds: 2", "seeds: 2\nrepeat: pipeline"))
+    planned = plan_of()
+    assert [experiment.seeds for experiment in planned] == [(42,), (43,)] * 2
+    assert {"seed=43", "seeds=[43]"} <= set(planned[1].overrides) and planned[1].stages == ("evaluate",)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("layer_map=top", "layer_map=topp"), "study small, variant top: students.tinybert4.layer_map"),
+        (("students.{student}.layer_map", "studnets.x"), "study small, variant top: Could not override 'studnets"),
+        (("beats: top", "beats: tip"), "claims: unknown variant (got tip); allowed: uniform, top"),
+        (("beats: top, ", ""), "exactly one of beats, equals, not_below is needed"),
+        (("tasks: [cola]", "tasks: [wnli]"), "params.yaml has settings for none of the study's tasks: wnli"),
+        (("seeds: 2", "seed: 2"), "studies/small.yaml: seed: Extra inputs"),
+    ],
+)
+def test_mistakes_are_one_line(project, change, told):
+    (project / "studies/small.yaml").write_text(SMALL.replace(*change))
+    with pytest.raises(UserError) as caught:
+        plan_of()
+    assert told in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+def test_an_unknown_study_names_the_known(project):
+    with pytest.raises(UserError, match=r"no such study \(got maps\); allowed: small"):
+        load_study("maps")
+
+
+@pytest.mark.parametrize(
+    ("relation", "low", "high", "expected"),
+    [
+        ("beats", 0.001, 0.05, HOLDS),
+        ("beats", -0.001, 0.05, OPEN),
+        ("beats", -0.05, -0.001, FAILS),
+        ("beats", 0.0, 0.0, FAILS),
+        ("equals", -0.009, 0.009, HOLDS),
+        ("equals", -0.009, 0.02, OPEN),
+        ("equals", 0.011, 0.02, FAILS),
+        ("equals", -0.02, -0.011, FAILS),
+        ("not_below", -0.009, 0.05, HOLDS),
+        ("not_below", -0.02, 0.05, OPEN),
+        ("not_below", -0.05, -0.011, FAILS),
+    ],
+)
+def test_outcomes_are_by_the_whole_interval(relation, low, high, expected):
+    assert outcome(relation, Difference((low + high) / 2, low, high), margin=0.01) == expected
+
+
+def test_a_lower_perplexity_is_the_better_one():
+    tokens = np.full(50, 10)
+    low, high = (Predictions("perplexity", tokens, tokens * np.log(value)) for value in (8.0, 10.0))
+    found = difference({42: low}, {42: high}, seed=0)
+    assert (found.mean, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
+
+
+class Dvc:
+    """In place of DVC: remembers what was run; uniform is right on 60 of 100 rows, top on 40."""
+
+    def __init__(self, monkeypatch, stop_after: int | None = None):
+        self.ran: list[str] = []
+        self.stop_after = stop_after
+        monkeypatch.setattr(studies, "run", self.run)
+        monkeypatch.setattr(studies, "finished", lambda: {name.rsplit("-", 1)[1]: name for name in self.ran})
+        monkeypatch.setattr(studies, "predictions_of", self.predictions_of)
+
+    def run(self, experiment):
+        if len(self.ran) == self.stop_after:
+            raise KeyboardInterrupt
+        self.ran.append(experiment.name)
+
+    def predictions_of(self, study, experiment, found_as, task):
+        labels, right = np.arange(100) % 2, 60 if experiment.variant == "uniform" else 40
+        for seed in experiment.seeds:
+            yield (
+                seed,
+                Predictions("matthews", labels, np.where(np.arange(100) < right + seed - 42, labels, 1 - labels)),
+            )
+
+
+def test_an_interrupted_study_goes_on_and_ends_with_the_same_table(project, monkeypatch):
+    undisturbed = conduct("small", tasks=None, seeds=None) if Dvc(monkeypatch) else ""
+    written = Path("reports/studies/small.md").read_text()
+    dvc = Dvc(monkeypatch, stop_after=1)
+    with pytest.raises(KeyboardInterrupt):
+        conduct("small", tasks=None, seeds=None)
+    assert len(dvc.ran) == 1
+    dvc.stop_after = None
+    assert conduct("small", tasks=None, seeds=None) == undisturbed
+    assert Path("reports/studies/small.md").read_text() == written
+    assert [name.split("-")[1] for name in dvc.ran] == ["uniform", "top"]
+    conduct("small", tasks=None, seeds=None)
+    assert len(dvc.ran) == 2  # nothing is run twice
+    assert " holds " in written
+    assert "| cola | uniform | matthews | 0.210 |" in " ".join(written.split())
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A git repository with a branch, main, and a file that is not committed as it is, which is entered."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):
+        monkeypatch.setenv(name, "test")
+    Path("params.yaml").write_text("seed: 1")
+    git("init", "--quiet", "--initial-branch", "main")
+    git("add", "params.yaml")
+    git("commit", "--quiet", "--message", "first")
+    Path("params.yaml").write_text("seed: 2")
+    return tmp_path
+
+
+def git(*command: str) -> None:
+    subprocess.run(["git", *command], check=True, capture_output=True)
+
+
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def noted():
+    """As while an experiment runs."""
+    write_json(studies.NOTE, studies._workspace())
+    yield
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_it_is_mended(repository, is_clean):
+    if is_clean:
+        git("checkout", "params.yaml")
+    text = Path("params.yaml").read_text()
+    with pytest.raises(Killed), noted():
+        if not is_clean:
+            git("stash")
+        git("checkout", "--detach")
+        Path("params.yaml").write_text("seed: 3")  # as DVC sets up an experiment
+        raise Killed
+    for _ in "12":
+        with pytest.raises(UserError, match="killed while DVC had put the workspace's changes aside") as told:
+            check_disturbed_workspace()
+    mend = str(told.value).split("bring them back with ")[1].split(" (where")[0]
+    assert mend == "git checkout --force main" + ("" if is_clean else " && git stash pop")
+    subprocess.run(mend, shell=True, check=True, capture_output=True)
+    check_disturbed_workspace()
+    assert Path("params.yaml").read_text() == text
+
+
+def test_two_studies_at_once_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with studies._only_study(), pytest.raises(UserError, match="another study runs"), studies._only_study():
+        pass
+    with studies._only_study():
+        pass  # the first has ended
+
+
+def test_a_kill_at_another_moment_and_work_since_are_no_disturbance(repository):
+    git("stash")
+    git("stash", "apply")
+    with pytest.raises(Killed), noted():
+        raise Killed
+    git("checkout", "-b", "other")
+    git("stash", "drop")
+    check_disturbed_workspace()
+    assert not studies.NOTE.exists()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_workspace_is_noted_while_an_experiment_runs(repository, monkeypatch, code):
+    noted = []
+    monkeypatch.setattr(studies, "_run_to_end", lambda command: noted.append(studies.NOTE.is_file()) or code)
+    with pytest.raises(UserError, match="small-top-1 failed") if code else nullcontext():
+        studies.run(studies.Experiment("small-top-1", "top", (42,), (), ("evaluate",)))
+    assert noted == [True] and not studies.NOTE.exists()
+
+
+SLOW_TO_END = """
+import signal, time
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(1)
+    open("in order", "w").close()
+"""
+STUDY_PROCESS = """
+import signal, sys
+from tinybert.report.studies import _run_to_end
+_run_to_end([sys.executable, "-c", sys.argv[1]])
+"""
+
+
+def test_ctrl_c_waits_for_dvc_to_put_things_in_order(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUDY_PROCESS, SLOW_TO_END],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout.readline() == b"ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(timeout=60)
+    assert (tmp_path / "in order").is_file()
+
+
+def test_predictions_are_read_from_the_experiment(project, monkeypatch):
+    import dvc.api
+
+    asked = []
+
+    def read(path, rev):
+        asked.append((path, rev))
+        return '{"student": {"metric": "matthews", "labels": [1, 0], "predictions": [1, 0]}}'
+
+    monkeypatch.setattr(dvc.api, "read", read)
+    found = dict(studies.predictions_of(load_study("small"), plan_of()[0], "older-name-1", "cola"))
+    assert [predictions.score for predictions in found.values()] == pytest.approx([1.0, 1.0])
+    assert asked == [
+        ("reports/predictions/evaluate/cola-tinybert4-42.json", "older-name-1"),
+        ("reports/predictions/evaluate/cola-tinybert4-43.json", "older-name-1"),
+    ]
+
+
+def test_one_seed_and_identical_predictions_decide_nothing(project):
+    study = load_study("small")
+    claim, found = study.claims[0], Difference(0.3, 0.2, 0.4)
+    ours, other = (Predictions("accuracy", np.array([1, 0]), np.array(values)) for values in ([1, 0], [0, 1]))
+    assert judged(study, claim, {42: ours, 43: ours}, {42: other, 43: other}, found) == HOLDS
+    assert judged(study, claim, {42: ours}, {42: other}, found) == OPEN
+    assert judged(study, claim, {42: ours}, {42: ours}, found) == SAME
+    one_training = study.model_copy(update={"one_training": True})
+    assert judged(one_training, claim, {42: ours}, {42: other}, found) == HOLDS
+
+
+def test_the_picture_has_a_dot_a_seed_and_is_the_same_again():
+    def of(*scores):
+        rows = np.arange(100)
+        return {n: Predictions("accuracy", np.ones(100), (rows < 100 * s).astype(int)) for n, s in enumerate(scores)}
+
+    measured = {("cola", "<one>"): of(0.1, 0.3), ("cola", "two"): of(0.2)}
+    svg = dot_chart(measured)
+    ElementTree.fromstring(svg)
+    assert "&lt;one&gt;" in svg and "<one>" not in svg and svg == dot_chart(measured)
+    assert svg.count('id="PathCollection_') == 4
+
+
+def test_a_study_needs_two_variants():
+    with pytest.raises(ValueError, match="at least 2"):
+        Study.model_validate({"question": "?", "source": "-", "tasks": ["cola"], "student": "a", "variants": {"b": {}}})
