@@ -5,7 +5,7 @@ from tinybert.augment.sampling import sample
 from tinybert.augment.substitution import read_sentences, replacement_candidates, substitute
 from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.load import StageParams
-from tinybert.data.task_sources import fraction_of
+from tinybert.data.encoding import fraction_of
 from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.resume import Checkpoint

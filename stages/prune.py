@@ -3,8 +3,7 @@
 import torch
 
 from tinybert.compress.pruning import PRUNERS, linear_sparsity
-from tinybert.data.encoding import encode
-from tinybert.data.task_sources import fraction_of
+from tinybert.data.encoding import encode, fraction_of
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict

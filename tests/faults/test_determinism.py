@@ -27,9 +27,9 @@ def small_project(folder: Path) -> Path:
     return project
 
 
-def edit_corpus_reader(project: Path, shipped: str, changed: str) -> None:
+def edit_document_reader(project: Path, shipped: str, changed: str) -> None:
     """Replaces a constant of the code that reads documents in batches."""
-    path = project / "src/tinybert/data/corpus.py"
+    path = project / "src/tinybert/data/documents.py"
     assert path.read_text().count(shipped) == 1
     path.write_text(path.read_text().replace(shipped, changed))
 
@@ -40,9 +40,9 @@ def test_cold_runs_leave_the_same_bytes_on_one_and_two_threads(tmp_path):
     for threads in (1, 2):
         project = small_project(tmp_path / f"threads{threads}")
         if threads == 1:
-            edit_corpus_reader(project, "MOST_THREADS = 16", "MOST_THREADS = 1")
+            edit_document_reader(project, "MOST_THREADS = 16", "MOST_THREADS = 1")
         else:
-            edit_corpus_reader(project, "BATCH_BYTES = 2**20", "BATCH_BYTES = 2**12")
+            edit_document_reader(project, "BATCH_BYTES = 2**20", "BATCH_BYTES = 2**12")
         done = run_to_end(project, "dvc", "repro")
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(hashes(project))

@@ -65,7 +65,9 @@ def assert_meaningful(params: Params) -> None:
     assert check_params(copy.deepcopy(tree)) == params
     instances = [instance.path for instance in stage_instances(params)]
     assert len({*instances}) == len(instances)
-    assert len({paths.task_model("cola", params.seed, model) for model in params.task_models}) == len(params.task_models)
+    assert len({paths.task_model("cola", params.seed, model) for model in params.task_models}) == len(
+        params.task_models
+    )
     assert_stages_find_their_params(params)
     assert_models_can_be_shaped(params)
     assert_training_can_be_scheduled(params)

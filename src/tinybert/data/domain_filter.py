@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tinybert.config.schema import Filter
-from tinybert.data.corpus import DocumentBatch, map_documents
+from tinybert.data.documents import DocumentBatch, map_documents
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
 

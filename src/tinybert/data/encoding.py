@@ -1,4 +1,4 @@
-"""Rows of a task as token ids, and batches of them padded to the longest."""
+"""Rows of a task as token ids, a share of them, and batches padded to the longest."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from tinybert.data.tasks import Task
 from tinybert.models.outputs import Batch, pad
 from tinybert.pipeline.files import read_jsonl
+from tinybert.pipeline.process import stream
 
 
 @dataclass(frozen=True)
@@ -87,3 +88,14 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
 def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
     """Reads and encodes a JSON-lines file that prepare_task or augment wrote."""
     return encode(list(read_jsonl(path)), task, tokenizer, max_length_tokens=max_length_tokens)
+
+
+def fraction_of(rows: Sequence[dict], fraction: float, *, seed: int) -> list[dict]:
+    """A share of `rows` in their order, at least one, drawn at random by the seed.
+
+    fraction: in (0, 1]. The rows of a smaller fraction are among those of a larger one, so that a series of fractions
+    compares amounts of data and nothing else.
+    """
+    wanted = max(1, round(fraction * len(rows)))
+    ranks = stream(seed, "train_fraction").permutation(len(rows))
+    return [row for row, rank in zip(rows, ranks, strict=True) if rank < wanted]

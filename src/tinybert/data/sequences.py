@@ -14,7 +14,7 @@ from typing import IO
 import numpy as np
 from tokenizers import Tokenizer
 
-from tinybert.data.corpus import DocumentBatch, map_documents
+from tinybert.data.documents import DocumentBatch, map_documents
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
 

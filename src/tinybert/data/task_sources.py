@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +16,6 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable, read_lines
 from tinybert.pipeline.hub import hub_access, load_verified
-from tinybert.pipeline.process import stream
 
 KEY = "tasks.local.folder"
 UNLABELLED = -1  # the Hub's label of test rows
@@ -39,17 +38,6 @@ def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> di
         UserError: If a file, a row or the Hub is at fault.
     """
     return SOURCES[source](task, settings, seed)
-
-
-def fraction_of(rows: Sequence[dict], fraction: float, *, seed: int) -> list[dict]:
-    """A share of `rows` in their order, at least one, drawn at random by the seed.
-
-    fraction: in (0, 1]. The rows of a smaller fraction are among those of a larger one, so that a series of fractions
-    compares amounts of data and nothing else.
-    """
-    wanted = max(1, round(fraction * len(rows)))
-    ranks = stream(seed, "train_fraction").permutation(len(rows))
-    return [row for row, rank in zip(rows, ranks, strict=True) if rank < wanted]
 
 
 def _synthetic(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:

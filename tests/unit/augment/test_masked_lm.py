@@ -163,5 +163,7 @@ def test_bfloat16_finds_mostly_the_same_words(tokenizer):
 
 def test_missing_bfloat16_is_an_error(model, monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    with pytest.raises(UserError, match=r"^precision: bfloat16 is not supported by this machine; fix: set it to float32$"):
+    with pytest.raises(
+        UserError, match=r"^precision: bfloat16 is not supported by this machine; fix: set it to float32$"
+    ):
         in_precision(model.bert.encoder, "bfloat16")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinybert.data import corpus
+from tinybert.data import documents
 from tinybert.data.domain_filter import FilterStatistics, Rule, filter_file
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_jsonl, write_jsonl
@@ -142,7 +142,7 @@ def test_neither_threads_nor_batches_change_a_byte(tmp_path, monkeypatch, thread
     texts = [f"{text} Straße {number}" for number in range(20) for text in TEXTS]
     write_jsonl(source, ({"title": "é", "text": text} for text in texts))
     alone = filter_file(source, tmp_path / "alone.jsonl", rule)
-    monkeypatch.setattr(corpus, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(documents, "BATCH_BYTES", batch_bytes)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(threads))
     statistics = filter_file(source, tmp_path / "several.jsonl", rule)
     assert (tmp_path / "several.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from tinybert.data import corpus
+from tinybert.data import documents
 from tinybert.data.sequences import Sequences, sequences_writer, write_sequences
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_jsonl
@@ -114,7 +114,7 @@ def test_neither_threads_nor_batches_change_a_byte(tmp_path, monkeypatch, tokeni
     texts += ["a [MASK] b\nc", "\x01"]
     results, files = [], []
     for threads, batch_bytes in ((1, 10**6), (1, 1), (1, 500), (2, 500)):
-        monkeypatch.setattr(corpus, "BATCH_BYTES", batch_bytes)
+        monkeypatch.setattr(documents, "BATCH_BYTES", batch_bytes)
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, threads=threads: range(threads))
         results.append(write(tmp_path, tokenizer, *texts, packing=packing))
         files.append([(tmp_path / "blocks" / name).read_bytes() for name in ("tokens.npy", "offsets.npy")])

@@ -6,7 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tinybert.data.task_sources import fraction_of, read_splits
+from tinybert.data.encoding import fraction_of
+from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.evaluate.scoring import majority_score
 from tinybert.pipeline import hub
