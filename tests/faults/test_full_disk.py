@@ -104,7 +104,7 @@ def test_a_writer_tells_it_and_leaves_what_was_there(disk, name, is_first):
     before = content(disk)
     with pytest.raises(UserError) as told:
         WRITERS[name](path)
-    assert str(told.value) == f"{path}: No space left on device; free some space, and run it again"
+    assert str(told.value) == f"{path}: No space left on device; fix: free some space and run the command again"
     assert content(disk) == before
     assert list(disk.rglob("*.partial")) == []
 
@@ -112,7 +112,9 @@ def test_a_writer_tells_it_and_leaves_what_was_there(disk, name, is_first):
 def test_a_full_folder_for_temporary_files_is_the_one_that_is_named(disk, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(disk))
     fill(disk)
-    with pytest.raises(UserError, match=rf"^{disk}[^:]*: No space left on device; free some space, and run it again$"):
+    with pytest.raises(
+        UserError, match=rf"^{disk}[^:]*: No space left on device; fix: free some space and run the command again$"
+    ):
         export_onnx(classifier(TEACHER), tmp_path / "fp32.onnx")
     assert not (tmp_path / "fp32.onnx").exists() and list(content(disk)) == ["others"]
 
@@ -158,7 +160,9 @@ def test_without_a_disk_to_fill(tmp_path, kind, fault):
     with pytest.raises(UserError) as told, (atomic_file if kind == "file" else atomic_folder)(path) as target:
         (target.write if kind == "file" else (target / "part").write_text)("half")
         raise fault
-    assert str(told.value).startswith(f"{path}: ") and str(told.value).endswith("; free some space, and run it again")
+    assert str(told.value).startswith(f"{path}: ") and str(told.value).endswith(
+        "; fix: free some space and run the command again"
+    )
     assert {name: left.decode() for name, left in content(tmp_path).items()} == {"output": "old"}
 
 
@@ -189,7 +193,7 @@ def test_a_stage_on_a_full_disk_says_so_in_a_line_and_runs_when_there_is_room(pr
         with full_store(project / "data/full"):
             roomy = run(project, "stages.prepare_corpus", **store)
         assert roomy.returncode == 0
-        assert roomy.stderr.count("tracking: goes on without MLflow") == len(roomy.stderr.splitlines()) == 1
+        assert roomy.stderr.count("tracking: continues without MLflow") == len(roomy.stderr.splitlines()) == 1
         assert (project / "data/corpus/general/train.jsonl").is_file()
     finally:
         subprocess.run(["umount", "--lazy", project / "data"], check=True)
@@ -203,7 +207,7 @@ def test_a_stage_tells_it_whoever_finds_it(project):
     found = run(project, "stages.prepare_corpus", TMPDIR="/tmp")
     script.write_text(whole)
     place = f"a disk that the stage writes to, such as those of {project} and /tmp"
-    told = f"prepare_corpus: {place}: No space left on device; free some space, and run it again\n"
+    told = f"prepare_corpus: {place}: No space left on device; fix: free some space and run the command again\n"
     assert (found.returncode, found.stderr) == (1, told)
 
 

@@ -28,12 +28,12 @@ def changed(path: str, value) -> dict:
         (
             "corpus.unt",
             "article",
-            "prepare_corpus: params.yaml: corpus.unt: unknown key; check its spelling, or remove it",
+            "prepare_corpus: params.yaml: corpus.unt: unknown key; fix: check its spelling, or remove it",
         ),
         (
             "students.lazy.domain.losses.hard",
             -1.0,
-            "prepare_corpus: params.yaml: students.lazy.domain.losses.hard: -1.0",
+            "prepare_corpus: params.yaml: students.lazy.domain.losses.hard: should be greater",
         ),
         ("corpus.max_documents", 1, "prepare_corpus: corpus.heldout_every: 10, but the corpus has 1 documents"),
         ("corpus.source", "local", "prepare_corpus: corpus.local.files: 'local/wiki/*.jsonl.gz' matches no file"),
@@ -136,7 +136,7 @@ def test_bad_names_reach_neither_shell_nor_paths(project, name):
     write_params(project, tree)
     found = run(project, "dvc", "repro")
     assert found.returncode != 0
-    assert "must be lower-case letters, digits and _, a letter first" in found.stderr
+    assert "must be lower-case letters, digits and _, beginning with a letter" in found.stderr
     assert (project / "docs/log.md").is_file() and elsewhere.is_dir()
     assert not (project / "pwned").exists() and not (project / "models").exists()
 
