@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from tinybert.compress.serving import VARIANTS
 from tinybert.config.students import LOSSES, MAPPED_LOSSES, StageLosses, Student, mapped_layers
 from tinybert.data.tasks import TASKS
-from tinybert.report.results import NO_SEED, VARIANTS, Results, stage_instances
-from tinybert.report.scores import onnx_systems, pruned_students
+from tinybert.report.results import NO_SEED, Results, stage_instances
+from tinybert.report.scores import groups, onnx_systems, pruned_students
 from tinybert.report.tables import task_name
 
 PANEL_INCHES = (3.5, 2.3)
@@ -26,7 +27,7 @@ COLUMNS = 3
 POINTS_A_LINE = 200
 LOG_FROM_RATIO = 10.0  # values that spread wider than this stand on a logarithmic axis
 INK = "#010203"  # becomes currentColor, so that text is readable on light and dark pages
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7,
     "legend.frameon": False, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.alpha": 0.25, "lines.linewidth": 1.2, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK,
@@ -93,14 +94,14 @@ def pareto_chart(results: Results) -> Chart:
     systems = onnx_systems(results)
     models = list(systems["model"].unique())
     costs = {"row_ms": ("ms a row", "best_speed"), "size_mb": ("MB", "best_size")}
-    shown = [(t, of, cost) for t, of in systems.groupby("task", sort=False) for cost in costs if of[cost].notna().any()]
+    shown = [(t, of, cost) for (t,), of in groups(systems, ["task"]) for cost in costs if of[cost].notna().any()]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels(len(shown), columns=4)
         for (task, of_task, cost), axis in zip(shown, axes, strict=False):
             label, is_best = costs[cost]
             best = of_task[of_task[is_best]].sort_values(cost)
             axis.plot(best[cost], best["score"], linestyle="--", color="#888888", zorder=1)
-            for (model, variant), at in of_task.groupby(["model", "variant"]):
+            for (model, variant), at in groups(of_task, ["model", "variant"]):
                 colour = f"C{models.index(model)}"
                 axis.scatter(at[cost], at["score"], marker=MARKERS[variant], color=colour, s=22, zorder=2)
             axis.set(title=f"{task_name(results, task)}: {TASKS[task].headline}", xlabel=label)
@@ -135,7 +136,7 @@ def curve_charts(results: Results) -> list[Chart]:
     for title, stages in _curve_groups(results):
         found = {}
         for stage, curves in stages.items():
-            terms = dict.fromkeys(c for curve in curves.values() for c in curve if _is_loss(c))
+            terms = dict.fromkeys(c for curve in curves.values() for c in map(str, curve) if _is_loss(c))
             for term in terms if len(stages) == 1 else [t for t in terms if t == "total"]:
                 lines = {name: _points(curve, term) for name, curve in curves.items() if term in curve}
                 if lines := {name: line for name, line in lines.items() if len(line[0])}:
@@ -152,7 +153,7 @@ def map_weight_charts(results: Results) -> list[Chart]:
         layers: dict[str, dict] = {}
         for curves in stages.values():
             for name, curve in curves.items():
-                for column in (c for c in curve if str(c).startswith(MAP_PREFIX)):
+                for column in (c for c in map(str, curve) if c.startswith(MAP_PREFIX)):
                     student, _, teacher = column.removeprefix(MAP_PREFIX).partition("_")
                     lines = layers.setdefault(f"{name}, layer {student}", {})
                     lines[f"teacher layer {teacher}"] = _points(curve, column)
@@ -164,7 +165,7 @@ def map_weight_charts(results: Results) -> list[Chart]:
 def pruning_chart(results: Results) -> Chart:
     """Score over sparsity of each task's students, from the unpruned student on."""
     found: dict[str, dict] = {}
-    for (task, student), of in pruned_students(results).groupby(["task", "student"], sort=False):
+    for (task, student), of in groups(pruned_students(results), ["task", "student"]):
         line = [0.0, *(100 * of["sparsity"])], [of["unpruned"].iloc[0], *of["score"]]
         found.setdefault(f"{task_name(results, task)}: {TASKS[task].headline}", {})[student] = line
     return _line_chart("Score over sparsity", found, "% of weights that are zero")
@@ -206,7 +207,7 @@ def _curve_groups(results: Results) -> Iterator[tuple[str, dict[str, dict[str, p
 
 
 def _is_loss(column: str) -> bool:
-    return column not in NOT_LOSSES and not str(column).startswith((MAP_PREFIX, "Unnamed"))
+    return column not in NOT_LOSSES and not column.startswith((MAP_PREFIX, "Unnamed"))
 
 
 def _points(curve: pd.DataFrame, column: str) -> tuple[list[float], list[float]]:
@@ -281,7 +282,7 @@ def layer_map_chart(maps: Sequence[LayerMap]) -> Chart:
                 axis.plot([0, 1], [teacher, student * step], style, color="C0", linewidth=0.6 + 3.4 * weight)
             for x, count, height in ((0, found.teacher_layers, 1.0), (1, found.student_layers, step)):
                 for layer in range(count + 1):
-                    text = {"ha": "right" if x == 0 else "left", "va": "center"}
+                    text: Any = {"ha": "right" if x == 0 else "left", "va": "center"}
                     axis.text(x + (0.04 if x else -0.04), layer * height, str(layer) if layer else "embedding", **text)
             axis.set(
                 xlim=(-0.6, 1.6),

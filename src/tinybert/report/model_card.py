@@ -60,7 +60,7 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         task: Its task.
         metrics: The files of the stages "prepare_task", "finetune_teacher" and, of this model, "quantize".
     """
-    params, ready, is_teacher = of.params, of.params.tasks[task.name].finetuned_teacher, of.name == "teacher"
+    params, ready, is_teacher = of.params, getattr(of.params.tasks, task.name).finetuned_teacher, of.name == "teacher"
     is_synthetic = params.tasks.source == "synthetic"
     card_data = _card_data(of, "text-classification", is_english=params.tasks.source != "local")
     card_data.datasets = _hub_names(params.tasks, *([] if is_teacher else [params.corpus]))

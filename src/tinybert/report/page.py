@@ -21,7 +21,7 @@ from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.pipeline.tracking import RESULT_PATHS, git, package_versions
 from tinybert.report import charts, tables
 from tinybert.report.results import Results, load_results, stage_instances
-from tinybert.report.scores import domain_scores, onnx_systems, pruned_students, task_scores
+from tinybert.report.scores import domain_scores, groups, onnx_systems, pruned_students, records, task_scores
 from tinybert.report.tables import ABSENT, Table, count, fixed, percent, task_name
 
 PAGE = Path("reports/index.html")
@@ -116,20 +116,19 @@ def sentences(results: Results) -> list[str]:
     )
     found = task_scores(results)
     found = found[found["is_headline"]]
-    names = [f"{at.student} on {task_name(results, at.task, at.split)}" for at in found.itertuples() if at.collapsed]
+    names = [f"{at.student} on {task_name(results, at.task, at.split)}" for at in records(found) if at.collapsed]
     ending = f" Collapsed: {', '.join(names)}." if names else ""
-    known = found.dropna(subset=["above_majority"]).groupby("student", sort=False)["above_majority"]
-    if known.ngroups == 0:
+    shares: dict[str, list[float]] = {}
+    for at in records(found.dropna(subset=["above_majority"])):
+        shares.setdefault(at.student, []).append(at.above_majority)
+    if not shares:
         return [domain, f"Tasks: no teacher beats the majority class, so there is nothing to retain.{ending}"]
-    shares = known.mean()
-    if shares.max() <= 0:
+    means = {student: sum(values) / len(values) for student, values in shares.items()}
+    best = max(means, key=means.__getitem__)
+    if means[best] <= 0:
         return [domain, f"Tasks: no student beats the majority class.{ending}"]
-    best = shares.idxmax()
-    return [
-        domain,
-        f"Tasks: {best} retains {percent(shares[best])} of the teacher's lead over the majority class "
-        f"(mean of {known.count()[best]}).{ending}",
-    ]
+    lead = f"{percent(means[best])} of the teacher's lead over the majority class (mean of {len(shares[best])})"
+    return [domain, f"Tasks: {best} retains {lead}.{ending}"]
 
 
 def _listed(values: pd.Series, digits: int) -> str:
@@ -144,12 +143,12 @@ def summary_metrics(results: Results) -> dict[str, dict[str, dict[str, float | N
     for student in results.params.domain.students:
         tree["domain"][student] = {name: means.loc[student].get(key) for name, key in keys.items()}
     scores, systems = task_scores(results), onnx_systems(results)
-    for at in scores[scores["is_headline"]].drop_duplicates(["task", "student"]).itertuples():
+    for at in records(scores[scores["is_headline"]].drop_duplicates(["task", "student"])):
         tree.setdefault(at.task, {})[at.student] = {"score": at.score, "retention_above_majority": at.above_majority}
-    for (task, model), of in systems[systems["variant"] != "fp32"].groupby(["task", "model"], sort=False):
+    for (task, model), of in groups(systems[systems["variant"] != "fp32"], ["task", "model"]):
         if model in tree[task]:
             tree[task][model]["int8_worst"] = of["score"].min()
-    for at in pruned_students(results).itertuples():
+    for at in records(pruned_students(results)):
         tree[at.task][at.student][f"pruned{at.target}"] = at.score
     return {
         group: {name: {key: _rounded(value) for key, value in of.items()} for name, of in students.items()}

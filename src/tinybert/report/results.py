@@ -95,7 +95,8 @@ class Results:
 
     def metrics(self, stage: str, **columns: Any) -> dict[str, float]:
         """Returns the metrics of one instance by name."""
-        return self.select(stage, **columns).set_index("metric")["value"].to_dict()
+        found = self.select(stage, **columns)
+        return dict(zip(found["metric"], found["value"], strict=True))
 
     def value(self, stage: str, metric: str, **columns: Any) -> float:
         """Returns one number, NaN where it is not known."""

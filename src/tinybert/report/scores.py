@@ -1,17 +1,30 @@
 """What the report says of its systems, computed once from the frame: task scores, domain scores, ONNX variants."""
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 
+from tinybert.compress.serving import VARIANTS
 from tinybert.data.tasks import TASKS
-from tinybert.evaluate.predictions import METRICS, retention_interval
-from tinybert.evaluate.scoring import retention
-from tinybert.report.results import VARIANTS, Results
+from tinybert.evaluate.predictions import retention_interval
+from tinybert.evaluate.scoring import METRICS, retention
+from tinybert.report.results import Results
 
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
 SYSTEMS = ("teacher", "student", "majority")
+
+
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows of a frame, each with its columns as attributes."""
+    yield from frame.itertuples(index=False)
+
+
+def groups(frame: pd.DataFrame, columns: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """The values of the columns and the rows that have them, in the order of the frame."""
+    yield from frame.groupby(columns, sort=False)
 
 
 @lru_cache(maxsize=64)
@@ -24,7 +37,7 @@ def task_scores(results: Results) -> pd.DataFrame:
         collapsed (how many seeds are).
     """
     rows = []
-    for (task, student, split), found in results.select("evaluate").groupby(["task", "model", "split"], sort=False):
+    for (task, student, split), found in groups(results.select("evaluate"), ["task", "model", "split"]):
         collapsed = found.loc[found["metric"] == "collapsed", "value"].sum()
         for metric in TASKS[task].metrics:
             of = {s: found.loc[(found["variant"] == s) & (found["metric"] == metric), "value"] for s in SYSTEMS}
@@ -111,7 +124,7 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     return frame
 
 
-def _system(results: Results, task: str, model: str, variant: str) -> dict[str, str | float]:
+def _system(results: Results, task: str, model: str, variant: str) -> dict[str, Any]:
     of = results.metrics("quantize", task=task, model=model, variant=variant)
     latency = results.select("latency", task=task, model=model)
     medians = latency[(latency["variant"] == variant) & (latency["metric"] == "median")]

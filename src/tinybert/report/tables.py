@@ -4,13 +4,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup, escape
 
 from tinybert.data.tasks import TASKS
 from tinybert.report.results import Results
-from tinybert.report.scores import best_students, domain_scores, onnx_systems, pruned_students, retained, task_scores
+from tinybert.report.scores import (
+    best_students,
+    domain_scores,
+    groups,
+    onnx_systems,
+    pruned_students,
+    records,
+    retained,
+    task_scores,
+)
 
 ABSENT = "–"
 COLLAPSED = "collapsed"
@@ -113,7 +123,7 @@ def choice_table(results: Results, *, with_latency: bool) -> Table:
     scores = task_scores(results)
     teachers = scores[scores["is_headline"]].drop_duplicates("task").set_index("task")["teacher"]
     rows = []
-    for task, of_task in systems.groupby("task", sort=False):
+    for (task,), of_task in groups(systems, ["task"]):
         name, chosen = task_name(results, task), best_students(of_task)
         theirs = of_task[(of_task["model"] == "teacher") & (of_task["variant"] == "fp32")]
         for need, system in chosen.items():
@@ -139,7 +149,7 @@ def task_table(results: Results) -> Table:
     """Headline score of each task student beside its teacher and the majority class."""
     scores = task_scores(results)
     rows = []
-    for at in scores[scores["is_headline"]].itertuples():
+    for at in records(scores[scores["is_headline"]]):
         flag = COLLAPSED if at.collapsed else NO_BETTER if at.score <= at.majority else ABSENT
         rows.append((
             f"{task_name(results, at.task, at.split)}: {at.metric}", at.student, fixed(at.teacher),
@@ -160,7 +170,7 @@ def task_table(results: Results) -> Table:
     )
 
 
-def _retention(results: Results, at) -> str:
+def _retention(results: Results, at: Any) -> str:
     """Above-majority retention with interval, rows and seeds; of a further dev split without these."""
     if math.isnan(at.above_majority):
         return NO_LEAD
@@ -174,7 +184,7 @@ def _retention(results: Results, at) -> str:
     return percent(at.above_majority, 0)
 
 
-def _published(results: Results, at) -> str:
+def _published(results: Results, at: Any) -> str:
     """The published score where rows and shapes are the published ones; else a dash."""
     task, shape = TASKS[at.task], results.params.students[at.student].architecture
     teacher = results.metrics("finetune_teacher", task=at.task)
@@ -191,7 +201,7 @@ def task_metrics_table(results: Results) -> Table:
     rows = [
         (task_name(results, at.task, at.split), at.student, at.metric, fixed(at.teacher), spread(at.score, at.std),
          fixed(at.majority), percent(at.retention))
-        for at in task_scores(results).itertuples()
+        for at in records(task_scores(results))
     ]  # fmt: skip
     columns = ("task", "student", "metric", "teacher", "score", "majority", "score / teacher's")
     return Table("All metrics of the tasks", columns, rows, names=3, note=seeds_note(results))
@@ -239,14 +249,14 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
     latency = results.params.quantization.latency
     sizes = latency.batch_sizes if with_latency else ()
     rows = []
-    for _, at in onnx_systems(results).iterrows():
-        best = [cost for cost in ("size", "speed")[: 1 + with_latency] if at[f"best_{cost}"]]
-        interval = [f"{signed(at['low'])} to {signed(at['high'])}"] if with_intervals else []
+    for at in records(onnx_systems(results)):
+        best = [cost for cost in ("size", "speed")[: 1 + with_latency] if getattr(at, f"best_{cost}")]
+        interval = [f"{signed(at.low)} to {signed(at.high)}"] if with_intervals else []
         rows.append([
-            task_name(results, at["task"]), at["model"], at["variant"], fixed(at["score"]), *interval,
-            percent(at["agreement"]), fixed(at["size_mb"], 2), fixed(at["gzip_mb"], 2),
-            *(fixed(at[f"ms_{size}"], 1) for size in sizes), *([fixed(at["row_ms"])] if with_latency else []),
-            ", ".join(best) if at["beats"] else NO_BETTER,
+            task_name(results, at.task), at.model, at.variant, fixed(at.score), *interval,
+            percent(at.agreement), fixed(at.size_mb, 2), fixed(at.gzip_mb, 2),
+            *(fixed(getattr(at, f"ms_{size}"), 1) for size in sizes), *([fixed(at.row_ms)] if with_latency else []),
+            ", ".join(best) if at.beats else NO_BETTER,
         ])  # fmt: skip
     columns = ["task", "model", "variant", "score", *(["minus FP32, 95 %"] if with_intervals else []), "as FP32", "MB"]
     columns += ["gzip MB", *(f"ms × {size}" for size in sizes), *(["ms a row"] if with_latency else []), "best by"]
@@ -262,7 +272,7 @@ def compression_table(results: Results, *, with_latency: bool, with_intervals: b
 def pruning_table(results: Results) -> Table:
     """Pruned students: sparsity, score beside the unpruned one, size of the weights file."""
     rows = []
-    for at in pruned_students(results).itertuples():
+    for at in records(pruned_students(results)):
         guess = results.value("prepare_task", f"majority.{TASKS[at.task].headline}", task=at.task)
         flag = NO_BETTER if at.score <= guess else ""
         rows.append((
