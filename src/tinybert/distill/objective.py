@@ -17,6 +17,7 @@ from tinybert.distill.layer_map import LayerWeights
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
+from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError
 
 FILE = "objective.safetensors"
@@ -108,7 +109,7 @@ class DistillationLoss(nn.Module):
                 self.map = LayerWeights(layers, kind, init=config.map_init, seed=config.seed)
             if student.hidden_size != teacher.hidden_size:
                 for name in dict.fromkeys(map(self._projection_name, sorted(self._layers("hidden")))):
-                    self.projections[name] = nn.Linear(student.hidden_size, teacher.hidden_size, bias=False)
+                    self.projections[name] = Linear(student.hidden_size, teacher.hidden_size, bias=False)
 
     def _layers(self, output: str) -> frozenset[int]:
         """The student layers of which losses read an output; 0 is the embedding output."""

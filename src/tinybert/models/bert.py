@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens, Rows
-from tinybert.models.packed_linear import linear_gelu
+from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu
 from tinybert.pipeline.errors import UserError
 
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
@@ -142,9 +142,9 @@ class SelfAttention(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.heads = config.num_attention_heads
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value = Linear(width, width)
         self.dropout = config.attention_probs_dropout_prob
 
     def forward(
@@ -188,7 +188,7 @@ class ResidualOutput(nn.Module):
 
     def __init__(self, config: BertConfig, width_in: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width_in, config.hidden_size)
+        self.dense = Linear(width_in, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = config.hidden_dropout_prob
 
@@ -210,7 +210,7 @@ class Dense(nn.Module):
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(width_in, width_out)
+        self.dense = Linear(width_in, width_out)
 
 
 class Layer(nn.Module):
@@ -318,7 +318,7 @@ class MaskedLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        return F.linear(self.transform(hidden), word_embeddings, self.bias)
+        return linear_float32(self.transform(hidden), word_embeddings, self.bias)
 
 
 class Heads(nn.Module):
@@ -390,7 +390,7 @@ class SequenceClassifier(BertModel):
         super().__init__(config)
         self.labels = labels
         self.dropout = config.hidden_dropout_prob
-        self.classifier = nn.Linear(config.hidden_size, len(labels))
+        self.classifier = Linear(config.hidden_size, len(labels))
         self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:

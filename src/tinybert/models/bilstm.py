@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tinybert.config.compatibility import check_embedding
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
+from tinybert.models.packed_linear import Linear
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class ClassifierHead(nn.Module):
 
     def __init__(self, features: int, hidden: int, outputs: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(features, hidden)
-        self.output = nn.Linear(hidden, outputs)
+        self.dense = Linear(features, hidden)
+        self.output = Linear(hidden, outputs)
 
 
 class BiLstmClassifier(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tinybert.models import packed_linear as inference
-from tinybert.models.packed_linear import for_inference, has_onednn, linear
+from tinybert.models.packed_linear import Linear, for_inference, has_onednn, linear, linear_float32
 
 CPU = torch.device("cpu")
 RELATIVE_ERROR = {torch.float32: 2e-6, torch.bfloat16: 2**-6}  # two last places: F.gelu reads rounded sums
@@ -72,3 +72,37 @@ def test_a_copy_shares_equal_weights_and_keeps_the_model():
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert {part.dtype for part in (*rounded.parameters(), *rounded.buffers())} == {torch.bfloat16}
     assert not any(parameter.requires_grad for parameter in rounded.parameters())
+
+
+@pytest.mark.usefixtures("operators")
+@pytest.mark.parametrize(("rows", "width_in", "width_out"), [(1, 5, 3), (70, 96, 130)])
+def test_linear_float32_and_its_gradients_are_those_of_float64(rows, width_in, width_out):
+    torch.manual_seed(5)
+    parts = torch.randn(rows, width_in), torch.randn(width_out, width_in), torch.randn(width_out)
+    scale = torch.randn(rows, width_out)
+    results = {}
+    for dtype in (torch.float32, torch.float64):
+        leaves = [part.to(dtype, copy=True).requires_grad_() for part in parts]
+        product = linear_float32(*leaves)
+        (product * scale.to(dtype)).sum().backward()
+        results[dtype] = [product, *(leaf.grad for leaf in leaves)]
+    for ours, exact in zip(results[torch.float32], results[torch.float64], strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [torch.ones(0, 5), torch.ones(2, 3, 5), torch.ones(2, 5, dtype=torch.float64)])
+def test_what_onednn_is_not_asked_for_goes_to_torch(rows):
+    layer = Linear(5, 3).to(rows.dtype)
+    found = layer(rows)
+    assert torch.equal(found, torch.nn.functional.linear(rows, layer.weight, layer.bias))
+    found.sum().backward()
+    assert layer.weight.grad is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer.float()(rows.float()).dtype == torch.bfloat16
+
+
+def test_a_layer_whose_input_needs_no_gradient_still_learns():
+    layer = Linear(5, 3)
+    layer(torch.ones(4, 5)).sum().backward()
+    assert torch.equal(layer.weight.grad, torch.full((3, 5), 4.0))
+    assert torch.equal(layer.bias.grad, torch.full((3,), 4.0))
