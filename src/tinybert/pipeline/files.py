@@ -154,19 +154,14 @@ def read_jsonl(path: str | Path) -> Iterator[dict]:
     """Yields the objects of a JSON-lines file one by one; UserError for a line without one."""
     with open(path, "rb") as handle:
         for number, line in enumerate(handle, start=1):
-            yield json_object(line, f"{path}, line {number}")
-
-
-def json_object(line: bytes, where: str) -> dict:
-    """The JSON object on a line of UTF-8; UserError, which begins with `where`, if there is none."""
-    try:
-        found = parse_json(line.decode("utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        beginning = line[:40].decode("utf-8", errors="replace")
-        raise UserError(f"{where}: must be a JSON object (got {beginning!r})")
-    return found
+            try:
+                found = parse_json(line.decode("utf-8"))
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                beginning = line[:40].decode("utf-8", errors="replace")
+                raise UserError(f"{path}, line {number}: must be a JSON object (got {beginning!r})")
+            yield found
 
 
 def read_lines(
