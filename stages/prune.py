@@ -29,10 +29,10 @@ def main(stage: Stage) -> None:
     config, seed, percent = params.tasks[task.name], params.seed, int(stage.items["sparsity"])
     source, teacher_folder = (paths.task_model(task.name, seed, model) for model in (name, "teacher"))
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
-    rows = fraction_of(list(read_jsonl(folder / "train.jsonl")), config.train_fraction, seed=seed)
-    dev_rows = list(read_jsonl(folder / f"{task.dev_splits[0]}.jsonl"))
-    examples = encode(rows, task, tokenizer, max_length_tokens=config.max_length_tokens)
-    dev = encode(dev_rows, task, tokenizer, max_length_tokens=config.max_length_tokens)
+    rows, dev_rows = (list(read_jsonl(folder / f"{split}.jsonl")) for split in ("train", task.dev_splits[0]))
+    rows = fraction_of(rows, config.train_fraction, seed=seed)
+    limit = config.max_length_tokens
+    examples, dev = (encode(part, task, tokenizer, max_length_tokens=limit) for part in (rows, dev_rows))
     student, teacher = load_task_model(source).to(best_device()), load_bert(SequenceClassifier, teacher_folder)
 
     torch.manual_seed(seed)
@@ -40,9 +40,8 @@ def main(stage: Stage) -> None:
     loss = DistillationLoss(losses, student.config, teacher.config)
     loss.load(source)
     batches = ExampleBatches(examples, batch_size=config.pruning.batch_size, seed=seed)
-    pruner = PRUNERS[params.pruning.criterion](
-        student, target=percent / 100, ramp_fraction=params.pruning.ramp_fraction
-    )
+    criterion, ramp_fraction = PRUNERS[params.pruning.criterion], params.pruning.ramp_fraction
+    pruner = criterion(student, target=percent / 100, ramp_fraction=ramp_fraction)
     settings = Settings(config.pruning, params.optimizer, seed, params.precision, pruner)
     cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
     checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
@@ -55,10 +54,10 @@ def main(stage: Stage) -> None:
         stage.write_curve(curve)
         predictions = Predictions(task.headline, dev.gold, predict(student, dev, task))
         save_predictions(paths.predictions(stage.name, stage.instance), {"student": predictions})
-        metrics = {"target": percent / 100, "sparsity": linear_sparsity(student)}
-        metrics |= {"dev": score(task, predictions.predictions, dev.gold)}
-        metrics |= {"size_mb": file_sizes_mb(target / "model.safetensors")}
-        stage.write_metrics(training_metrics(student, curve) | metrics)
+        reached = {"target": percent / 100, "sparsity": linear_sparsity(student)}
+        measured = {"dev": score(task, predictions.predictions, dev.gold)}
+        measured |= {"size_mb": file_sizes_mb(target / "model.safetensors")}
+        stage.write_metrics(training_metrics(student, curve) | reached | measured)
         checkpoint.remove()
 
 
