@@ -24,8 +24,9 @@ from benchmarks.reference import Shape
 from benchmarks.timing import hardware
 from tinybert.compress.export import export_onnx
 from tinybert.compress.quantization import LinearLayer, plan_int8, write_int8
-from tinybert.compress.serving import INT8_VARIANTS, VARIANTS, OnnxClassifier, random_feeds
+from tinybert.compress.serving import OnnxClassifier, random_feeds
 from tinybert.models.bert import SequenceClassifier
+from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 TEACHER, STUDENT = "BERT-base", "TinyBERT4"
 CALIBRATION_ROWS = 2

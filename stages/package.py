@@ -2,12 +2,12 @@
 
 import shutil
 
-from tinybert.compress.serving import VARIANTS
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.models.checkpoints import copy_model, load_task_model, read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_json
+from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.model_card import Finished, write_task_card
 from tinybert.stage import Stage, run_stage
 

@@ -3,7 +3,7 @@
 from tinybert.compress.calibration import calibration_feeds
 from tinybert.compress.export import export_onnx
 from tinybert.compress.quantization import plan_int8, write_int8
-from tinybert.compress.serving import INT8_VARIANTS, VARIANTS, OnnxClassifier, latencies
+from tinybert.compress.serving import OnnxClassifier, latencies
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
@@ -12,6 +12,7 @@ from tinybert.evaluate.predictions import Predictions, save_predictions, variant
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
+from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 from tinybert.stage import Stage, run_stage
 
 CHECKED_ROWS = (1, 32)  # sizes of the batches of dev rows on which the exported graph must agree with PyTorch

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.root import ROOT
-from tinybert.compress.serving import VARIANTS
 from tinybert.config.load import check_params, read_yaml
 from tinybert.config.schema import Params
 from tinybert.evaluate.predictions import Predictions, save_predictions
 from tinybert.pipeline.files import write_json, write_jsonl
+from tinybert.pipeline.paths import VARIANTS
 
 NASTY = '<script>alert("x")</script> & | `y` $x$'
 PERPLEXITY = {"lazy": 8.512, "attentive": 9.034, "little_professor": 8.127}

@@ -18,9 +18,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tinybert.compress.calibration import ActivationRange, calibrate
-from tinybert.compress.serving import INT8_VARIANTS, Feeds
+from tinybert.compress.serving import Feeds
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.paths import INT8_VARIANTS
 
 ORT_DOMAIN = "com.microsoft"
 LARGEST_INT8 = 127

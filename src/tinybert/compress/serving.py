@@ -18,8 +18,6 @@ from tinybert.models.outputs import Batch
 Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
-INT8_VARIANTS = ("int8-dynamic", "int8-qdq", "int8-qoperator")
-VARIANTS = ("fp32", *INT8_VARIANTS)
 SEVERITY_ERROR = 3
 VNNI = ("avx512_vnni", "avx_vnni")
 PROVIDERS = ["CPUExecutionProvider"]

@@ -8,6 +8,8 @@ CODE_DIGESTS = Path("data/code")
 TOKENIZER = Path("data/tokenizer")
 TEACHER = Path("models/teacher")
 STAGE_METRICS = "reports/metrics"
+INT8_VARIANTS = ("int8-dynamic", "int8-qdq", "int8-qoperator")
+VARIANTS = ("fp32", *INT8_VARIANTS)  # of a model in ONNX
 
 
 def project_root() -> Path:

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from tinybert.compress.serving import VARIANTS
 from tinybert.config.students import LOSSES, MAPPED_LOSSES, StageLosses, Student, mapped_layers
 from tinybert.data.tasks import TASKS
+from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.results import NO_SEED, Results, stage_instances
 from tinybert.report.scores import groups, onnx_systems, pruned_students
 from tinybert.report.tables import task_name

@@ -10,13 +10,13 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tinybert.compress.pruning import linear_sparsity
-from tinybert.compress.serving import VARIANTS
 from tinybert.config.schema import Params
 from tinybert.config.students import MAPPED_LOSSES
 from tinybert.data.tasks import Task
 from tinybert.models.checkpoints import Model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.paths import VARIANTS
 from tinybert.pipeline.tracking import code_revision, package_versions
 from tinybert.report.tables import ABSENT, Table, count, fixed, percent, signed
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tinybert.compress.serving import VARIANTS
 from tinybert.config.schema import Params
 from tinybert.data.tasks import TASKS
 from tinybert.evaluate.predictions import Predictions, read_predictions
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl
+from tinybert.pipeline.paths import VARIANTS
 
 COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from tinybert.compress.serving import VARIANTS
 from tinybert.data.tasks import TASKS
 from tinybert.evaluate.predictions import retention_interval
 from tinybert.evaluate.scoring import METRICS, retention
+from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.results import Results
 
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding

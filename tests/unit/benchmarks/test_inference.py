@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks.inference import SIZES, STUDENT, TEACHER, System, report, speed_up, take_turns, write_variants
 from tests.support.project import ROOT
-from tinybert.compress.serving import VARIANTS, OnnxClassifier, random_feeds
+from tinybert.compress.serving import OnnxClassifier, random_feeds
+from tinybert.pipeline.paths import VARIANTS
 
 
 def system(variant: str, times_ms: list[float], model: str = TEACHER, file_mb: float = 1.0) -> System:

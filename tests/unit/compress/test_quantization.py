@@ -26,11 +26,12 @@ from tinybert.compress.quantization import (
     scale_and_zero_point,
     write_int8,
 )
-from tinybert.compress.serving import INT8_VARIANTS, OnnxClassifier, feeds_of, session_of
+from tinybert.compress.serving import OnnxClassifier, feeds_of, session_of
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.outputs import Batch
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.paths import INT8_VARIANTS
 
 CONFIG = BertConfig(200, 32, 2, 4, 64, max_position_embeddings=16)
 

@@ -7,17 +7,10 @@ import pytest
 from benchmarks.inference import SIZES, write_variants
 from tests.support.onnx_models import save_sum_model
 from tinybert.compress import serving
-from tinybert.compress.serving import (
-    VARIANTS,
-    OnnxClassifier,
-    latencies,
-    measure_latency_ms,
-    random_feeds,
-    session_of,
-    sliced,
-)
+from tinybert.compress.serving import OnnxClassifier, latencies, measure_latency_ms, random_feeds, session_of, sliced
 from tinybert.config.schema import Latency
 from tinybert.data.encoding import Encoded
+from tinybert.pipeline.paths import VARIANTS
 
 
 def examples(count: int) -> Encoded:

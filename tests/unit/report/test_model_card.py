@@ -13,7 +13,6 @@ import yaml
 from tests.support.builders import STUDENT, classifier, masked_lm
 from tests.support.root import ROOT
 from tinybert.compress.export import export_onnx
-from tinybert.compress.serving import VARIANTS
 from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
@@ -22,6 +21,7 @@ from tinybert.evaluate.cloze import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
 from tinybert.pipeline import paths
+from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.model_card import Finished, write_domain_card, write_task_card
 from tinybert.stage import Stage, declared, declared_values
 from tinybert.synthetic.examples import examples
