@@ -256,3 +256,24 @@ def test_the_commit_and_sources_that_differ_from_it_are_named(tmp_path, params, 
     assert versions_table(results).rows[:2] == [("git revision", commit), ("sources not committed", "none")]
     (tmp_path / "params.yaml").write_text("2")
     assert versions_table(results).rows[1] == ("sources not committed", "params.yaml")
+
+
+def flags(root: Path, params, title: str) -> dict[str, str]:
+    """The first cell of each row -> its last one."""
+    build_report(params, root)
+    return {row[0]: row[-1] for row in Outline(page(root)).tables[title][1:]}
+
+
+def test_students_at_the_majority_class_are_flagged(tree, params):
+    prune = tree / "reports/metrics/prune/mrpc-tinybert4-20.json"
+    write_json(prune, read_json(prune) | {"dev": {"accuracy": 0.6}})
+    for seed in params.seeds:
+        path = tree / f"reports/metrics/evaluate/mrpc-tinybert4-{seed}.json"
+        found = read_json(path)["dev"]
+        write_json(path, {"dev": found | {"student": {"accuracy": 0.59, "f1": 0.59}}})
+    assert flags(tree, params, "Pruned students") == {"synthetic MRPC": "≤ majority", "synthetic MNLI": ""}
+    assert flags(tree, params, "Synthetic tasks, dev split") == {
+        "synthetic MRPC: accuracy": "≤ majority",
+        "synthetic MNLI matched: accuracy": "collapsed",
+        "synthetic MNLI mismatched: accuracy": "collapsed",
+    }
