@@ -64,7 +64,7 @@ def leftovers(project: Path) -> list[str]:
     found = [str(path.relative_to(project)) for path in project.rglob("*.partial") if ".dvc" not in path.parts]
     status = ["git", "status", "--porcelain", "--untracked-files=all"]
     listed = subprocess.run(status, cwd=project, check=True, capture_output=True, text=True).stdout.splitlines()
-    kept = ("metrics/", "dvc.lock", "params.yaml", "reports/summary.md", "reports/headline.json", ".gitignore")
+    kept = ("metrics/", "dvc.lock", "params.yaml", "reports/summary.md", "reports/summary_metrics.json", ".gitignore")
     return found + [line for line in listed if not line[3:].startswith(kept)]
 
 

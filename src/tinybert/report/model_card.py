@@ -71,13 +71,8 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
     if params.tasks.source == "hub":
         card_data.model_name = f"{of.name}-{task.name}"
         card_data.eval_results = _eval_results(task, params, metrics["quantize"])
-    if ready:
-        teacher = f"fine-tuned by others: {_model_source(ready)}"
-    else:
-        teacher = f"fine-tuned here on the task's gold labels from {_teacher_source(params)}"
     context = {
-        "task": task, "is_teacher": is_teacher, "is_synthetic": is_synthetic, "teacher": teacher,
-        "source": _source(params.tasks, "synthetic rows in the manner of GLUE, which the project makes by a grammar"),
+        "task": task, "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready,
         "rows": ", ".join(f"{size:,} {split}" for split, size in metrics["prepare_task"]["examples"].items()),
         "share": percent(_read_last(of.provenance, f"tasks.{task.name}.train_fraction")),
         "copies": _read_last(of.provenance, f"tasks.{task.name}.augmented_copies"),
@@ -104,7 +99,7 @@ def write_domain_card(folder: Path, of: Finished, metrics: dict[str, dict]) -> N
     columns = ("model", "cloze accuracy", "top 5", "perplexity, domain", "general", "same top-1", "KL")
     subjects = (f"{name}: {', '.join(map(escape, terms))}" for name, terms in params.filter.subjects.items())
     context = {
-        "teacher": _teacher_source(params), "is_synthetic": params.corpus.source == "synthetic",
+        "is_synthetic": params.corpus.source == "synthetic",
         "subjects": "; ".join(subjects), "questions": metrics["student"]["cloze"]["all"]["questions"],
         "folder": paths.final("domain", of.name), "scores": Table("", columns, rows).markdown(),
     }  # fmt: skip
@@ -119,12 +114,13 @@ def escape(text: str) -> str:
 def _write(folder: Path, of: Finished, card_data: ModelCardData, template: str, context: dict[str, Any]) -> None:
     context |= {
         "of": of, "params": of.params, "card_data": card_data.to_yaml(line_break="\n"), "license": card_data.license,
-        "corpus": _corpus_source(of.params), "architecture": _architecture(of.model), "init": _init(of.provenance),
+        "init": _init(of.provenance),
         "training": training_table(of.provenance).markdown() if of.provenance else "", "revision": code_revision(),
         "packages": ", ".join(f"{name} {version}" for name, version in package_versions().items()),
     }  # fmt: skip
     loader = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    templates.filters["plain"] = escape
     card = ModelCard(templates.get_template(template).render(context))
     with atomic_file(folder / "README.md") as handle:
         handle.write(re.sub(r"\n{3,}", "\n\n", str(card)).strip() + "\n")
@@ -235,51 +231,7 @@ def _read_last(provenance: Provenance, key: str) -> Any:
     return next((entry["params"][key] for entry in reversed(provenance) if key in entry["params"]), None)
 
 
-def _architecture(model: Model) -> str:
-    """The shape of a model and how many weights it has, in a sentence."""
-    config: Any = model.config
-    if model.model_type == "bert":
-        shape = (
-            f"A BERT of {config.num_hidden_layers} layers, width {config.hidden_size}, {config.num_attention_heads} "
-            f"heads and feed-forward width {config.intermediate_size}"
-        )
-    else:
-        shape = (
-            f"A BiLSTM of {config.num_hidden_layers} layers, {config.hidden_size} wide in each direction, over "
-            f"embeddings of width {config.embedding_size}"
-        )
-    return f"{shape}: {model.parameter_count:,} parameters, a vocabulary of {config.vocab_size:,} tokens."
-
-
 def _hub_names(*sections: Any) -> list[str] | None:
     """The names on the Hub, each once, of those sections that take their data or model from there."""
     hubs = [section.hub for section in sections if getattr(section, "source", "hub") == "hub" and section.hub]
     return list(dict.fromkeys(getattr(hub, "dataset", None) or hub.model for hub in hubs)) or None
-
-
-def _source(section: Any, synthetic: str) -> str:
-    """Where a corpus, tasks or a teacher come from, in words."""
-    if section.source == "hub":
-        hub = section.hub
-        config = f"{escape(hub.config)}, " if getattr(hub, "config", None) else ""
-        name = getattr(hub, "dataset", None) or hub.model
-        return f"{escape(name)} ({config}revision {escape(hub.revision)}) of the Hub"
-    if section.source == "local":
-        places = getattr(section.local, "files", None) or [section.local.folder]
-        return f"local files ({', '.join(map(escape, places))})"
-    return synthetic
-
-
-def _corpus_source(params: Params) -> str:
-    return _source(params.corpus, "synthetic articles, which the project writes from tables of facts")
-
-
-def _teacher_source(params: Params) -> str:
-    return _source(params.teacher, "a small BERT, pretrained by the project on its own synthetic articles")
-
-
-def _model_source(source: Any) -> str:
-    """A model of others, {folder} or {hub: {model, revision}}, in words."""
-    if source.folder:
-        return f"a local folder ({escape(source.folder)})"
-    return f"{escape(source.hub.model)} (revision {escape(source.hub.revision)}) of the Hub"
