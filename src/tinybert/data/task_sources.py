@@ -1,13 +1,8 @@
 """Rows of a GLUE task: synthetic, from the Hub, or from the official tab-separated files."""
 
-import csv
-import io
-import math
 import tempfile
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-
-import pandas as pd
 
 from tinybert.config.fields import Source
 from tinybert.config.schema import Tasks
@@ -37,7 +32,9 @@ def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> di
     Raises:
         UserError: If a file, a row or the Hub is at fault.
     """
-    return SOURCES[source](task, settings, seed)
+    if source == "synthetic":
+        return _synthetic(task, settings, seed)
+    return _hub(task, settings) if source == "hub" else _local(task, settings)
 
 
 def _synthetic(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:
@@ -52,7 +49,7 @@ def _synthetic(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:
     return {split: synthetic.examples(task.name, split, count, seed) for split, count in counts.items()}
 
 
-def _hub(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:
+def _hub(task: Task, settings: Tasks) -> dict[str, list[dict]]:
     hub = settings.hub
     fix = "check tasks.hub, or set tasks.source to local with tasks.local.folder, or to synthetic"
     # Arrow files made of a damaged download would stay in the cache; the download itself is checked there.
@@ -66,12 +63,15 @@ def _hub(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:
             return load_dataset(hub.dataset, task.name, revision=hub.revision, cache_dir=arrow)
 
         loaded = load_verified(load, "dataset", hub.dataset, hub.revision)
-        names = {split: split.replace("dev", "validation") for split in ("train", *task.dev_splits, *task.test_splits)}
-        for split in ("train", *task.dev_splits):
-            if names[split] not in loaded:
-                found = f"{task.name} has no split {names[split]}; it has {', '.join(loaded)}"
+        splits = {}
+        for split in ("train", *task.dev_splits, *task.test_splits):
+            name = split.replace("dev", "validation")
+            if name in loaded:
+                splits[split] = [_hub_row(task, row) for row in loaded[name]]
+            elif split not in task.test_splits:
+                found = f"{task.name} has no split {name}; it has {', '.join(loaded)}"
                 raise UserError(f"tasks.hub.dataset: {found}")
-        return {split: [_hub_row(task, row) for row in loaded[name]] for split, name in names.items() if name in loaded}
+        return splits
 
 
 def _hub_row(task: Task, row: dict) -> dict:
@@ -81,93 +81,61 @@ def _hub_row(task: Task, row: dict) -> dict:
     return {column: row[column] for column in wanted if column != "label" or row["label"] != UNLABELLED}
 
 
-def _local(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:
+def _local(task: Task, settings: Tasks) -> dict[str, list[dict]]:
     folder = paths.resolve(settings.local.folder) / task.tsv.folder
-    files = {split: folder / f"{split}.tsv" for split in ("train", *task.dev_splits, *task.test_splits)}
-    return {
-        split: _tsv_rows(task, path, is_test=split in task.test_splits)
-        for split, path in files.items()
-        if path.exists() or split not in task.test_splits
-    }
+    splits = {split: _tsv_rows(task, folder / f"{split}.tsv") for split in ("train", *task.dev_splits)}
+    tests = {split: folder / f"{split}.tsv" for split in task.test_splits}
+    return splits | {split: _tsv_rows(task, path, is_test=True) for split, path in tests.items() if path.exists()}
 
 
-SOURCES: dict[str, Callable[[Task, Tasks, int], dict[str, list[dict]]]] = {
-    "synthetic": _synthetic,
-    "hub": _hub,
-    "local": _local,
-}
-
-
-def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
+def _tsv_rows(task: Task, path: Path, *, is_test: bool = False) -> list[dict]:
     """The rows of one file. As many damaged rows as the task allows are left out."""
-    lines = dict(read_lines(path, key=KEY))
-    columns = task.tsv.columns
-    if is_test or not columns:
-        columns = tuple(lines.pop(1, "").split("\t"))
-        _check_header(task, path, columns, is_test=is_test)
-    lines = {number: line for number, line in lines.items() if line}
-    expected = f"{len(columns)} are expected: {printable(', '.join(columns))}"
-    fields = {number: line.count("\t") + 1 for number, line in lines.items()}
-    wrong = {number: f": {count} fields; {expected}" for number, count in fields.items() if count != len(columns)}
-    table = _parse({number: line for number, line in lines.items() if number not in wrong}, task, columns)
-
-    rows = pd.DataFrame({column: table[name] for column, name in zip(task.columns, task.tsv.texts, strict=True)})
-    for name in task.tsv.texts:
-        empty = table.index[table[name] == ""]
-        wrong = {number: f", column {name}: empty; a text is expected" for number in empty} | wrong
-    if not is_test:
-        texts = table[task.tsv.label]
-        rows["label"] = [_label(task, text) for text in texts]
-        allowed = (
-            "a number from {:g} to {:g}".format(*task.score_range)
-            if task.score_range
-            else f"one of {', '.join(task.tsv.spellings)}"
-        )
-        for number in rows.index[rows["label"].isna()].difference(list(wrong)):
-            wrong[number] = f", column {texts.name}: {texts[number]!r:.40}; {allowed} is expected"
-    if len(wrong) > task.tsv.broken_rows:
-        first = sorted(wrong)[task.tsv.broken_rows]
-        raise UserError(f"{KEY}: {path}, line {first}{wrong[first]}")
-    rows = rows.drop(index=rows.index.intersection(list(wrong)))
-    if rows.empty:
+    lines = read_lines(path, key=KEY)
+    names = task.tsv.columns
+    if is_test or not names:
+        names = tuple(next(lines, (1, ""))[1].split("\t"))
+        for wanted in task.tsv.texts if is_test else (*task.tsv.texts, task.tsv.label):
+            if wanted not in names:
+                raise UserError(f"{KEY}: {path}, line 1: no column {wanted!r} among {', '.join(names)!r:.200}")
+            if names.count(wanted) > 1:
+                raise UserError(f"{KEY}: {path}, line 1: column {wanted!r} is there twice; remove one of them")
+    rows: list[dict] = []
+    damaged = 0
+    for number, line in lines:
+        try:
+            if line:
+                rows.append(_tsv_row(task, names, line, is_test=is_test) | {"idx": len(rows)})
+        except UserError as error:
+            damaged += 1
+            if damaged > task.tsv.broken_rows:
+                raise UserError(f"{KEY}: {path}, line {number}{error}") from None
+    if not rows:
         raise UserError(f"{KEY}: {path} has no rows; download it again")
-    if not is_test:
-        rows["label"] = rows["label"].astype(float if task.is_regression else int)
-    return rows.assign(idx=range(len(rows))).to_dict("records")
+    return rows
 
 
-def _check_header(task: Task, path: Path, header: tuple[str, ...], *, is_test: bool) -> None:
-    wanted = task.tsv.texts if is_test else (*task.tsv.texts, task.tsv.label)
-    if absent := [column for column in wanted if column not in header]:
-        raise UserError(f"{KEY}: {path}, line 1: no column {absent[0]!r} among {', '.join(header)!r:.200}")
-    if doubled := [column for column in wanted if header.count(column) > 1]:
-        raise UserError(f"{KEY}: {path}, line 1: column {doubled[0]!r} is there twice; remove one of them")
+def _tsv_row(task: Task, names: tuple[str, ...], line: str, *, is_test: bool) -> dict:
+    """The row of one line; UserError that says what is wrong, but not where the line stands."""
+    fields = line.split("\t")
+    if len(fields) != len(names):
+        raise UserError(f": {len(fields)} fields; {len(names)} are expected: {printable(', '.join(names))}")
+    cells = dict(zip(names, map(str.strip, fields), strict=True))
+    if empty := [name for name in task.tsv.texts if not cells[name]]:
+        raise UserError(f", column {empty[0]}: empty; a text is expected")
+    row: dict = {column: cells[name] for column, name in zip(task.columns, task.tsv.texts, strict=True)}
+    return row if is_test else row | {"label": _label(task, cells[task.tsv.label])}
 
 
-def _parse(lines: dict[int, str], task: Task, columns: tuple[str, ...]) -> pd.DataFrame:
-    """The task's columns of lines that have all fields, stripped, by line number."""
-    wanted = [name for name in (*task.tsv.texts, task.tsv.label) if name in columns]
-    places = [columns.index(name) for name in wanted]
-    table = pd.read_csv(
-        io.StringIO("\n".join(lines.values())),
-        sep="\t",
-        quoting=csv.QUOTE_NONE,
-        names=range(len(columns)),
-        usecols=places,
-        dtype=str,
-        na_filter=False,
-        lineterminator="\n",
-    )
-    return table[places].set_axis(wanted, axis="columns").set_axis(list(lines)).apply(lambda column: column.str.strip())
-
-
-def _label(task: Task, text: str) -> float:
-    """The class id or the score that a text stands for; NaN if it is none."""
+def _label(task: Task, text: str) -> int | float:
+    """The class id or the score that a text stands for."""
     if not task.score_range:
-        return task.tsv.spellings.index(text) if text in task.tsv.spellings else math.nan
-    least, greatest = task.score_range
-    try:
-        score = float(text)
-    except ValueError:
-        return math.nan
-    return score if least <= score <= greatest else math.nan
+        if text in task.tsv.spellings:
+            return task.tsv.spellings.index(text)
+        wanted = f"one of {', '.join(task.tsv.spellings)}"
+    else:
+        least, greatest = task.score_range
+        with suppress(ValueError):
+            if least <= float(text) <= greatest:
+                return float(text)
+        wanted = f"a number from {least:g} to {greatest:g}"
+    raise UserError(f", column {task.tsv.label}: {text!r:.40}; {wanted} is expected")
