@@ -47,7 +47,13 @@ def write_tree(root: Path) -> None:
     write_curve(root / "reports/curves/prepare_teacher.csv", curve)
     write_curve(root / "reports/curves/general_distill/lazy.csv", [{"step": 1, "epoch": 0, "total": 6.25, NASTY: 1.0}])
     write_curve(root / "reports/curves/task_distill_intermediate/mrpc-tinybert4-42.csv", [])
-    write_json(root / "reports/timings/prepare_teacher.json", {"seconds": 123.4, "peak_memory_mb": 987})
+    for instance in (
+        "prepare_teacher",
+        "evaluate/mrpc-tinybert4-42",
+        "evaluate_domain/lazy-42",
+        "quantize/mrpc-teacher",
+    ):
+        write_json(root / f"reports/timings/{instance}.json", {"seconds": 123.4, "peak_memory_mb": 987})
 
 
 def write_corpus_metrics(metrics: Path) -> None:
