@@ -31,7 +31,8 @@ def main(stage: Stage) -> None:
 
     torch.manual_seed(params.seed)
     if config.finetuned_teacher:
-        teacher = finetuned_teacher(config.finetuned_teacher, task, vocab_size=tokenizer.get_vocab_size())
+        key, vocab_size = f"tasks.{task.name}.finetuned_teacher", tokenizer.get_vocab_size()
+        teacher = finetuned_teacher(config.finetuned_teacher, task.labels, key=key, vocab_size=vocab_size)
         check_students(load_params().used_students, teacher.config.shape, ("intermediate", "prediction"))
     else:
         teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)

@@ -133,7 +133,8 @@ def _questions() -> dict:
 
     def finetuned(task, model, revision):
         source = ModelSource(hub=HubModel(model=model, revision=revision))
-        return finetuned_teacher(source, TASKS[task], vocab_size=VOCABULARY_SIZE).labels
+        key = f"tasks.{task}.finetuned_teacher"
+        return finetuned_teacher(source, TASKS[task].labels, key=key, vocab_size=VOCABULARY_SIZE).labels
 
     def start(model, revision):
         shape = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)

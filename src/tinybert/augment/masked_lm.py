@@ -161,7 +161,7 @@ def in_precision(encoder: Encoder, precision: str) -> Encoder:
     if precision == "bfloat16":
         check_bfloat16()
     encoder = for_inference(encoder, getattr(torch, precision))
-    for layer in encoder.layers:
+    for layer in encoder.layer:
         layer.attention.self.__class__ = ShortRowAttention
     return encoder
 
@@ -196,7 +196,7 @@ def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> T
     """The last hidden states of the masked tokens alone: (rows, width), in the encoder's precision."""
     positions = torch.arange(max(length for _, length in packed.shapes), device=packed.masked.device)
     blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)
-    *lower, last = encoder.layers
+    *lower, last = encoder.layer
     hidden = torch.cat([block.flatten(0, 1) for block in blocks]).to(last.output.LayerNorm.weight.dtype)
     for layer in lower:
         hidden = layer(hidden, packed)["hidden"]

@@ -104,7 +104,7 @@ def _served(model: Classifier) -> LogitsFromTensors:
     """A copy with the same weights that computes the same logits with less work."""
     served = copy.deepcopy(model).cpu().float()
     if isinstance(served, SequenceClassifier):
-        for layer in served.bert.encoder.layers:
+        for layer in served.bert.encoder.layer:
             layer.attention.self.__class__ = ServedAttention
     # The classifier reads [CLS] alone, so the last layer computes no other row.
     return LogitsFromTensors(served, OutputSpec(only_first=True)).eval()

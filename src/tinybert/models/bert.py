@@ -1,12 +1,11 @@
 """BERT (Devlin et al., 2019) that computes real tokens only and returns the outputs that losses ask for.
 
-Parameter names and config.json are Hugging Face's, so folders move both ways (a test compares the outputs).
-The modules are ours for two reasons: distillation reads what Hugging Face's class does not return (unmasked
-scores, some layers only, the vocabulary at masked positions only), and importing that class costs seconds in
-each stage process.
+Parameter names and config.json are Hugging Face's. The modules are ours, because distillation reads what its class does
+not return (unmasked scores, some layers, the vocabulary at masked positions), and importing that class takes seconds.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -14,31 +13,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.config.fields import Architecture
+from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens, Rows
 from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu
 from tinybert.pipeline.errors import UserError
 
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
 OUTPUT_ONLY = frozenset({"hidden"})
+# Key of an `architecture` section of params -> field of config.json.
+ARCHITECTURE_FIELDS = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "feed_forward": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+}
 
 
 @dataclass(frozen=True)
 class BertConfig:
     """The fields of a Hugging Face BERT config.json that the computation depends on; UserError if they do not fit."""
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    layer_norm_eps: float = 1e-12
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    initializer_range: float = 0.02
-    pad_token_id: int = 0
+    vocab_size: Width
+    hidden_size: Width
+    num_hidden_layers: SmallPositiveInt
+    num_attention_heads: Width
+    intermediate_size: Width
+    max_position_embeddings: Width = 512
+    type_vocab_size: Width = 2
+    layer_norm_eps: Fraction = 1e-12
+    hidden_dropout_prob: Dropout = 0.1
+    attention_probs_dropout_prob: Dropout = 0.1
+    initializer_range: Fraction = 0.02
+    pad_token_id: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
         rules = (
@@ -53,50 +60,27 @@ class BertConfig:
     @classmethod
     def of(cls, architecture: Architecture, *, vocab_size: int, max_position_embeddings: int) -> "BertConfig":
         """From an `architecture` section of params."""
-        return cls(
-            vocab_size=vocab_size,
-            hidden_size=architecture.width,
-            num_hidden_layers=architecture.layers,
-            num_attention_heads=architecture.heads,
-            intermediate_size=architecture.feed_forward,
-            max_position_embeddings=max_position_embeddings,
-            hidden_dropout_prob=architecture.dropout,
-            attention_probs_dropout_prob=architecture.dropout,
-        )
+        known = {theirs: getattr(architecture, ours) for ours, theirs in ARCHITECTURE_FIELDS.items()}
+        known |= {"attention_probs_dropout_prob": architecture.dropout}
+        return cls(vocab_size=vocab_size, max_position_embeddings=max_position_embeddings, **known)
 
     @property
     def shape(self) -> Architecture:
         """The sizes that students are checked against, unvalidated: published models may exceed what params allow."""
-        return Architecture.model_construct(
-            layers=self.num_hidden_layers,
-            width=self.hidden_size,
-            heads=self.num_attention_heads,
-            feed_forward=self.intermediate_size,
-            dropout=self.hidden_dropout_prob,
-        )
+        return Architecture.model_construct(**{name: getattr(self, at) for name, at in ARCHITECTURE_FIELDS.items()})
 
     def check_length(self, tokens: int, key: str) -> None:
         """Raises UserError if rows of `tokens` tokens exceed the model's positions; `key` of params set the length."""
         if tokens > self.max_position_embeddings:
-            raise UserError(
-                f"{key}: a row is longer than the model's positions (got {tokens} tokens); allowed: at most "
-                f"{self.max_position_embeddings}; fix: make rows shorter, or choose a model with more positions"
-            )
+            limit = f"allowed: at most {self.max_position_embeddings}, the model's positions"
+            raise UserError(f"{key}: a row is too long (got {tokens} tokens); {limit}; fix: shorten rows")
 
 
 def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor:
     """F.dropout from fewer random bits, because PyTorch's own takes a fifth of a small student's step on a CPU.
 
-    There the probability is rounded to a multiple of 1/65536, and each draw of PyTorch's global generator serves four
-    values.
-
-    Args:
-        values: Any shape.
-        probability: 0 <= probability < 1.
-        training: Whether anything is dropped.
-
-    Returns:
-        The values, some set to 0 and the others scaled to keep the mean.
+    There the probability (0 <= probability < 1) is rounded to a multiple of 1/65536, and each draw of PyTorch's global
+    generator serves four values.
     """
     dropped = min(round(probability * DROPOUT_LEVELS), DROPOUT_LEVELS - 1)
     if values.device.type != "cpu":
@@ -123,12 +107,8 @@ class Embeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor) -> Tensor:
         """Three int64 tensors that broadcast to one shape -> (that shape, width)."""
-        summed = (
-            self.word_embeddings(input_ids)
-            + self.token_type_embeddings(token_type_ids)
-            + self.position_embeddings(positions)
-        )
-        return dropout(self.LayerNorm(summed), self.dropout, self.training)
+        summed = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
+        return dropout(self.LayerNorm(summed + self.position_embeddings(positions)), self.dropout, self.training)
 
     def of(self, batch: Batch) -> Tensor:
         """The embeddings of a batch: (tokens, width)."""
@@ -150,17 +130,12 @@ class SelfAttention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
     ) -> Tensor:
-        """Computes the context.
+        """The context (batch, queries, width), all heads side by side.
 
         Args:
-            query: (batch, queries, width).
-            key: (batch, keys, width).
-            value: (batch, keys, width).
+            query: (batch, queries, width); key and value: (batch, keys, width).
             mask: (batch, 1, 1, keys) bool, True on real tokens; None if all are real.
             scores: `self.scores(query, key)`, if computed already; query and key are not read then.
-
-        Returns:
-            (batch, queries, width), all heads side by side.
         """
         probability = self.dropout if self.training else 0.0
         if scores is None and probability and query.device.type == "cpu":  # PyTorch's fused CPU kernel has no dropout
@@ -223,19 +198,16 @@ class Layer(nn.Module):
         self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(
-        self, hidden: Tensor, layout: RealTokens, want: frozenset[str] = OUTPUT_ONLY, rows: Rows | None = None
+        self, hidden: Tensor, layout: RealTokens, want: Set[str] = OUTPUT_ONLY, rows: Rows | None = None
     ) -> dict[str, Tensor]:
-        """Computes the results that `want` names.
+        """The fields of ModelOutput that `want` names, and those they are computed from.
 
         Args:
             hidden: (tokens, width), or (batch, length, width) in an exported graph.
             layout: Which tokens attend to each other; its `attend` may be another's than RealTokens'.
-            want: Fields of ModelOutput: "hidden" (the layer's output), "scores", "queries", "keys", "values".
+            want: Some of "hidden" (the layer's output), "scores", "queries", "keys", "values".
             rows: An index into `hidden` with one token of each row: queries and output are computed for these tokens
                 only, keys and values for all. None: all tokens. Not for scores.
-
-        Returns:
-            The requested results, and those they are computed from; shapes as in ModelOutput.
         """
         attend, read = self.attention.self, hidden if rows is None else hidden[rows]
         query, key, scores = attend.query(read), attend.key(hidden), None
@@ -255,12 +227,8 @@ class Encoder(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers, the lowest first."""
-        return cast(list[Layer], list(self.layer))  # PyTorch's list has no element type
+        layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layer = cast(list[Layer], layers)  # PyTorch's list has no element type
 
 
 class Bert(nn.Module):
@@ -273,20 +241,19 @@ class Bert(nn.Module):
         self.pooler = Dense(config.hidden_size, config.hidden_size)
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
-        """Runs the layers that `want` needs.
+        """The requested outputs without logits, and the last hidden state that the layers needed for them computed.
 
-        Returns:
-            The requested outputs without logits, and the last hidden state that was computed, (tokens, width), or
-            (batch, width) with `want.only_first`.
+        That state is (tokens, width), or (batch, width) with `want.only_first`.
         """
         found, hidden = ModelOutput(), self.embeddings.of(batch)
         if 0 in want.hidden:
             found.hidden[0] = hidden
-        layers = self.encoder.layers
-        last = len(layers) if want.logits else want.top_layer
-        for number, layer in enumerate(layers[:last], start=1):
-            exposed, is_read = want.of_layer(number), want.logits or number < last
-            rows = batch.real.first_rows if want.only_first and number == len(layers) else None
+        depth = len(self.encoder.layer)
+        last = depth if want.logits else max(want.hidden | want.scores | want.qkv, default=0)
+        for number, layer in enumerate(self.encoder.layer[:last], start=1):
+            exposed = {name for name, layers in want.layers.items() if number in layers}
+            is_read = want.logits or number < last
+            rows = batch.real.first_rows if want.only_first and number == depth else None
             results = layer(hidden, batch.real, exposed | OUTPUT_ONLY if is_read else exposed, rows)
             for name in exposed:
                 getattr(found, name)[number] = results[name]

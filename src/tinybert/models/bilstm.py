@@ -1,8 +1,7 @@
 """The BiLSTM student of Tang et al. (2019), "Distilling task-specific knowledge from BERT into simple neural networks".
 
-It reads BERT's word pieces and answers as a SequenceClassifier does. Each direction is an LSTM of its own over padded
-rows, the backward one over rows reversed within their real length. A bidirectional LSTM over packed sequences computes
-the same (a test compares them), but not every exporter knows it.
+Each direction is an LSTM of its own over padded rows, the backward one over rows reversed within their real length. A
+bidirectional LSTM over packed sequences computes the same, but not every exporter knows it.
 """
 
 from dataclasses import dataclass
@@ -11,26 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from tinybert.config.compatibility import check_embedding
+from tinybert.config.fields import Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
 from tinybert.models.packed_linear import Linear
+from tinybert.pipeline.errors import UserError
 
 
 @dataclass(frozen=True)
 class BiLstmConfig:
-    """The architecture, under its config.json names.
+    """The architecture, under its config.json names; UserError if the fields do not fit."""
 
-    hidden_size: width of one direction's state. num_hidden_layers: one in the paper. intermediate_size: width of the
-    ReLU layer before the logits. initializer_range: standard deviation of random word embeddings.
-    """
+    vocab_size: Width
+    embedding_size: Width
+    hidden_size: Width  # of one direction's state
+    num_hidden_layers: SmallPositiveInt  # one in the paper
+    intermediate_size: Width  # of the ReLU layer before the logits
+    dropout: Dropout = 0.1
+    initializer_range: Fraction = 0.1  # standard deviation of random word embeddings
+    pad_token_id: NonNegativeInt = 0
 
-    vocab_size: int
-    embedding_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    intermediate_size: int
-    dropout: float = 0.1
-    initializer_range: float = 0.1
-    pad_token_id: int = 0
+    def __post_init__(self) -> None:
+        if self.pad_token_id >= self.vocab_size:
+            raise UserError(f"pad_token_id: must be below vocab_size (got {self.pad_token_id}); fix: change it")
 
     def check_length(self, tokens: int, key: str) -> None:
         """Accepts every length: an LSTM has no positions."""
@@ -78,23 +79,11 @@ class SentenceEncoder(nn.Module):
         return final.masked_fill(lengths[:, None] < 1, 0.0)
 
 
-class ClassifierHead(nn.Module):
-    """The maps from features to logits, with one hidden layer between."""
-
-    def __init__(self, features: int, hidden: int, outputs: int) -> None:
-        super().__init__()
-        self.dense = Linear(features, hidden)
-        self.output = Linear(hidden, outputs)
-
-
 class BiLstmClassifier(nn.Module):
     """BiLSTM classifier; logits (batch, classes), one "class" for a regression.
 
-    Args:
-        config: The architecture.
-        labels: The class names.
-        pair: Whether rows hold two sentences. Both pass through the one encoder, and the head reads [a, b, a⊙b, |a−b|]
-            of their vectors; else it reads the sentence's vector (Tang et al. 2019, sec. 3.1).
+    With `pair`, rows hold two sentences: both pass through the one encoder, and the head reads [a, b, a⊙b, |a−b|] of
+    their vectors; else it reads the sentence's vector (Tang et al. 2019, sec. 3.1).
     """
 
     architecture = "BiLstmForSequenceClassification"
@@ -106,8 +95,9 @@ class BiLstmClassifier(nn.Module):
         self.labels = labels
         self.pair = pair
         self.encoder = SentenceEncoder(config)
-        features = 2 * config.hidden_size * (4 if pair else 1)
-        self.classifier = ClassifierHead(features, config.intermediate_size, len(labels))
+        dense = Linear(2 * config.hidden_size * (4 if pair else 1), config.intermediate_size)
+        output = Linear(config.intermediate_size, len(labels))
+        self.classifier = nn.ModuleDict({"dense": dense, "output": output})
         self.dropout = nn.Dropout(config.dropout)
         self.initialize()
 
@@ -127,12 +117,8 @@ class BiLstmClassifier(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
-        """The logits of rows [CLS] a [SEP] or [CLS] a [SEP] b [SEP], where b [SEP] is segment 1.
-
-        Raises:
-            ValueError: Hidden states or scores are requested; a BiLSTM has none that compare with a BERT's.
-        """
-        if want.hidden or want.scores or want.qkv:
+        """The logits of rows [CLS] a [SEP] or [CLS] a [SEP] b [SEP], where b [SEP] is segment 1."""
+        if any(want.layers.values()):  # none that compare with a BERT's
             raise ValueError("a BiLSTM has no hidden states or attention scores; only its logits can be requested")
         if not want.logits:
             return ModelOutput()
@@ -140,8 +126,8 @@ class BiLstmClassifier(nn.Module):
         if self.pair:
             first, second = vectors.chunk(2)
             vectors = torch.cat([first, second, first * second, (first - second).abs()], -1)
-        hidden = torch.relu(self.classifier.dense(vectors))
-        return ModelOutput(logits=self.classifier.output(self.dropout(hidden)))
+        hidden = torch.relu(self.classifier["dense"](vectors))
+        return ModelOutput(logits=self.classifier["output"](self.dropout(hidden)))
 
     def _sentences(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token ids (sentences, longest) and lengths (sentences,): all first sentences, then for pairs all second ones.
@@ -161,20 +147,10 @@ class BiLstmClassifier(nn.Module):
 
 
 def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
-    """Reduces the teacher's word embeddings to `size` dimensions.
+    """The teacher's word embeddings (vocabulary, width) in `size` dimensions, float32; UserError if they have fewer.
 
-    The result holds coordinates along the leading right singular vectors, not centred and not rescaled: no other
-    `size` dimensions preserve inner products better (Eckart and Young 1936).
-
-    Args:
-        teacher_embeddings: (vocabulary, width).
-        size: At most the width; the width itself gives a copy.
-
-    Returns:
-        (vocabulary, size) float32.
-
-    Raises:
-        UserError: `size` is above the width.
+    These are coordinates along the leading right singular vectors, not centred and not rescaled: no other `size`
+    dimensions preserve inner products better (Eckart and Young 1936).
     """
     width = teacher_embeddings.shape[1]
     check_embedding(size, width)

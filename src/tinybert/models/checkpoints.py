@@ -3,13 +3,15 @@
 Folders come from strangers too: everything read is checked, pickles are never opened, and each mistake is one line.
 """
 
+import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -35,27 +37,14 @@ ALLOWED_VALUES = {
     "hidden_act": ("gelu",),
     "position_embedding_type": ("absolute",),
 }
-# Field of config.json -> (types, least, greatest value); sizes above are mistakes that would only exhaust memory.
-SIZE = ((int,), 1, 10**7)
-REAL = ((int, float), 0, 1)
-RANGES: dict[str, tuple[tuple[type, ...], int, int]] = {
-    "pad_token_id": ((int,), 0, 10**7),
-    "num_hidden_layers": ((int,), 1, 1000),
-    "hidden_dropout_prob": REAL,
-    "attention_probs_dropout_prob": REAL,
-    "dropout": REAL,
-    "layer_norm_eps": REAL,
-    "initializer_range": REAL,
-}
 
 Classifier = SequenceClassifier | BiLstmClassifier
 Model = BertModel | BiLstmClassifier
 Config = BertConfig | BiLstmConfig
 OneModel = TypeVar("OneModel", bound=Model)
 OneBert = TypeVar("OneBert", MaskedLM, SequenceClassifier)
-KINDS: dict[str, type[MaskedLM | Classifier]] = {
-    kind.architecture: kind for kind in (MaskedLM, SequenceClassifier, BiLstmClassifier)
-}
+CLASSIFIERS: dict[str, type[Classifier]] = {kind.architecture: kind for kind in (SequenceClassifier, BiLstmClassifier)}
+KINDS: dict[str, type[MaskedLM | Classifier]] = {MaskedLM.architecture: MaskedLM, **CLASSIFIERS}
 
 
 def save_model(model: Model, folder: str | Path) -> None:
@@ -80,11 +69,7 @@ def copy_model(source: str | Path, folder: str | Path) -> None:
 
 
 def checkpoint_folder(source: ModelSource | Init, *, key: str) -> Path:
-    """The folder of a checkpoint that a section `key` of params names by `folder`, or by `hub` to be downloaded.
-
-    Raises:
-        UserError: There is no such folder, or the Hub does not give the model.
-    """
+    """The folder that a section `key` of params names by `folder`, or by `hub` to be downloaded; UserError if none."""
     if source.hub:
         fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
         return hub_folder(source.hub, CHECKPOINT_FILES, key=key, fix=fix)
@@ -94,51 +79,38 @@ def checkpoint_folder(source: ModelSource | Init, *, key: str) -> Path:
     return folder
 
 
-def load_model(folder: str | Path) -> MaskedLM | Classifier:
+def load_model(folder: str | Path, allowed: Iterable[str] = KINDS) -> MaskedLM | Classifier:
     """The model that config.json names: in evaluation mode, float32, on the CPU.
 
     Raises:
-        UserError: Another architecture, or missing or damaged config.json or weights.
+        UserError: An architecture that is not `allowed`, or missing or damaged config.json or weights.
     """
     checkpoint = _read_folder(folder)
     names = checkpoint.config.get("architectures")
-    for name, kind in KINDS.items():
+    for name in allowed:
         if isinstance(names, list) and names[:1] == [name]:
-            return _build(kind, checkpoint).eval()
-    raise UserError(
-        f"{folder}/config.json: architectures: not supported here (got {names!r:.80}); allowed: {', '.join(KINDS)}; "
-        "fix: choose another model"
-    )
+            return _build(KINDS[name], checkpoint).eval()
+    found, choice = f"not supported here (got {names!r:.80})", ", ".join(allowed)
+    raise UserError(f"{folder}/config.json: architectures: {found}; allowed: {choice}; fix: choose another model")
 
 
 def load_bert(kind: type[OneBert], folder: str | Path) -> OneBert:
     """As load_model, but UserError for any model other than a `kind`."""
-    model = load_model(folder)
-    if not isinstance(model, kind):
-        raise UserError(
-            f"{folder}: wrong model (got {model.architecture}); allowed: {kind.architecture}; fix: choose another"
-        )
-    return model
+    return cast(OneBert, load_model(folder, [kind.architecture]))
 
 
 def load_task_model(folder: str | Path) -> Classifier:
     """As load_model, but UserError for a masked LM."""
-    model = load_model(folder)
-    if isinstance(model, MaskedLM):
-        raise UserError(f"{folder}: wrong model (got {model.architecture}); allowed: a classifier; fix: choose another")
-    return model
+    return cast(Classifier, load_model(folder, CLASSIFIERS))
 
 
 def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool) -> Classifier:
-    """A classifier, in training mode, with the encoder of the model in `folder` and a head from the global generator.
+    """A classifier, in training mode, with the encoder of any model and a head from the global generator.
 
     Args:
-        folder: A folder with any model that load_model accepts.
+        folder: Of the model; UserError as load_model.
         labels: The class names; none for a regression, whose head has one output.
         pair: Whether rows hold two sentences.
-
-    Raises:
-        UserError: As load_model.
     """
     stored = _read_folder(folder)
     names = {str(number): label for number, label in enumerate(labels or (REGRESSION_LABEL,))}
@@ -151,10 +123,7 @@ def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool) 
 def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
     """The masked LM, in training mode, of any BERT checkpoint, and whether the checkpoint had a masked-LM head.
 
-    Parts that the checkpoint lacks (head, pooler) are drawn from the global generator.
-
-    Raises:
-        UserError: The folder holds no BERT encoder in safetensors.
+    Parts that the checkpoint lacks (head, pooler) are drawn from the global generator; UserError without an encoder.
     """
     stored = _read_folder(folder, model_types=("bert",))
     return _build(MaskedLM, stored, optional=("cls.", "bert.pooler.")), MASKED_LM_HEAD in stored.weights
@@ -169,9 +138,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     for name, tensor in stored.items():
         if name not in INTEGER_BUFFERS and not (tensor.is_floating_point() and tensor.float().isfinite().all()):
             kind = "NaN or infinity" if tensor.is_floating_point() else str(tensor.dtype)
-            raise UserError(
-                f"{path}: {name[:80]!r} is no weight (got {kind}); allowed: finite floats; fix: get it again"
-            )
+            raise UserError(f"{path}: {name[:80]!r}: no weight (got {kind}); allowed: finite floats; fix: get it again")
     return stored
 
 
@@ -203,10 +170,10 @@ class _Checkpoint:
 def _read_folder(folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_VALUES["model_type"]) -> _Checkpoint:
     """The checkpoint in a folder, if its model has one of these types and is supported."""
     path, weights = Path(folder) / "config.json", Path(folder) / "model.safetensors"
-    if not path.is_file():
-        raise UserError(f"{path}: absent; fix: name a folder with config.json and model.safetensors")
     try:
         config = read_json(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: absent; fix: name a folder with config.json and model.safetensors") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); fix: get the file again") from None
     if not isinstance(config, dict):
@@ -216,10 +183,8 @@ def _read_folder(folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_V
             names, found = " or ".join(allowed), f"{config[key]!r:.40}"
             raise UserError(f"{path}: {key}: not supported (got {found}); allowed: {names}; fix: choose another model")
     if not weights.is_file():
-        raise UserError(
-            f"{weights}: absent; allowed: safetensors, no pickles; fix: load the model once with transformers, write "
-            "it with save_pretrained, and name that folder"
-        )
+        fix = "load the model once with transformers, write it with save_pretrained, and name that folder"
+        raise UserError(f"{weights}: absent; allowed: safetensors, no pickles; fix: {fix}")
     stored = _Checkpoint(weights, config, read_weights(weights))
     return stored if stored.is_bilstm else replace(stored, weights={_our_name(k): v for k, v in stored.weights.items()})
 
@@ -240,10 +205,8 @@ def _build(kind: type[OneModel], stored: _Checkpoint, *, optional: tuple[str, ..
     for name in (name for name in shapes if name in stored.weights):  # in the model's order
         found, expected = tuple(stored.weights[name].shape), tuple(shapes[name].shape)
         if found != expected:
-            raise UserError(
-                f"{stored.path}: {name}: wrong shape (got {found}); allowed: {expected}, by config.json; fix: get both "
-                "files from one model"
-            )
+            fix = "get this file and config.json from one model"
+            raise UserError(f"{stored.path}: {name}: wrong shape (got {found}); allowed: {expected}; fix: {fix}")
     model = kind(**arguments)
     model.load_state_dict(stored.weights, strict=False)  # what is missing keeps its new weights
     return model
@@ -253,19 +216,12 @@ def _arguments(kind: type, stored: _Checkpoint) -> dict[str, Any]:
     """What a `kind` is made with, by config.json: its config, and a classifier's labels."""
     place, config = stored.path.with_name("config.json"), stored.config
     config_class = BiLstmConfig if kind is BiLstmClassifier else BertConfig
-    known = {field.name: config[field.name] for field in fields(config_class) if field.name in config}
-    for name, value in known.items():
-        types, least, greatest = RANGES.get(name, SIZE)
-        if type(value) not in types or not least <= value <= greatest:
-            number = "numbers" if float in types else "integers"
-            raise UserError(
-                f"{place}: {name}: out of range (got {value!r:.40}); allowed: {number} from {least} to {greatest}; "
-                "fix: correct the file, or choose another model"
-            )
     try:
-        arguments: dict[str, Any] = {"config": config_class(**known)}
-    except (TypeError, UserError) as error:  # a required field is missing, or two do not fit together
-        raise UserError(f"{place}: {error}".replace(f"{config_class.__name__}.__init__() ", "")) from None
+        arguments = {"config": TypeAdapter(config_class).validate_json(json.dumps(config), strict=True)}
+    except ValidationError as error:
+        first = error.errors()[0]  # without a place if two fields do not fit together
+        found = f"{first['loc'][0]}: {first['msg']} (got {first['input']!r:.40})" if first["loc"] else first["msg"]
+        raise UserError(f"{place}: {found}; fix: correct the file, or choose another model") from None
     if kind is MaskedLM:
         return arguments
     labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # Hugging Face writes none for two classes

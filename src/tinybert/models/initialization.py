@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 
@@ -29,16 +28,6 @@ SYNTHETIC_POSITIONS = 512  # as BERT has
 DEFAULT_LABEL = re.compile(r"label_\d+")
 
 
-class LabelledTask(Protocol):
-    """What a task teacher must fit: the task's name, and its classes in order, none for a regression."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-
 def initialize_student(
     student: Student, teacher: MaskedLM, *, sample: Callable[[], Iterable[Batch]]
 ) -> InitializedStudent:
@@ -46,15 +35,12 @@ def initialize_student(
 
     Random weights come from the global generator. From a teacher: the layers that init.teacher names, copied if the
     shapes agree (Sanh et al. 2019, Sun et al. 2019), else cut to the student's shape (models/subclone.py). From a
-    folder or the Hub: any BERT encoder. A BiLSTM takes the teacher's word embeddings.
+    folder or the Hub: any BERT encoder. A BiLSTM takes the teacher's word embeddings. UserError if shapes do not fit.
 
     Args:
         student: The student's config.
         teacher: The teacher of the general corpus.
         sample: Gives plain text for the cut.
-
-    Raises:
-        UserError: The shapes do not fit.
     """
     shape, init = student.architecture, student.init
     if shape.kind == "bilstm":
@@ -70,15 +56,12 @@ def initialize_student(
 
 
 def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
-    """The masked-LM teacher before its (further) pretraining.
+    """The masked-LM teacher before its (further) pretraining; UserError if it does not fit the tokenizer.
 
     Args:
         teacher: The section of params.
         vocab_size: Of the teacher's tokenizer.
         seed: Draws new weights: all of a synthetic teacher, the head that a checkpoint lacks.
-
-    Raises:
-        UserError: The checkpoint does not fit the tokenizer, or has no masked-LM head and gets no training.
     """
     torch.manual_seed(seed)
     if teacher.source == "synthetic":
@@ -89,61 +72,59 @@ def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     else:
         folder = checkpoint_folder(ModelSource(folder=teacher.local.folder), key="teacher.local")
     model, has_head = load_pretrained(folder)
-    if model.config.vocab_size != vocab_size:
-        raise UserError(
-            f"teacher: its vocabulary is not the tokenizer's (got {model.config.vocab_size} pieces); allowed: "
-            f"{vocab_size}; fix: put the tokenizer that belongs to the weights into the same folder"
-        )
+    _check_vocabulary(model.config, vocab_size, "teacher")
     if not has_head and teacher.pretraining.epochs == 0:
-        raise UserError(
-            f"teacher.pretraining.epochs: {folder} has no masked-LM head to use untrained (got 0); allowed: 1 or more; "
-            "fix: give it at least 1 epoch"
-        )
+        problem = f"{folder} has no masked-LM head to use untrained (got 0)"
+        raise UserError(f"teacher.pretraining.epochs: {problem}; allowed: 1 or more; fix: give it at least 1 epoch")
     return model
 
 
-def finetuned_teacher(source: ModelSource, task: LabelledTask, *, vocab_size: int) -> SequenceClassifier:
-    """A published task teacher, in evaluation mode, with its classes in the task's order.
+def finetuned_teacher(
+    source: ModelSource, task_labels: tuple[str, ...], *, key: str, vocab_size: int
+) -> SequenceClassifier:
+    """A published task teacher, in evaluation mode, with its classes in the task's order; UserError if it does not fit.
 
     They are ordered by the names in its config.json if those are the task's, and taken as they are if the names mean
     nothing (LABEL_0).
 
     Args:
-        source: The section tasks.<task>.finetuned_teacher.
-        task: The task.
+        source: Where it is, the section `key` of params.
+        task_labels: The task's classes; none for a regression.
         vocab_size: Of the teacher's tokenizer.
-
-    Raises:
-        UserError: The model does not fit the tokenizer or the task.
     """
-    key = f"tasks.{task.name}.finetuned_teacher"
     teacher = load_bert(SequenceClassifier, checkpoint_folder(source, key=key))
-    if teacher.config.vocab_size != vocab_size:
-        raise UserError(
-            f"{key}: its vocabulary is not the tokenizer's (got {teacher.config.vocab_size} pieces); allowed: "
-            f"{vocab_size}; fix: choose a model that was fine-tuned from the teacher, or the teacher it comes from"
+    _check_vocabulary(teacher.config, vocab_size, key)
+    labels, count = task_labels or (REGRESSION_LABEL,), len(teacher.labels)
+    if count != len(labels):
+        fix = "choose a model that was fine-tuned on this task"
+        raise UserError(f"{key}: wrong number of outputs (got {count}); allowed: {len(labels)}; fix: {fix}")
+    found = [label.lower().replace(" ", "_").replace("-", "_") for label in teacher.labels]
+    if sorted(found) == sorted(labels):
+        order = torch.tensor([found.index(label) for label in labels])
+        with torch.no_grad():
+            for parameter in teacher.classifier.parameters():
+                parameter.copy_(parameter[order])
+    elif len(labels) > 1 and not all(DEFAULT_LABEL.fullmatch(label) for label in found):
+        problem, fix = (
+            f"unknown classes (got {', '.join(teacher.labels)})",
+            "name all of them by id2label in config.json",
         )
-    labels = task.labels or (REGRESSION_LABEL,)
-    if len(teacher.labels) != len(labels):
-        raise UserError(
-            f"{key}: wrong number of outputs (got {len(teacher.labels)}); allowed: {len(labels)}; "
-            f"fix: choose a model that was fine-tuned on {task.name}"
-        )
-    _order_classes(teacher, labels, key)
+        raise UserError(f"{key}: {problem}; allowed: {', '.join(labels)}; fix: {fix}, or choose another model")
+    teacher.labels = labels
     return teacher
+
+
+def _check_vocabulary(config: BertConfig, vocab_size: int, key: str) -> None:
+    if config.vocab_size != vocab_size:
+        problem = f"its vocabulary is not the tokenizer's (got {config.vocab_size} pieces)"
+        raise UserError(f"{key}: {problem}; allowed: {vocab_size}; fix: use weights and tokenizer of one model")
 
 
 def _bilstm(shape: BiLstmArchitecture, teacher: MaskedLM, *, from_teacher: bool) -> BiLstmClassifier:
     """A BiLSTM whose head is a placeholder: each task draws its own."""
-    config = BiLstmConfig(
-        vocab_size=teacher.config.vocab_size,
-        embedding_size=shape.embedding,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.layers,
-        intermediate_size=shape.feed_forward,
-        dropout=shape.dropout,
-        pad_token_id=teacher.config.pad_token_id,
-    )
+    sizes = (shape.embedding, shape.width, shape.layers, shape.feed_forward)
+    vocab_size, padding = teacher.config.vocab_size, teacher.config.pad_token_id
+    config = BiLstmConfig(vocab_size, *sizes, dropout=shape.dropout, pad_token_id=padding)
     student = BiLstmClassifier(config, (REGRESSION_LABEL,), pair=False)
     if from_teacher:
         words = teacher.bert.embeddings.word_embeddings.weight
@@ -170,19 +151,3 @@ def _published_student(config: BertConfig, init: Init, *, teacher_width: int) ->
     if len(found) < len(names) or any(part.shape != (teacher_width, config.hidden_size) for part in found):
         return InitializedStudent(student)
     return InitializedStudent(student, torch.stack(found).squeeze(0))
-
-
-def _order_classes(teacher: SequenceClassifier, labels: tuple[str, ...], key: str) -> None:
-    """Reorders and renames the classifier's rows to `labels`."""
-    found = [label.lower().replace(" ", "_").replace("-", "_") for label in teacher.labels]
-    if sorted(found) == sorted(labels):
-        order = torch.tensor([found.index(label) for label in labels])
-        with torch.no_grad():
-            for parameter in teacher.classifier.parameters():
-                parameter.copy_(parameter[order])
-    elif len(labels) > 1 and not all(DEFAULT_LABEL.fullmatch(label) for label in found):
-        raise UserError(
-            f"{key}: unknown classes (got {', '.join(teacher.labels)}); allowed: {', '.join(labels)}; "
-            "fix: name all of them by id2label in its config.json, or choose another model"
-        )
-    teacher.labels = labels

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,53 +14,31 @@ Rows = Tensor | tuple[slice, slice]  # an index into hidden states
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """Which outputs a forward pass computes and returns; nothing else is computed.
+    """Which outputs a forward pass computes and returns; nothing else is computed."""
 
-    Attributes:
-        hidden: Indices of hidden states: 0 = embedding output, m = output of layer m.
-        scores: Layers (1-based) whose unmasked pre-softmax attention scores are returned.
-        qkv: Layers whose queries, keys and values are returned.
-        logits: Whether the head runs.
-        only_first: Whether the last layer computes only the first token of each row, which is all that a classifier's
-            head reads. Equal up to rounding.
-    """
-
-    hidden: frozenset[int] = frozenset()
-    scores: frozenset[int] = frozenset()
-    qkv: frozenset[int] = frozenset()
-    logits: bool = True
+    hidden: frozenset[int] = frozenset()  # hidden states: 0 is the embedding output, m the output of layer m
+    scores: frozenset[int] = frozenset()  # layers (1-based) whose unmasked pre-softmax attention scores are returned
+    qkv: frozenset[int] = frozenset()  # layers whose queries, keys and values are returned
+    logits: bool = True  # whether the head runs
+    # Whether the last layer computes [CLS] of each row only: all that a classifier's head reads, equal up to rounding.
     only_first: bool = False
 
-    def of_layer(self, number: int) -> frozenset[str]:
-        """The fields of ModelOutput that one layer fills."""
-        layers = {"hidden": self.hidden, "scores": self.scores} | dict.fromkeys(("queries", "keys", "values"), self.qkv)
-        return frozenset(name for name, numbers in layers.items() if number in numbers)
-
     @property
-    def top_layer(self) -> int:
-        """The highest layer that is read when the head does not run."""
-        return max(self.hidden | self.scores | self.qkv, default=0)
+    def layers(self) -> dict[str, frozenset[int]]:
+        """Field of ModelOutput -> the layers that fill it."""
+        return {"hidden": self.hidden, "scores": self.scores} | dict.fromkeys(("queries", "keys", "values"), self.qkv)
 
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """The requested outputs of one forward pass, of teacher and student alike.
+    """The requested outputs by layer; only real tokens are stored (`RealTokens`), scores alone are padded."""
 
-    Only real tokens are stored, row after row (`RealTokens`); scores alone are padded.
-
-    Attributes:
-        hidden: index -> (tokens, width).
-        scores: layer -> (batch, heads, queries, keys), q·kᵀ/√d before mask and softmax.
-        queries: layer -> (tokens, width), all heads side by side; likewise keys and values.
-        logits: (batch, classes), or (predicted tokens, vocabulary) of a masked LM; None when not requested.
-    """
-
-    hidden: dict[int, Tensor] = field(default_factory=dict)
-    scores: dict[int, Tensor] = field(default_factory=dict)
-    queries: dict[int, Tensor] = field(default_factory=dict)
+    hidden: dict[int, Tensor] = field(default_factory=dict)  # (tokens, width)
+    scores: dict[int, Tensor] = field(default_factory=dict)  # (batch, heads, queries, keys), before mask and softmax
+    queries: dict[int, Tensor] = field(default_factory=dict)  # (tokens, width), all heads side by side
     keys: dict[int, Tensor] = field(default_factory=dict)
     values: dict[int, Tensor] = field(default_factory=dict)
-    logits: Tensor | None = None
+    logits: Tensor | None = None  # (batch, classes), or (predicted tokens, vocabulary) of a masked LM
 
     @property
     def required_logits(self) -> Tensor:
@@ -71,22 +49,18 @@ class ModelOutput:
 
 @dataclass(frozen=True)
 class DistillationTargets(ModelOutput):
-    """The teacher's outputs under the layer map.
-
-    hidden and scores are keyed by student layer; queries, keys and values by teacher layer, because the map weighs the
-    relations computed from them.
-    """
+    """The teacher's outputs under the layer map: hidden and scores by student layer, the others by teacher layer."""
 
 
 class RealTokens:
     """Where the real tokens of padded rows are: models compute these alone, and only attention sees rows.
 
-    `mask` is (batch, length) bool, True on real tokens. In a graph that is being exported their number is unknown:
-    there every place counts as a token, nothing is moved, and `rows` and `at` do not exist.
+    In a graph that is being exported their number is unknown: there every place counts as a token, nothing is moved,
+    and `rows` and `at` do not exist.
     """
 
     def __init__(self, mask: Tensor) -> None:
-        self.mask = mask
+        self.mask = mask  # (batch, length) bool, True on real tokens
         self.index: Tensor | None = None  # (tokens,) int64 places in the flattened mask; None: nothing is moved
         if not torch.onnx.is_in_onnx_export():
             self.index = mask.flatten().nonzero().squeeze(1)
@@ -136,8 +110,9 @@ class RealTokens:
     def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
         """The context (queries, width) of a SelfAttention within each row.
 
-        qkv: (tokens, width) each; the queries may be those of one token of each row. scores: those of the padded
-        queries and keys, if computed already.
+        Args:
+            qkv: (tokens, width) each; the queries may be those of one token of each row.
+            scores: Those of the padded queries and keys, if computed already.
         """
         query, key, value = qkv
         is_one_each = self.index is not None and len(query) < len(key)
@@ -149,25 +124,14 @@ class RealTokens:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded token ids with their labels.
+    """Padded token ids with their labels; all int64, but `mask` and float scores."""
 
-    Attributes:
-        input_ids: (batch, length) int64.
-        mask: (batch, length) bool, True on real tokens.
-        token_type_ids: (batch, length) int64, the segment of each token.
-        labels: (batch,) int64 classes or float scores; (predicted tokens,) int64 token ids for a masked LM; None if no
-            loss reads them.
-        positions: (predicted tokens,) int64 indices into the flattened tokens, in the order of the labels; None for
-            classifiers.
-        numbers: (batch,) int64 row numbers in the data set; None for text, which is masked again in each epoch.
-    """
-
-    input_ids: Tensor
-    mask: Tensor
-    token_type_ids: Tensor
-    labels: Tensor | None = None
-    positions: Tensor | None = None
-    numbers: Tensor | None = None
+    input_ids: Tensor  # (batch, length)
+    mask: Tensor  # (batch, length) bool, True on real tokens
+    token_type_ids: Tensor  # (batch, length), the segment of each token
+    labels: Tensor | None = None  # (batch,) classes or float scores; (predicted tokens,) token ids for a masked LM
+    positions: Tensor | None = None  # (predicted tokens,) places in the flattened tokens, for a masked LM
+    numbers: Tensor | None = None  # (batch,) row numbers in the data set; None for text, masked again in each epoch
 
     @property
     def gold(self) -> Tensor:
@@ -182,9 +146,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
-        input_ids, mask, segments = (part.to(device) for part in (self.input_ids, self.mask, self.token_type_ids))
-        optional = (self.labels, self.positions, self.numbers)
-        return Batch(input_ids, mask, segments, *(None if part is None else part.to(device) for part in optional))
+        parts = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
 
     def rows(self, chosen: Tensor) -> "Batch":
         """The rows `chosen` (int64, ascending), padded to the longest of them."""
@@ -211,9 +174,8 @@ class Batch:
 
 def best_device() -> torch.device:
     """The GPU if there is one, a separate one for each of several processes; otherwise the CPU."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    return torch.device("cpu")
+    rank = os.environ.get("LOCAL_RANK", "0")
+    return torch.device(f"cuda:{rank}" if torch.cuda.is_available() else "cpu")
 
 
 def pad(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:

@@ -73,8 +73,8 @@ def subclone(
     # From the bottom up, so that each layer is fitted to the inputs which the fitted student gives it.
     student.eval()
     states = [_fit_embeddings(student.bert.embeddings, basis, text=text, target=target[0])]
-    for layer, number in zip(student.bert.encoder.layers, layers, strict=True):
-        source = teacher.bert.encoder.layers[number - 1]
+    for layer, number in zip(student.bert.encoder.layer, layers, strict=True):
+        source = teacher.bert.encoder.layer[number - 1]
         attended = _fit_attention(layer, source, basis, text=text, states=(states[-1], target[number - 1]))
         states.append(_fit_feed_forward(layer, source, basis, states=attended))
     _fit_heads(student, teacher, residual, basis=basis, states=(states[-1], target[layers[-1]]))
@@ -86,8 +86,8 @@ def subclone(
 def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> InitializedStudent:
     ours, theirs = student.bert, teacher.bert
     pairs = [(ours.embeddings, theirs.embeddings), (ours.pooler, theirs.pooler), (student.cls, teacher.cls)]
-    sources = [theirs.encoder.layers[number - 1] for number in layers]
-    for module, source in [*pairs, *zip(ours.encoder.layers, sources, strict=True)]:
+    sources = [theirs.encoder.layer[number - 1] for number in layers]
+    for module, source in [*pairs, *zip(ours.encoder.layer, sources, strict=True)]:
         module.load_state_dict(source.state_dict())
     return InitializedStudent(student, torch.eye(student.config.hidden_size))
 

@@ -172,7 +172,7 @@ def test_heads_must_divide_the_width():
 
 
 def test_rows_of_a_layer_equal_those_of_the_full_layer():
-    layer, example = masked_lm().bert.encoder.layers[0], batch((7, 1, 5))
+    layer, example = masked_lm().bert.encoder.layer[0], batch((7, 1, 5))
     hidden = torch.randn(13, 12, generator=torch.Generator().manual_seed(3))
     full = layer(hidden, example.real)["hidden"]
     for rows in ([0, 7, 8], [6, 7, 10]):
@@ -183,7 +183,7 @@ def test_rows_of_a_layer_equal_those_of_the_full_layer():
 def test_only_first_computes_cls_alone_in_the_last_layer():
     model, example = classifier(), batch()
     computed = []
-    model.bert.encoder.layers[-1].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))
+    model.bert.encoder.layer[-1].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))
     found = model(example, OutputSpec(only_first=True)).logits
     assert torch.allclose(found, model(example).logits, atol=1e-6)
     assert computed == [3, 16]

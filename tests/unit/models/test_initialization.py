@@ -241,7 +241,8 @@ def test_a_teacher_comes_from_the_hub(served, tmp_path):
 
 
 def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
-    return finetuned_teacher(ModelSource(folder=str(folder)), TASKS[task], vocab_size=vocab_size)
+    source, key = ModelSource(folder=str(folder)), f"tasks.{task}.finetuned_teacher"
+    return finetuned_teacher(source, TASKS[task].labels, key=key, vocab_size=vocab_size)
 
 
 def save_classifier(folder: Path, *labels: str, **changes) -> torch.Tensor:
@@ -295,11 +296,12 @@ def test_unknown_class_names_are_rejected(tmp_path):
 def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
     weight = save_classifier(tmp_path, "LABEL_0", "LABEL_1")
     publish(served, tmp_path)
-    teacher = finetuned_teacher(ModelSource(hub=ON_HUB), TASKS["cola"], vocab_size=50)
+    key, labels = "tasks.cola.finetuned_teacher", TASKS["cola"].labels
+    teacher = finetuned_teacher(ModelSource(hub=ON_HUB), labels, key=key, vocab_size=50)
     assert torch.equal(teacher.classifier.weight, weight)
     assert all(SHA in line for line in served.requests if ON_HUB.model in line)
     with pytest.raises(UserError, match=r"tasks\.cola\.finetuned_teacher\.hub\.model: a/b \(a+\) cannot be loaded"):
-        finetuned_teacher(ModelSource(hub=ABSENT), TASKS["cola"], vocab_size=50)
+        finetuned_teacher(ModelSource(hub=ABSENT), labels, key=key, vocab_size=50)
 
 
 @pytest.mark.parametrize(
