@@ -37,9 +37,9 @@ def task_scores(results: Results) -> pd.DataFrame:
         collapsed (how many seeds are).
     """
     rows = []
-    scored = results.select("evaluate")
-    scored = scored[scored["variant"] != "timing"]
-    for (task, student, split), found in groups(scored, ["task", "model", "split"]):
+    for (task, student, split), found in groups(results.select("evaluate"), ["task", "model", "split"]):
+        if split not in TASKS[task].dev_splits:  # parameters and timings
+            continue
         collapsed = found.loc[found["metric"] == "collapsed", "value"].sum()
         for metric in TASKS[task].metrics:
             of = {s: found.loc[(found["variant"] == s) & (found["metric"] == metric), "value"] for s in SYSTEMS}
