@@ -136,7 +136,8 @@ def write_evaluation(root: Path, task: str, seed: int, shift: float = 0.0) -> No
         "collapsed": task == "mnli",
     }
     splits = ["dev"] if task == "mrpc" else ["dev_matched", "dev_mismatched"]
-    write_json(root / f"reports/metrics/evaluate/{task}-tinybert4-{seed}.json", dict.fromkeys(splits, compared))
+    sizes = {"parameters": {"teacher": 1_816_224, "student": 345_678}}
+    write_json(root / f"reports/metrics/evaluate/{task}-tinybert4-{seed}.json", dict.fromkeys(splits, compared) | sizes)
     labels, right = np.arange(400) % 2, {"teacher": 340, "student": round(400 * ours), "majority": 240}
     systems = {
         name: Predictions("accuracy", labels, np.where(np.arange(400) < rows, labels, 1 - labels))
