@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 from tokenizers.models import BPE, WordPiece
 from tokenizers.normalizers import BertNormalizer
 
@@ -147,13 +147,13 @@ def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
         save_tokenizer(folder_tokenizer(str(tmp_path)), tmp_path)
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "vocab.txt").write_text("[PAD]\n[UNK]\nthe\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"vocab\.txt lacks \[CLS\], \[SEP\], \[MASK\]"):
+    with pytest.raises(UserError, match=r"the vocabulary lacks \[CLS\], \[SEP\], \[MASK\]"):
         save_tokenizer(folder_tokenizer(str(tmp_path / "v")), tmp_path)
     bpe = Tokenizer(BPE())
     bpe.add_special_tokens(list(SPECIAL_TOKENS))
     (tmp_path / "b").mkdir()
     bpe.save(str(tmp_path / "b" / "tokenizer.json"))
-    with pytest.raises(UserError, match="is a BPE; a BERT WordPiece tokenizer is needed"):
+    with pytest.raises(UserError, match=r"is a BPE after a NoneType; a BERT WordPiece tokenizer is needed"):
         save_tokenizer(folder_tokenizer(str(tmp_path / "b")), tmp_path)
 
 
@@ -163,6 +163,14 @@ def test_load_tokenizer_names_absent_and_broken_files(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"tokenizer\.json: no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_a_file_without_the_frame_gets_bert_s(tmp_path):
+    tokenizer = trained(tmp_path / "source")
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    tokenizer.save(str(tmp_path / "source" / "tokenizer.json"))
+    encoding = folder_tokenizer(tmp_path / "source").encode("the", "the")
+    assert encoding.tokens == ["[CLS]", "the", "[SEP]", "the", "[SEP]"]
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
