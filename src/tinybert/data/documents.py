@@ -2,11 +2,11 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.json
@@ -25,8 +25,7 @@ TEXT_ONLY = pyarrow.json.ParseOptions(
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class DocumentBatch:
+class DocumentBatch(NamedTuple):
     """Consecutive documents of a JSON-lines file: their lines as they stand there, and their texts."""
 
     lines: list[bytes]
@@ -43,22 +42,25 @@ def map_documents(function: Callable[[DocumentBatch], Result], path: str | Path,
         UserError: If the file is no JSON lines with texts.
     """
     threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
+    size_bytes = Path(path).stat().st_size
 
     def work(data: bytes) -> tuple[DocumentBatch, Result]:
         batch = _parse(path, data)
         return batch, function(batch)
 
-    with ThreadPoolExecutor(threads) as pool, text_progress_bar(title, Path(path).stat().st_size) as progress:
-        for future in _read_ahead((pool.submit(work, data) for data in _whole_lines(path)), 2 * threads):
-            batch, result = future.result()
+    with (
+        open(path, "rb") as file,
+        ThreadPoolExecutor(threads) as pool,
+        text_progress_bar(title, size_bytes) as progress,
+    ):
+        chunks = (data + file.readline() for data in iter(lambda: file.read(BATCH_BYTES), b""))
+        futures = (pool.submit(work, data) for data in chunks)
+        started = deque(islice(futures, 2 * threads))
+        while started:
+            batch, result = started.popleft().result()
+            started.extend(islice(futures, 1))
             progress.advance(sum(map(len, batch.lines)), documents=len(batch.lines))
             yield result
-
-
-def _whole_lines(path: str | Path) -> Iterator[bytes]:
-    with open(path, "rb") as handle:
-        while data := handle.read(BATCH_BYTES):
-            yield data + handle.readline()
 
 
 def _parse(path: str | Path, data: bytes) -> DocumentBatch:
@@ -69,20 +71,8 @@ def _parse(path: str | Path, data: bytes) -> DocumentBatch:
         texts = table["text"].combine_chunks()
         texts.validate(full=True)
     except pa.ArrowException as error:
-        reason = printable(str(error))
-        raise UserError(
-            f"{path}: no JSON lines with texts ({reason:.200}); run the stage that wrote it again"
-        ) from None
+        found = f"no JSON lines with texts ({printable(str(error)):.200})"
+        raise UserError(f"{path}: {found}; run the stage that wrote it again") from None
     if len(texts) != len(lines) or texts.null_count:
         raise UserError(f"{path}: a document has no text; run the stage that wrote it again")
     return DocumentBatch(lines, texts)
-
-
-def _read_ahead(futures: Iterable[Future], count: int) -> Iterator[Future]:
-    """Yields the futures in order, each after `count` more have been started."""
-    started: deque[Future] = deque()
-    for future in futures:
-        started.append(future)
-        if len(started) > count:
-            yield started.popleft()
-    yield from started
