@@ -13,10 +13,10 @@ def main(stage: Stage) -> None:
     with atomic_folder(paths.corpus("domain", "train").parent) as folder:
         for split in ("train", "heldout"):
             try:
-                found = filter_file(paths.corpus("general", split), folder / f"{split}.jsonl", stage.params.filter)
+                source, target = paths.corpus("general", split), folder / f"{split}.jsonl"
+                metrics[split] = filter_file(source, target, stage.params.filter)
             except UserError as error:
                 raise UserError(f"{split} documents: {error}") from None
-            metrics[split] = found.as_dict(stage.params.filter)
     stage.write_metrics(metrics)
 
 

@@ -1,10 +1,10 @@
 """The domain subset: documents in which terms of a small dictionary occur."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import compress
 from pathlib import Path
+from typing import NamedTuple
 
 import ahocorasick_rs
 import numpy as np
@@ -20,43 +20,14 @@ from tinybert.pipeline.files import atomic_file
 WORD_BYTES = np.array([chr(byte).isalnum() or chr(byte) == "_" for byte in range(128)] + [False] * 128)
 
 
-@dataclass
-class FilterStatistics:
-    """What a filter saw and kept.
+class Filtered(NamedTuple):
+    """What the filter makes of one batch of documents."""
 
-    found, kept: counts under "documents", "words", (subject,) and (subject, term); the last two count the documents in
-    which a term of the subject, or the term, occurs at least once.
-    """
-
-    found: Counter = field(default_factory=Counter)
-    kept: Counter = field(default_factory=Counter)
-    most_hits: int = 0
-    highest_density: float = 0.0
-
-    def count(self, name: str | tuple[str, ...], amounts: np.ndarray, keeps: np.ndarray) -> None:
-        """Adds the amounts (documents,) of one batch under `name`; keeps: (documents,) bool."""
-        self.found[name] += int(amounts.sum())
-        self.kept[name] += int(amounts[keeps].sum())
-
-    def merge(self, other: "FilterStatistics") -> None:
-        """Adds what another batch counted."""
-        self.found.update(other.found)
-        self.kept.update(other.kept)
-        self.most_hits = max(self.most_hits, other.most_hits)
-        self.highest_density = max(self.highest_density, other.highest_density)
-
-    def tally(self, name: str | tuple[str, ...]) -> dict:
-        """How many were found under `name`, and the number and share that was kept."""
-        found, kept = self.found[name], self.kept[name]
-        return {"found": found, "kept": kept, "kept_share": kept / found if found else 0.0}
-
-    def as_dict(self, settings: Filter) -> dict:
-        """The same as plain data: documents, words, and per subject its documents and those of its terms."""
-        subjects = {
-            subject: self.tally((subject,)) | {"terms": {term: self.tally((subject, term)) for term in terms}}
-            for subject, terms in settings.subjects.items()
-        }
-        return {"documents": self.tally("documents"), "words": self.tally("words"), "subjects": subjects}
+    lines: bytes  # of the documents that are kept, as they stand in the file
+    found: Counter  # under "documents", "words", (subject,) and (subject, term); the last two count documents
+    kept: Counter  # the same of what is kept
+    most_hits: int
+    highest_density: float
 
 
 class Rule:
@@ -71,36 +42,35 @@ class Rule:
         named = [(subject, term) for subject, terms in settings.subjects.items() for term in terms]
         if blank := [subject for subject, term in named if not term.split()]:
             raise UserError(f"filter.subjects.{blank[0]}: an empty term would match everywhere; remove it")
-        compared = {name: self._plain(name[1]) for name in named}
-        terms = list(dict.fromkeys(compared.values()))
-        self.columns = {name: terms.index(term) for name, term in compared.items()}
+        terms = list(dict.fromkeys(self._plain(term) for _, term in named))
+        self.columns = {name: terms.index(self._plain(name[1])) for name in named}
+        characters = "".join(terms)
         # Whole words that hold word characters alone cannot overlap: the longest at each place is a hit, or none is.
-        self.overlap = settings.matching == "substring" or not all(map(_is_word, "".join(terms)))
+        self.overlap = settings.matching == "substring" or not all(map(_is_word, characters))
         kind = ahocorasick_rs.MatchKind.Standard if self.overlap else ahocorasick_rs.MatchKind.LeftmostLongest
         self.searcher = ahocorasick_rs.BytesAhoCorasick([term.encode() for term in terms], matchkind=kind)
-        self.single_words = not any(" " in term for term in terms)
-        self.rewritten = self._rewritten_texts(terms)
+        # The texts that need `_plain`, which is slow: few for ASCII words, as lower-casing ASCII is enough for the others.
+        self.is_quick = characters.isascii() and " " not in characters
+        self.rewritten = f"[{_unusual_characters()}]" if self.is_quick else "(?s)."
 
-    def __call__(self, batch: DocumentBatch) -> tuple[bytes, FilterStatistics]:
-        """Returns the lines of the documents that are kept, as they stand in the file, and what was counted."""
+    def __call__(self, batch: DocumentBatch) -> Filtered:
+        """Decides which documents of the batch are kept, and counts."""
         hits, has_term, words = self._find(batch.texts)
         density = 1000 * hits / np.maximum(words, 1)
-        keeps = hits >= self.settings.min_hits
-        keeps &= density >= self.settings.min_hits_per_1000_words
-        statistics = FilterStatistics(most_hits=int(hits.max()), highest_density=float(density.max()))
-        statistics.count("documents", np.ones_like(hits), keeps)
-        statistics.count("words", words, keeps)
-        for name, column in self.columns.items():
-            statistics.count(name, has_term[:, column], keeps)
+        keeps = (hits >= self.settings.min_hits) & (density >= self.settings.min_hits_per_1000_words)
+        amounts: dict[str | tuple[str, ...], np.ndarray] = {"documents": np.ones_like(hits), "words": words}
         for subject, terms in self.settings.subjects.items():
-            own = [self.columns[subject, term] for term in terms]
-            statistics.count((subject,), has_term[:, own].max(axis=1), keeps)
-        return b"".join(compress(batch.lines, keeps)), statistics
+            columns = has_term[:, [self.columns[subject, term] for term in terms]]
+            amounts[subject,] = columns.max(axis=1)
+            amounts |= {(subject, term): column for term, column in zip(terms, columns.T, strict=True)}
+        found = Counter({name: int(amount.sum()) for name, amount in amounts.items()})
+        kept = Counter({name: int(amount[keeps].sum()) for name, amount in amounts.items()})
+        return Filtered(b"".join(compress(batch.lines, keeps)), found, kept, int(hits.max()), float(density.max()))
 
     def _find(self, texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Hits (documents,), whether a term occurs (documents, terms) and words (documents,)."""
         content, bounds = _joined(texts)
-        if self.rewritten and not (content.isascii() and self.single_words):
+        if not (self.is_quick and content.isascii()):
             chosen = pc.match_substring_regex(texts, self.rewritten)
             plain = pa.array([self._plain(text) for text in texts.filter(chosen).to_pylist()], type=pa.string())
             content, bounds = _joined(pc.replace_with_mask(texts, chosen, plain))
@@ -126,16 +96,8 @@ class Rule:
         text = " ".join(text.split())
         return text.casefold() if self.settings.ignore_case else text
 
-    def _rewritten_texts(self, terms: list[str]) -> str:
-        """A pattern of the texts that need `_plain`, which is slow; of all others lower-casing ASCII is enough."""
-        if not self.single_words:
-            return "(?s)."
-        if not self.settings.ignore_case:
-            return ""
-        return f"[{_unusual_characters()}]" if all(map(str.isascii, terms)) else r"[^\x00-\x7f]"
 
-
-def filter_file(source: str | Path, target: str | Path, settings: Filter) -> FilterStatistics:
+def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dict[str, dict]:
     """Writes those lines of the JSON-lines file `source` to `target` whose documents `settings` keeps.
 
     A hit is a place in the text where a term begins; a document is kept if it has min_hits of them and at least
@@ -147,26 +109,39 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> Fil
         settings: The section filter of params.
 
     Returns:
-        What was found and kept.
+        found, kept and kept_share of documents, words, each subject's documents and each term's documents.
 
     Raises:
         UserError: If no document is kept, or `source` is damaged; then there is no `target`.
     """
-    statistics = FilterStatistics()
+    found: Counter = Counter()
+    kept: Counter = Counter()
+    most_hits, highest_density = 0, 0.0
     with atomic_file(target, "wb") as handle:
-        for kept, counted in map_documents(Rule(settings), source, title="filter"):
-            handle.write(kept)
-            statistics.merge(counted)
-        if not statistics.found["documents"]:
+        for batch in map_documents(Rule(settings), source, title="filter"):
+            handle.write(batch.lines)
+            found.update(batch.found)
+            kept.update(batch.kept)
+            most_hits, highest_density = max(most_hits, batch.most_hits), max(highest_density, batch.highest_density)
+        if not found["documents"]:
             raise UserError("filter: there are no documents to filter; the corpus is empty")
-        if not statistics.kept["documents"]:
+        if not kept["documents"]:
             raise UserError(
-                f"filter: none of {statistics.found['documents']} documents is kept; "
-                f"filter.min_hits is {settings.min_hits} (at most {statistics.most_hits} hits in one document), "
-                f"filter.min_hits_per_1000_words is {settings.min_hits_per_1000_words} (at most "
-                f"{statistics.highest_density:.2f}): lower them or add terms to filter.subjects"
+                f"filter: none of {found['documents']} documents is kept; filter.min_hits is {settings.min_hits} (at "
+                f"most {most_hits} hits in one document), filter.min_hits_per_1000_words is "
+                f"{settings.min_hits_per_1000_words} (at most {highest_density:.2f}): lower them or add terms to "
+                f"filter.subjects"
             )
-    return statistics
+
+    def tally(name: str | tuple[str, ...]) -> dict:
+        share = kept[name] / found[name] if found[name] else 0.0
+        return {"found": found[name], "kept": kept[name], "kept_share": share}
+
+    subjects = {
+        subject: tally((subject,)) | {"terms": {term: tally((subject, term)) for term in terms}}
+        for subject, terms in settings.subjects.items()
+    }
+    return {"documents": tally("documents"), "words": tally("words"), "subjects": subjects}
 
 
 def _joined(texts: pa.StringArray) -> tuple[bytes, np.ndarray]:
@@ -186,8 +161,8 @@ def _touches(content: bytes, places: np.ndarray, side: str) -> np.ndarray:
     found = WORD_BYTES[neighbours]
     for hit in np.flatnonzero(neighbours >= 128):
         place = int(places[hit])
-        start, end = (place - 3, place + 1) if side == "before" else (place, place + 4)  # UTF-8: 4 bytes at most
-        characters = content[max(start, 0) : end].decode("utf-8", errors="ignore")
+        start, end = (max(place - 3, 0), place + 1) if side == "before" else (place, place + 4)  # UTF-8: 4 at most
+        characters = content[start:end].decode("utf-8", errors="ignore")
         found[hit] = _is_word(characters[-1:] if side == "before" else characters[:1])
     return found
 
@@ -202,7 +177,7 @@ def _unusual_characters() -> str:
     unusual = []
     for character in map(chr, range(128, 0x10000)):  # beyond there is none
         folded = character.casefold()
-        changes = {_is_word(folded[0]), _is_word(folded[-1])} != {_is_word(character)}
-        if changes or any(map(str.isascii, folded)):
+        moves = _is_word(folded[0]) != _is_word(character) or _is_word(folded[-1]) != _is_word(character)
+        if moves or any(map(str.isascii, folded)):
             unusual.append(character)
     return "".join(unusual)
