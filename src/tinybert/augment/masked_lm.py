@@ -1,11 +1,10 @@
 """The likeliest words of a masked LM in the place of hidden ones, for many sentences at once.
 
-Nothing is computed twice, for padding, or for positions that nobody reads: each distinct query runs once, the tokens of
-a batch lie one after the other and attend within their own query, and the last layer, the head and the ranking
-process masked positions and plain words only.
+Each distinct query runs once, the tokens of a batch lie one after the other without padding, and the last layer, the
+head and the ranking process masked positions and plain words only.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 
 from tinybert.augment.word_vectors import is_plain_word
 from tinybert.config.schema import Substitution
@@ -33,8 +32,7 @@ class Query(NamedTuple):
     hidden: int
 
 
-@dataclass(frozen=True)
-class MaskedInput:
+class MaskedInput(NamedTuple):
     """What the masked LM reads: ids and segments (length,) int64, and the index of [MASK] among them."""
 
     ids: np.ndarray
@@ -54,43 +52,28 @@ class Packed:
     blocks: list[tuple[Tensor, Tensor]]
     masked: Tensor
 
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """(rows, length) of each block."""
-        return [(ids.shape[0], ids.shape[1]) for ids, _ in self.blocks]
-
-    def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
-        """Attention within each row, as RealTokens.attend; no token is padded, and scores are never given."""
-        sizes = [rows * length for rows, length in self.shapes]
-        read_sizes = sizes if len(qkv[0]) == len(qkv[1]) else [rows for rows, _ in self.shapes]
-        parts = zip(self.shapes, *map(torch.split, qkv, (read_sizes, sizes, sizes)), strict=True)
-        contexts = (attention(*(part.unflatten(0, (rows, -1)) for part in block), None) for (rows, _), *block in parts)
-        return torch.cat([context.flatten(0, 1) for context in contexts])
-
-
-class ShortRowAttention(SelfAttention):
-    """Self-attention for inference on short rows without padding.
-
-    On a CPU the plain products take half the time of the fused kernel there, and softmax in float32 a third of that in
-    bfloat16 (16 tokens and more).
-    """
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
+    def attend(
+        self, attention: SelfAttention, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None
     ) -> Tensor:
-        """As SelfAttention's; mask and scores are never given."""
-        scores = self.scores(query, key)
-        weights = scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
-        return (weights @ self.split(value)).transpose(1, 2).flatten(2)
+        """Attention within each row, as RealTokens.attend; no token is padded, and scores are never given."""
+        rows, sizes = [len(ids) for ids, _ in self.blocks], [ids.numel() for ids, _ in self.blocks]
+        read_sizes = sizes if len(qkv[0]) == len(qkv[1]) else rows
+        contexts = []
+        for count, *parts in zip(rows, *map(torch.split, qkv, (read_sizes, sizes, sizes)), strict=True):
+            query, key, value = (part.unflatten(0, (count, -1)) for part in parts)
+            # On a CPU these products take half the time of the fused kernel on rows this short, and softmax in float32
+            # a third of that in bfloat16.
+            weights = attention.scores(query, key).softmax(-1, dtype=torch.float32).to(value.dtype)
+            context = weights @ attention.split(value)  # (rows, heads, queries, head width)
+            contexts.append(context.transpose(1, 2).flatten(2).flatten(0, 1))
+        return torch.cat(contexts)
 
 
 @dataclass(frozen=True)
 class WordPredictor:
-    """A masked LM that proposes words for hidden ones.
+    """A masked LM, on its device, that proposes words for hidden ones.
 
     Attributes:
-        masked_lm: on its device.
-        tokenizer: its tokenizer.
         precision: of the layers' arithmetic, "float32" or "bfloat16"; the ranking is always float32.
         batch_tokens: tokens of a forward pass at most, or one query.
     """
@@ -105,14 +88,11 @@ class WordPredictor:
     ) -> list[list[str]]:
         """For each query the `settings.candidates` likeliest plain words other than the hidden one.
 
-        Args:
-            queries: equal ones run once.
-            settings: with `second_segment` the model also reads the sentence unmasked.
-            checkpoint: an interrupted run resumes after its last saved batch.
-
-        Raises:
-            UserError: the hardware lacks bfloat16.
+        With `settings.second_segment` the model also reads the sentence unmasked. With a checkpoint an interrupted run
+        resumes after its last saved batch. UserError if the hardware lacks the precision.
         """
+        if self.precision == "bfloat16":
+            check_bfloat16()
         # Sentences that differ in spaces or capitals only are the same to an uncased masked LM.
         keys = [(query.ids.tobytes(), query.hidden) for query in queries]
         distinct = dict(zip(keys, queries, strict=True))
@@ -124,9 +104,11 @@ class WordPredictor:
         masked_lm, device = self.masked_lm.eval(), next(self.masked_lm.parameters()).device
         tokens = [self.tokenizer.id_to_token(index) or "" for index in range(masked_lm.config.vocab_size)]
         is_word = torch.tensor([is_plain_word(token) for token in tokens], device=device)
+        embeddings, head = masked_lm.bert.embeddings, masked_lm.cls.predictions
+        bias = head.bias.masked_fill(~is_word, -torch.inf)
+        encoder = for_inference(masked_lm.bert.encoder, getattr(torch, self.precision))
         hidden_ids = torch.tensor([query.ids[query.hidden] for query in queries], dtype=torch.int64)
         inputs = [self._masked_input(query, settings.second_segment) for query in queries]
-        encoder, score = in_precision(masked_lm.bert.encoder, self.precision), _word_scorer(masked_lm, is_word)
         batches = list(batches_by_length([len(each.ids) for each in inputs], self.batch_tokens))
         count = max(0, min(settings.candidates, int(is_word.sum()) - 1))
         best, first = np.zeros((len(queries), count), dtype=np.int32), 0
@@ -137,10 +119,9 @@ class WordPredictor:
             for number, indices in enumerate(batches[first:], start=first):
                 if checkpoint and checkpoint.is_due:
                     checkpoint.save({"answers": torch.from_numpy(best)}, {"step": number})
-                packed = pack([inputs[index] for index in indices], device)
-                states = masked_states(masked_lm.bert.embeddings, encoder, packed)
-                words = best_words(score(states.float()), hidden_ids[indices].to(device), count)
-                best[indices] = words.cpu().numpy()
+                states = masked_states(embeddings, encoder, pack([inputs[index] for index in indices], device))
+                logits = linear(head.transform(states.float()), embeddings.word_embeddings.weight, bias)
+                best[indices] = best_words(logits, hidden_ids[indices].to(device), count).cpu().numpy()
                 progress.update(len(indices))
         return [[tokens[index] for index in row] for row in best]
 
@@ -156,28 +137,15 @@ class WordPredictor:
         return MaskedInput(np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)]), masked)
 
 
-def in_precision(encoder: Encoder, precision: str) -> Encoder:
-    """A copy for inference in "float32" or "bfloat16"; UserError if the hardware lacks it."""
-    if precision == "bfloat16":
-        check_bfloat16()
-    encoder = for_inference(encoder, getattr(torch, precision))
-    for layer in encoder.layer:
-        layer.attention.self.__class__ = ShortRowAttention
-    return encoder
-
-
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
     """Indices of all rows, shortest first, in batches of at most `batch_tokens` tokens, or of one row."""
-    batch: list[np.intp] = []
-    tokens = 0
-    for index in np.argsort(lengths, kind="stable"):
-        if batch and tokens + lengths[index] > batch_tokens:
-            yield np.array(batch)
-            batch, tokens = [], 0
-        batch.append(index)
-        tokens += lengths[index]
-    if batch:
-        yield np.array(batch)
+    order = np.argsort(lengths, kind="stable")
+    ends = np.cumsum([lengths[index] for index in order])
+    start = taken = 0
+    while start < len(order):
+        stop = max(start + 1, int(np.searchsorted(ends, taken + batch_tokens, side="right")))
+        yield order[start:stop]
+        start, taken = stop, ends[stop - 1]
 
 
 def pack(inputs: Sequence[MaskedInput], device: torch.device) -> Packed:
@@ -186,15 +154,14 @@ def pack(inputs: Sequence[MaskedInput], device: torch.device) -> Packed:
     masked = torch.from_numpy(starts + [each.masked for each in inputs])
     blocks = []
     for _, group in groupby(inputs, key=lambda each: len(each.ids)):
-        rows = list(group)
-        ids, segments = np.stack([row.ids for row in rows]), np.stack([row.segments for row in rows])
+        ids, segments, _ = map(np.stack, zip(*group, strict=True))
         blocks.append((torch.from_numpy(ids).to(device), torch.from_numpy(segments).to(device)))
     return Packed(blocks, masked.to(device))
 
 
 def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> Tensor:
     """The last hidden states of the masked tokens alone: (rows, width), in the encoder's precision."""
-    positions = torch.arange(max(length for _, length in packed.shapes), device=packed.masked.device)
+    positions = torch.arange(max(ids.shape[1] for ids, _ in packed.blocks), device=packed.masked.device)
     blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)
     *lower, last = encoder.layer
     hidden = torch.cat([block.flatten(0, 1) for block in blocks]).to(last.output.LayerNorm.weight.dtype)
@@ -204,25 +171,10 @@ def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> T
 
 
 def best_words(logits: Tensor, excluded: Tensor, count: int) -> Tensor:
-    """The `count` words of highest logits in each row, in the order of their ids.
+    """The `count` words of highest logits in each row, in the order of their ids: (rows, count) int64.
 
     Ordered by likelihood, a draw among them would depend on the last bits of two close logits, which change with the
-    batch.
-
-    Args:
-        logits: (rows, vocabulary); the excluded ones become -inf in place.
-        excluded: (rows,) int64, a word of each row.
-        count: at most the number of other words.
-
-    Returns:
-        (rows, count) int64.
+    batch. logits: (rows, vocabulary); the `excluded` word of each row, (rows,) int64, becomes -inf in place.
     """
     logits.scatter_(1, excluded[:, None], -torch.inf)
     return logits.topk(count, dim=1).indices.sort(dim=1).values
-
-
-def _word_scorer(masked_lm: MaskedLM, is_word: Tensor) -> Callable[[Tensor], Tensor]:
-    """A function from hidden states (rows, width) to logits (rows, vocabulary), -inf for all but plain words."""
-    head, embeddings = masked_lm.cls.predictions, masked_lm.bert.embeddings.word_embeddings.weight
-    bias = head.bias.masked_fill(~is_word, -torch.inf)
-    return lambda hidden: linear(head.transform(hidden), embeddings, bias)

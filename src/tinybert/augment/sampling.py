@@ -1,12 +1,10 @@
 """Augmentation by masking, POS-guided replacement and n-gram sampling (Tang et al. 2019, section 4.3).
 
-Part-of-speech tags (Penn Treebank) come from rules that know the closed classes of English, frequent verbs and
-adjectives, endings, and the tag before; or from NLTK's trained tagger if it is installed. The rules are no match for a
-trained tagger, but they suffice to replace words by others of their class, and need nothing downloaded.
+Part-of-speech tags (Penn Treebank) come from rules that need nothing downloaded, or from NLTK's trained tagger.
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 
 MASK = "[MASK]"  # as in the vocabulary of every BERT tokenizer
-WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+WORD = re.compile(r"([^\W_]+(?:['’-][^\W_]+)*)")  # as a group, so that split keeps the words
 NLTK_DATA = "averaged_perceptron_tagger_eng"
 LEXICON = yaml.load(Path(__file__).with_name("lexicon.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
 TAG_OF = {word: tag for tag, words in LEXICON["tags"].items() for word in words.split()}
@@ -43,15 +41,14 @@ BEFORE_ARGUMENT = ("DT", "PRP", "PRP$", "IN", "TO", "CC", "WP", "WRB")
 
 @dataclass(frozen=True)
 class TaggedText:
-    """A text, the characters (start, end) of its words, and the words' tags."""
+    """A text in parts, a word at each odd place and what stands between words at the others; the words' tags."""
 
-    text: str
-    spans: list[tuple[int, int]]
+    parts: list[str]
     tags: list[str]
 
     @property
     def words(self) -> list[str]:
-        return [self.text[start:end] for start, end in self.spans]
+        return self.parts[1::2]
 
 
 class Unigrams:
@@ -63,20 +60,19 @@ class Unigrams:
             for word, tag in zip(text.words, text.tags, strict=True):
                 counts[tag][_spelling(word)] += 1
         self._words = {tag: sorted(counter) for tag, counter in counts.items()}
-        self._ends = {tag: list(accumulate(counts[tag][word] for word in self._words[tag])) for tag in counts}
-        self._places = {tag: {word: place for place, word in enumerate(words)} for tag, words in self._words.items()}
+        self._ends = {tag: list(accumulate(counts[tag][word] for word in words)) for tag, words in self._words.items()}
 
     def another(self, word: str, tag: str, rng: np.random.Generator) -> str:
         """Draws another word of the tag by the counts of the others; the word itself if it is the only one."""
         words, ends = self._words[tag], self._ends[tag]
-        place = self._places[tag][_spelling(word)]
+        place = bisect_left(words, _spelling(word))
         start = ends[place - 1] if place else 0
-        others = ends[-1] - (ends[place] - start)
-        if not others:
+        own = ends[place] - start
+        if own == ends[-1]:
             return word
-        drawn = int(rng.integers(others))
+        drawn = int(rng.integers(ends[-1] - own))
         if drawn >= start:  # skips the word's own share
-            drawn += ends[place] - start
+            drawn += own
         return match_case(word, words[bisect_right(ends, drawn)])
 
 
@@ -92,14 +88,10 @@ def sample(rows: Sequence[dict], task: Task, settings: Sampling, *, copies: int,
 
     Returns:
         Each row as it is, followed by its distinct variations, which have its keys and "augmented": True.
-
-    Raises:
-        UserError: the tagger is not installed.
     """
     texts = tag_texts(dict.fromkeys(row[column] for row in rows for column in task.columns), settings.pos_tagger)
     unigrams = Unigrams(texts[row[column]] for row in rows for column in task.columns)
-    first, *second = [(column,) for column in task.columns]
-    turns = [first, *second, task.columns] if task.is_pair else [first]
+    turns = [*((column,) for column in task.columns), *([task.columns] if task.is_pair else [])]
     augmented = []
     for row in rows:
         rng = stream(seed, "augmentation", row["idx"])
@@ -114,30 +106,30 @@ def sample(rows: Sequence[dict], task: Task, settings: Sampling, *, copies: int,
 
 def tag_texts(texts: Iterable[str], tagger: str) -> dict[str, TaggedText]:
     """Each text with its words and their tags; tagger: "rules" or "nltk"."""
-    spans = {text: [match.span() for match in WORD.finditer(text)] for text in texts}
-    words = [[text[start:end] for start, end in found] for text, found in spans.items()]
-    return {text: TaggedText(text, spans[text], own) for text, own in zip(spans, TAGGERS[tagger](words), strict=True)}
+    parts = {text: WORD.split(text) for text in texts}
+    tags = TAGGERS[tagger]([each[1::2] for each in parts.values()])
+    return {text: TaggedText(parts[text], own) for text, own in zip(parts, tags, strict=True)}
 
 
 def vary(tagged: TaggedText, unigrams: Unigrams, settings: Sampling, rng: np.random.Generator) -> str:
     """One draw: words masked or replaced, then perhaps cut to an n-gram. Characters between words stay."""
-    if not tagged.spans:
-        return tagged.text
-    chances = rng.random(len(tagged.spans))
-    words = tagged.words
+    parts, count = list(tagged.parts), len(tagged.tags)
+    if not count:
+        return parts[0]
+    chances = rng.random(count)
     for index in np.flatnonzero(chances < settings.mask_probability + settings.replacement_probability):
         is_masked = chances[index] < settings.mask_probability
-        words[index] = MASK if is_masked else unigrams.another(words[index], tagged.tags[index], rng)
+        word = parts[2 * index + 1]
+        parts[2 * index + 1] = MASK if is_masked else unigrams.another(word, tagged.tags[index], rng)
     if rng.random() < settings.ngram_probability:
-        size = min(int(rng.integers(1, settings.longest_ngram + 1)), len(words))
-        first = int(rng.integers(len(words) - size + 1))
-        return _joined(tagged, words, first, first + size)
-    start, end = tagged.spans[0][0], tagged.spans[-1][1]
-    return tagged.text[:start] + _joined(tagged, words, 0, len(words)) + tagged.text[end:]
+        size = min(int(rng.integers(1, settings.longest_ngram + 1)), count)
+        first = int(rng.integers(count - size + 1))
+        parts = parts[2 * first + 1 : 2 * (first + size)]
+    return "".join(parts)
 
 
 def tag_by_rules(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-    """A tag for each word of each sentence.
+    """A tag for each word of each sentence, by shape, closed classes, frequent words, endings and the tag before.
 
     A contraction is one word whose tag is its ending ("n't", "'s"), so that only its like can replace it.
     """
@@ -146,25 +138,31 @@ def tag_by_rules(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         lowered = [word.lower() for word in words]
         tags: list[str] = []
         for index, word in enumerate(words):
+            plain = lowered[index].replace("’", "'")
             following = lowered[index + 1] if index + 1 < len(words) else ""
-            by_shape = _tag_by_shape(word, is_first=index == 0)
-            tags.append(by_shape or _tag_by_context(lowered[: index + 1], tags, following))
+            if any(character.isdigit() for character in word):
+                tags.append("CD")
+            elif ending := next(filter(plain.endswith, CONTRACTIONS), None):
+                tags.append(ending)
+            elif word[0].isupper() and index and plain not in TAG_OF:
+                tags.append("NNP")
+            else:
+                tags.append(_tag_by_context(lowered[: index + 1], tags, following))
         tagged.append(tags)
     return tagged
 
 
 def tag_with_nltk(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
     """The same by NLTK's averaged perceptron; UserError if the package or its data is not installed."""
-    key = "augmentation.sampling.pos_tagger: nltk:"
-    fix = f"`python -m nltk.downloader {NLTK_DATA}`, or set augmentation.sampling.pos_tagger to rules"
     try:
         from nltk import pos_tag_sents
 
         tagged = pos_tag_sents(sentences)
-    except ImportError:
-        raise UserError(f"{key} the package nltk is not installed; fix: `pip install nltk` and {fix}") from None
-    except LookupError:
-        raise UserError(f"{key} its data is not installed; fix: {fix}") from None
+    except (ImportError, LookupError):
+        raise UserError(
+            "augmentation.sampling.pos_tagger: nltk or its data is not installed (got nltk); allowed: rules; "
+            f"fix: `pip install nltk` and `python -m nltk.downloader {NLTK_DATA}`, or set it to rules"
+        ) from None
     return [[tag for _, tag in sentence] for sentence in tagged]
 
 
@@ -173,24 +171,6 @@ TAGGERS = {"rules": tag_by_rules, "nltk": tag_with_nltk}
 
 def _spelling(word: str) -> str:
     return word if word == "I" else word.lower()
-
-
-def _joined(tagged: TaggedText, words: list[str], first: int, stop: int) -> str:
-    """words[first:stop] with the characters between them in the text."""
-    parts = [words[first]]
-    for index in range(first + 1, stop):
-        parts += [tagged.text[tagged.spans[index - 1][1] : tagged.spans[index][0]], words[index]]
-    return "".join(parts)
-
-
-def _tag_by_shape(word: str, *, is_first: bool) -> str | None:
-    """What digits, apostrophes and capitals alone decide."""
-    plain = word.lower().replace("’", "'")
-    if any(character.isdigit() for character in word):
-        return "CD"
-    if ending := next((ending for ending in CONTRACTIONS if plain.endswith(ending)), None):
-        return ending
-    return "NNP" if word[0].isupper() and not is_first and plain not in TAG_OF else None
 
 
 def _tag_by_context(words: list[str], tags: list[str], following: str) -> str:
@@ -236,7 +216,7 @@ def _tag_by_ending(word: str, before: str, tag_before: str, following: str) -> s
         if tag_before in ("DT", "PRP$"):
             return "JJ"
         return "VBN" if before in BE | HAVE or following == "by" else "VBD"
-    if len(word) > 4 and (ending := next((ending for ending in TAG_OF_ENDING if word.endswith(ending)), None)):
+    if len(word) > 4 and (ending := next(filter(word.endswith, TAG_OF_ENDING), None)):
         return TAG_OF_ENDING[ending]
     stem = word.removesuffix("er")  # tall(er), happi(er), bigg(er), larg(er)
     adjectives = (stem, stem.removesuffix("i") + "y", stem[:-1], stem + "e")

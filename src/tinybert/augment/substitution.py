@@ -22,13 +22,7 @@ STOP_WORDS = frozenset(LEXICON["stop_words"].split())
 
 @dataclass(frozen=True)
 class Word:
-    """A replaceable word of a sentence.
-
-    Attributes:
-        spelling: after the tokenizer's normalization.
-        start, end: its characters in the text.
-        first_token, tokens: the index of its first token among the sentence's ids, and their number.
-    """
+    """A replaceable word: its spelling after normalization, its characters, its first token and their number."""
 
     spelling: str
     start: int
@@ -63,9 +57,8 @@ def replacement_candidates(
 
     Args:
         sentences: of distinct texts.
-        settings: `candidates` words at most for each word; a word without a vector has none.
-        predictor: of words of one token.
-        vectors: of words of several tokens.
+        settings: `candidates` words at most for each word; a longer word without a vector has none.
+        predictor, vectors: of words of one token, and of longer ones.
         checkpoint: lets an interrupted run resume.
     """
     single = [Query(each.ids, word.first_token) for each in sentences for word in each.words if word.tokens == 1]
@@ -90,7 +83,7 @@ def substitute(
     Args:
         rows: of the task's columns and "idx".
         task: of a pair first the one, then the other sentence is varied, while its partner stays the original.
-        candidates: of `replacement_candidates`, for all texts of the rows.
+        candidates: for all texts of the rows.
         probability: each word is replaced with it (p_t), by a random candidate.
         copies: draws per sentence (N_a).
         seed: a row's variations depend on its text, the seed and its idx alone, not on batch size or other rows (in
@@ -104,18 +97,13 @@ def substitute(
         rng = stream(seed, "augmentation", row["idx"])
         augmented.append(row)
         for column in task.columns:
-            texts = variations(*candidates[row[column]], probability=probability, copies=copies, rng=rng)
+            texts = variations(*candidates[row[column]], probability, copies, rng)
             augmented += [row | {column: text, "augmented": True} for text in texts]
     return augmented
 
 
 def variations(
-    sentence: Sentence,
-    candidates: Sequence[Sequence[str]],
-    *,
-    probability: float,
-    copies: int,
-    rng: np.random.Generator,
+    sentence: Sentence, candidates: Sequence[Sequence[str]], probability: float, copies: int, rng: np.random.Generator
 ) -> list[str]:
     """The distinct texts among `copies` draws, in the order drawn, without the original.
 
@@ -128,19 +116,13 @@ def variations(
     drawn = rng.integers([len(choices) for _, choices in slots], size=replaced.shape)
     texts: dict[str, None] = {}  # a dict keeps the order of the draws
     for is_replaced, numbers in zip(replaced, drawn, strict=True):
-        parts, end = [], 0
-        for slot in np.flatnonzero(is_replaced):
+        text = sentence.text
+        for slot in np.flatnonzero(is_replaced)[::-1]:  # from the end, so that the characters before keep their places
             word, choices = slots[slot]
-            parts += [sentence.text[end : word.start], choices[numbers[slot]]]
-            end = word.end
-        texts["".join([*parts, sentence.text[end:]])] = None
+            text = text[: word.start] + choices[numbers[slot]] + text[word.end :]
+        texts[text] = None
     texts.pop(sentence.text, None)
     return list(texts)
-
-
-def is_replaceable(word: str) -> bool:
-    """Whether it is a plain word and no stop word."""
-    return is_plain_word(word) and word.lower() not in STOP_WORDS
 
 
 def read_sentences(texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int) -> list[Sentence]:
@@ -153,6 +135,11 @@ def read_sentences(texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: in
         Sentence(text, np.asarray(encoding.ids[:max_tokens], dtype=np.int64), _replaceable_words(encoding, max_tokens))
         for text, encoding in zip(texts, encodings, strict=True)
     ]
+
+
+def is_replaceable(word: str) -> bool:
+    """Whether it is a plain word and no stop word."""
+    return is_plain_word(word) and word.lower() not in STOP_WORDS
 
 
 def _replaceable_words(encoding: Encoding, max_tokens: int) -> list[Word]:

@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ FILE_WORDS = 100_000  # lines read of a file, most frequent words first (TinyBER
 QUERY_CHUNK = 256  # words whose similarities to all others are in memory at a time
 CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbours are counted at a time
 CONTEXT_SMOOTHING = 0.75  # exponent of context frequencies: keeps rare contexts from large PMI (Levy et al. 2015)
-LARGEST_NUMBER, SMALLEST_NORM = 1e15, 1e-15  # float32 squares beyond them would overflow or vanish
+LARGEST_NUMBER, SMALLEST_NORM = 1e15, 1e-15  # beyond them float32 squares would overflow or vanish
 OUTSIDE = -1  # stands for a word outside of the vocabulary, and between two texts
 
 
@@ -36,12 +38,7 @@ def match_case(word: str, replacement: str) -> str:
 
 
 class WordVectors:
-    """Lower-case words with vectors that are compared by cosine.
-
-    Args:
-        words: distinct.
-        vectors: (words, dimensions); rows of zeros have no direction and are left out.
-    """
+    """Distinct lower-case words and their vectors (words, dimensions), compared by cosine; words at 0 are left out."""
 
     def __init__(self, words: Sequence[str], vectors: np.ndarray) -> None:
         norms = np.linalg.norm(vectors, axis=1)
@@ -80,28 +77,19 @@ def from_file(path: str | Path) -> WordVectors:
     A line is a word and its numbers, separated by spaces. Of spellings that differ in case the first line is taken.
 
     Raises:
-        UserError: the file cannot be read or is empty, or a line has another number of columns or no numbers.
+        UserError: the file cannot be read or is empty, or a line is no word with as many numbers as the first line has.
     """
     vectors: dict[str, np.ndarray] = {}
     dimensions = 0
-    for number, line in read_lines(path, key=FILE_KEY):
-        if number > FILE_WORDS:
-            break
-        word, *columns = line.rstrip().split(" ")
+    for number, line in islice(read_lines(path, key=FILE_KEY), FILE_WORDS):
+        word, *columns = line.rstrip().rsplit(" ", dimensions or -1)
         dimensions = dimensions or len(columns)
-        surplus = columns[: max(0, len(columns) - dimensions)]
-        if not any(map(_is_number, surplus)):
-            # A few words of the large GloVe files contain spaces (". . .").
-            word, columns = " ".join([word, *surplus]), columns[len(surplus) :]
-        if not columns or len(columns) != dimensions:
+        # A few words of the large GloVe files contain spaces (". . ."), but a number there is one too many.
+        is_line = 0 < dimensions == len(columns) and not any(map(_is_number, word.split(" ")[1:]))
+        if not is_line or not all(map(_is_number, columns)):
             raise UserError(
-                f"{FILE_KEY}: {path}, line {number}: {len(columns)} columns behind the word, {dimensions or 'some'} "
-                "expected; allowed: lines of a word and the same number of columns, without a header; fix: the file"
-            )
-        if wrong := [column for column in columns if not _is_number(column)]:
-            raise UserError(
-                f"{FILE_KEY}: {path}, line {number}: {wrong[0][:40]!r} is not a number; allowed: numbers up to 1e15; "
-                "fix: the file"
+                f"{FILE_KEY}: {path}, line {number}: not a word and {dimensions or 'some'} numbers up to "
+                f"{LARGEST_NUMBER:g} (got {line[:60]!r}); allowed: as many on each line, no header; fix: the file"
             )
         if is_plain_word(word):
             vectors.setdefault(word.lower(), np.array(list(map(float, columns)), dtype=np.float32))
@@ -126,9 +114,7 @@ def from_corpus(read_texts: Callable[[], Iterable[str]], settings: WordVectorSet
     """
     from sklearn.decomposition import TruncatedSVD
 
-    counts: Counter[str] = Counter()
-    for text in read_texts():
-        counts.update(_plain_words(text))
+    counts = Counter(word for text in read_texts() for word in _plain_words(text))
     words = sorted(counts, key=lambda word: (-counts[word], word))[: settings.max_words]
     if len(words) <= settings.dimensions:
         raise UserError(
@@ -142,10 +128,9 @@ def from_corpus(read_texts: Callable[[], Iterable[str]], settings: WordVectorSet
 
 
 def _is_number(text: str) -> bool:
-    try:
-        return abs(float(text)) <= LARGEST_NUMBER
-    except ValueError:
-        return False
+    with suppress(ValueError):
+        return abs(float(text)) <= LARGEST_NUMBER  # false for nan
+    return False
 
 
 def _plain_words(text: str) -> list[str]:
@@ -182,8 +167,7 @@ def _id_chunks(texts: Iterable[str], words: list[str], window: int) -> Iterator[
 
 def _positive_pmi(counts: Any) -> Any:
     """Sparse max(0, log p(word, context) / (p(word)·p(context))), context frequencies smoothed; 0 without a count."""
-    pairs = counts.tocoo()
-    word_counts = counts.sum(axis=1)
+    pairs, word_counts = counts.tocoo(), counts.sum(axis=1)
     context_counts = word_counts**CONTEXT_SMOOTHING
     row, column = pairs.coords
     ratios = pairs.data * context_counts.sum() / (word_counts[row] * context_counts[column])

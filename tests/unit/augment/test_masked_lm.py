@@ -12,7 +12,6 @@ from tinybert.augment.masked_lm import (
     WordPredictor,
     batches_by_length,
     best_words,
-    in_precision,
     masked_states,
     pack,
 )
@@ -22,6 +21,7 @@ from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.models.outputs import OutputSpec
+from tinybert.models.packed_linear import for_inference
 from tinybert.pipeline.errors import UserError
 
 CORPUS = "black birds saw rivers while seven brown horses quietly crossed old wooden bridges near green fields 7 , ."
@@ -77,7 +77,8 @@ def test_packed_states_are_those_of_a_padded_batch():
     ]
     with torch.no_grad():
         _, expected = model.bert(example, OutputSpec())
-        found = masked_states(model.bert.embeddings, in_precision(model.bert.encoder, "float32"), pack(inputs, CPU))
+        encoder = for_inference(model.bert.encoder, torch.float32)
+        found = masked_states(model.bert.embeddings, encoder, pack(inputs, CPU))
     assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), torch.tensor(masked)], atol=1e-6)
 
 
@@ -157,13 +158,11 @@ def test_bfloat16_finds_mostly_the_same_words(tokenizer):
     assert np.mean(shared) > 0.8
     assert rounded == ask(texts, model, tokenizer, max_tokens=60, precision="bfloat16")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    encoder = in_precision(model.bert.encoder, "bfloat16")
-    assert {weight.dtype for weight in (*encoder.parameters(), *encoder.buffers())} == {torch.bfloat16}
 
 
-def test_missing_bfloat16_is_an_error(model, monkeypatch):
+def test_missing_bfloat16_is_an_error(model, tokenizer, monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     with pytest.raises(
         UserError, match=r"^precision: bfloat16 is not supported by this machine; fix: set it to float32$"
     ):
-        in_precision(model.bert.encoder, "bfloat16")
+        ask([CORPUS], model, tokenizer, precision="bfloat16")

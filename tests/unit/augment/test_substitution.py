@@ -148,13 +148,7 @@ def test_words_are_replaced_by_the_probability_evenly(tokenizer):
     (sentence,) = read_sentences(["old horses"], tokenizer, max_tokens=30)
     counts = Counter()
     for seed in range(4000):
-        texts = variations(
-            sentence,
-            [["new"], ["cats", "dogs"]],
-            probability=0.4,
-            copies=1,
-            rng=np.random.default_rng(seed),
-        )
+        texts = variations(sentence, [["new"], ["cats", "dogs"]], 0.4, 1, np.random.default_rng(seed))
         counts[texts[0] if texts else None] += 1
     expected = {
         None: 0.36, "new horses": 0.24, "old cats": 0.12, "old dogs": 0.12, "new cats": 0.08, "new dogs": 0.08,

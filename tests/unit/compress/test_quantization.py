@@ -305,7 +305,7 @@ def uneven(tmp_path_factory):
     """A classifier one channel of whose attention is 1,000 times larger than the others."""
     model = classifier()
     with torch.no_grad():
-        attention = model.bert.encoder.layers[0].attention
+        attention = model.bert.encoder.layer[0].attention
         attention.output.dense.weight *= 100.0  # so that attention counts
         attention.self.value.weight[3] *= 1000.0
         attention.output.dense.weight[:, 3] /= 1000.0
