@@ -26,6 +26,7 @@ def main(stage: Stage) -> None:
             shutil.copy(paths.onnx(task.name, name) / f"{variant}.onnx", folder)
         finished = Finished(name, load_task_model(source), read_provenance(source), params)
         write_task_card(folder, finished, task, metrics)
+    stage.run.log_model_reference(f"{task.name}-{name}", paths.final(task.name, name), metrics["quantize"])
 
 
 if __name__ == "__main__":

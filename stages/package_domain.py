@@ -15,7 +15,9 @@ def main(stage: Stage) -> None:
     with atomic_folder(paths.final("domain", name)) as folder:
         copy_model(source, folder)
         finished = Finished(name, load_bert(MaskedLM, source), read_provenance(source), stage.params)
-        write_domain_card(folder, finished, read_json(paths.metrics("evaluate_domain", f"{name}-{seed}")))
+        metrics = read_json(paths.metrics("evaluate_domain", f"{name}-{seed}"))
+        write_domain_card(folder, finished, metrics)
+    stage.run.log_model_reference(f"domain-{name}", paths.final("domain", name), metrics["student"])
 
 
 if __name__ == "__main__":

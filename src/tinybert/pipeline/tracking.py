@@ -72,18 +72,19 @@ class Run:
 
         self._attempt(log)
 
-    def log_model_reference(self, name: str, path: str | Path, md5: str, metrics: dict[str, Any]) -> None:
-        """Lists a model that DVC stores as an external LoggedModel.
+    def log_model_reference(self, name: str, folder: str | Path, metrics: dict[str, Any]) -> None:
+        """Lists a model that DVC stores as an external LoggedModel, with the md5 under which DVC keeps its weights.
 
         Args:
             name: Such as cola-tinybert4.
-            path: The model's path in the project, which `dvc pull` brings.
-            md5: DVC's hash of it.
+            folder: The model's folder in the project, which `dvc pull` restores.
             metrics: Its numbers, logged as `outer/inner`.
         """
 
         def log(mlflow: Any) -> None:
-            tags = {"dvc.path": str(path), "dvc.md5": md5}
+            with open(Path(folder) / "model.safetensors", "rb") as weights:
+                md5 = hashlib.file_digest(weights, "md5").hexdigest()
+            tags = {"dvc.path": str(folder), "dvc.md5": md5}
             run_id = mlflow.active_run().info.run_id
             model = mlflow.create_external_model(name=_legal(name), source_run_id=run_id, tags=tags)
             mlflow.log_metrics(_numbers(metrics), model_id=model.model_id)

@@ -217,15 +217,21 @@ def test_datasets_are_inputs_of_the_run(root, capfd):
 
 
 def test_final_models_are_external_models(root):
+    weights = root / "models/final/cola/tinybert4/model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"abc")
     from mlflow.tracking import MlflowClient
 
     with stage_run("package", "cola-tinybert4", params={}, tags={}) as run:
-        run.log_model_reference("cola-tinybert4", "models/final/cola/tinybert4", "0123.dir", {"dev": {"mcc": 0.5}})
+        run.log_model_reference("cola-tinybert4", "models/final/cola/tinybert4", {"dev": {"mcc": 0.5}})
         assert run.is_tracked
     client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
     child = children(root, "package/cola-tinybert4")[0]
     [model] = client.search_logged_models([child.info.experiment_id])
-    assert {"dvc.path": "models/final/cola/tinybert4", "dvc.md5": "0123.dir"}.items() <= model.tags.items()
+    assert {
+        "dvc.path": "models/final/cola/tinybert4",
+        "dvc.md5": "900150983cd24fb0d6963f7d28e17f72",
+    }.items() <= model.tags.items()
     assert (model.name, model.source_run_id) == ("cola-tinybert4", child.info.run_id)
     assert [(metric.key, metric.value) for metric in model.metrics] == [("dev/mcc", 0.5)]
 
