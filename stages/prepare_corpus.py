@@ -14,7 +14,7 @@ def main(stage: Stage) -> None:
         heldout=paths.corpus("general", "heldout"),
         every=corpus.heldout_every,
     )
-    stage.write_metrics({what: {split: counts[split][what] for split in counts} for what in ("documents", "words")})
+    stage.write_metrics(counts)
 
 
 if __name__ == "__main__":

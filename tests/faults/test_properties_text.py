@@ -190,7 +190,7 @@ def test_corpus_files(tmp_path, drawn, unit, most, every):
     assert sorted(out.glob("*")) == ([] if counts is REFUSED else sorted(files.values()))
     for split, path in files.items() if counts is not REFUSED else ():
         found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-        assert len(found) == counts[split]["documents"] > 0
+        assert len(found) == counts["documents"][split] > 0
         assert all(document["text"] and is_writable(document["title"] + document["text"]) for document in found)
 
 

@@ -13,6 +13,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, atomic_file, read_lines
 from tinybert.pipeline.hub import hub_access, load_verified
 from tinybert.pipeline.process import TextBar, text_progress_bar
+from tinybert.synthetic.articles import articles as synthetic_articles
 
 # WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = Section = =
 HEADING = re.compile(r"(?P<marks>=(?: =)*) (?P<title>[^=](?:.*[^=])?) (?P=marks)")
@@ -22,6 +23,7 @@ HEADING_LIMIT_CHARACTERS = 1000  # the pattern takes quadratic time
 # Each holds six requests that wait up to 10 s for an answer; the library's 20 retries are silent for half an hour.
 STREAM_RETRIES = 3
 LOCAL_FILES_KEY = "corpus.local.files"
+ENDINGS = (".txt", ".tokens", ".jsonl")  # of local files, also with .gz behind
 
 
 def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
@@ -39,8 +41,14 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
         UserError: If a file, the Hub or a record is at fault, or there is no text at all.
     """
     with text_progress_bar(f"corpus: {settings.source}") as progress:
-        articles = SOURCES[settings.source](settings, seed, progress)
-        units = articles if settings.unit == "article" else _paragraphs(articles)
+        if settings.source == "synthetic":
+            units = synthetic_articles(seed)
+        elif settings.source == "hub":
+            units = wikitext_articles(_hub_rows(settings.hub, progress))
+        else:
+            units = _local_articles(settings.local.files, progress)
+        if settings.unit == "paragraph":
+            units = _paragraphs(units)
         for document in islice(units, settings.max_documents):
             progress.advance(0, documents=1)
             yield document
@@ -48,25 +56,24 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
         raise UserError(f"corpus.source: {settings.source}: no text in it; give a corpus with at least two documents")
 
 
-def write_splits(found: Iterable[dict], *, train: str | Path, heldout: str | Path, every: int) -> dict[str, dict]:
+def write_splits(found: Iterable[dict], *, train: Path, heldout: Path, every: int) -> dict[str, dict[str, int]]:
     """Writes each `every`-th document to the JSON-lines file `heldout`, the others to `train`, in one pass.
 
     Returns:
-        {"train": {"documents", "words"}, "heldout": the same}.
+        {"documents": {"train", "heldout"}, "words": the same}.
 
     Raises:
         UserError: If a split stays empty; then neither file is written.
     """
-    counts = {split: {"documents": 0, "words": 0} for split in ("train", "heldout")}
+    counts = {what: {"train": 0, "heldout": 0} for what in ("documents", "words")}
     with atomic_file(train) as train_file, atomic_file(heldout) as heldout_file:
-        files = {"train": train_file, "heldout": heldout_file}
         for number, document in enumerate(found, start=1):
-            split = "train" if number % every else "heldout"
-            files[split].write(json.dumps(document, ensure_ascii=False) + "\n")
-            counts[split]["documents"] += 1
-            counts[split]["words"] += len(document["text"].split())
-        total = sum(count["documents"] for count in counts.values())
-        if not all(count["documents"] for count in counts.values()):
+            split, file = ("train", train_file) if number % every else ("heldout", heldout_file)
+            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+            counts["documents"][split] += 1
+            counts["words"][split] += len(document["text"].split())
+        if not all(counts["documents"].values()):
+            total = sum(counts["documents"].values())
             raise UserError(
                 f"corpus.heldout_every: {every}, but the corpus has {total} documents, so that a split stays empty; "
                 f"set it between 2 and the number of documents, or raise corpus.max_documents"
@@ -107,18 +114,6 @@ def _paragraphs(articles: Iterable[dict]) -> Iterator[dict]:
                 yield {"title": article["title"], "text": text}
 
 
-def _synthetic(settings: Corpus, seed: int, progress: TextBar) -> Iterator[dict]:
-    from tinybert.synthetic.articles import articles
-
-    for article in articles(seed):
-        progress.update(len(article["text"].encode()))
-        yield article
-
-
-def _hub(settings: Corpus, seed: int, progress: TextBar) -> Iterator[dict]:
-    return wikitext_articles(_hub_rows(settings.hub, progress))
-
-
 def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
     fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to synthetic"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
@@ -129,20 +124,26 @@ def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
         def load() -> Iterable[dict]:
             return load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
 
-        for row in load_verified(
-            load, "dataset", hub.dataset, hub.revision
-        ):  # what fails from here on, the library retries
+        # What fails after the rows have begun, the library retries.
+        for row in load_verified(load, "dataset", hub.dataset, hub.revision):
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             progress.update(len(row["text"].encode()))
             yield row["text"]
 
 
-def _local(settings: Corpus, seed: int, progress: TextBar) -> Iterator[dict]:
-    files = _matching_files(settings.local.files)
+def _local_articles(patterns: Iterable[str], progress: TextBar) -> Iterator[dict]:
+    files = _matching_files(patterns)
     progress.total = sum(path.stat().st_size for path in files)
     for path in files:
-        yield from READERS[_ending(path)](path, progress)
+        lines = read_lines(path, key=LOCAL_FILES_KEY, on_read=progress.update)
+        if _ending(path) == ".jsonl":
+            found = (
+                _json_document(line, f"{LOCAL_FILES_KEY}: {path}, line {at}") for at, line in lines if line.strip()
+            )
+            yield from (document for document in found if document["text"])
+        else:
+            yield from wikitext_articles(line for _, line in lines)
 
 
 def _matching_files(patterns: Iterable[str]) -> list[Path]:
@@ -156,27 +157,14 @@ def _matching_files(patterns: Iterable[str]) -> list[Path]:
             reason = "is a folder; add /*.txt or the like" if Path(place).is_dir() else "matches no file"
             raise UserError(f"{LOCAL_FILES_KEY}: {pattern!r} {reason} (paths start at the repository's root)")
         found |= dict.fromkeys(files)
-    for path in found:
-        if _ending(path) not in READERS:
-            raise UserError(f"{LOCAL_FILES_KEY}: {path}: unknown ending; {', '.join(READERS)} can be read, also .gz")
+    if unknown := [path for path in found if _ending(path) not in ENDINGS]:
+        allowed = f"{', '.join(ENDINGS)} can be read, also .gz"
+        raise UserError(f"{LOCAL_FILES_KEY}: {unknown[0]}: unknown ending; {allowed}")
     return list(found)
 
 
 def _ending(path: Path) -> str:
-    name = path.name.lower()
-    return Path(name.removesuffix(".gz")).suffix
-
-
-def _wikitext_file(path: Path, progress: TextBar) -> Iterator[dict]:
-    return wikitext_articles(line for _, line in read_lines(path, key=LOCAL_FILES_KEY, on_read=progress.update))
-
-
-def _jsonl_file(path: Path, progress: TextBar) -> Iterator[dict]:
-    for number, line in read_lines(path, key=LOCAL_FILES_KEY, on_read=progress.update):
-        if line.strip():
-            document = _json_document(line, f"{LOCAL_FILES_KEY}: {path}, line {number}")
-            if document["text"]:
-                yield document
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _json_document(line: str, where: str) -> dict:
@@ -186,14 +174,9 @@ def _json_document(line: str, where: str) -> dict:
         raise UserError(f"{where}: no JSON ({error}); one object a line is expected") from None
     if not isinstance(record, dict) or "text" not in record:
         raise UserError(f'{where}: no "text"; one object a line with "text" and, if there is one, "title" is expected')
-    text, title = record["text"], record.get("title") or ""
-    for name, value in {"text": text, "title": title}.items():
-        if not isinstance(value, str):
-            raise UserError(f'{where}: "{name}" is {value!r:.40}; a string is expected')
-        if NO_TEXT.search(value):
-            raise UserError(f'{where}: "{name}" holds half a surrogate pair or a NUL; remove it')
-    return {"title": title.strip(), "text": text.strip()}
-
-
-SOURCES = {"synthetic": _synthetic, "hub": _hub, "local": _local}
-READERS = {".txt": _wikitext_file, ".tokens": _wikitext_file, ".jsonl": _jsonl_file}
+    document = {"title": record.get("title") or "", "text": record["text"]}
+    for name, value in document.items():
+        if not isinstance(value, str) or NO_TEXT.search(value):
+            expected = "a string without NUL and halves of surrogate pairs"
+            raise UserError(f'{where}: "{name}" is {value!r:.40}; {expected} is expected')
+    return {name: value.strip() for name, value in document.items()}

@@ -49,7 +49,7 @@ class Rule:
         self.overlap = settings.matching == "substring" or not all(map(_is_word, characters))
         kind = ahocorasick_rs.MatchKind.Standard if self.overlap else ahocorasick_rs.MatchKind.LeftmostLongest
         self.searcher = ahocorasick_rs.BytesAhoCorasick([term.encode() for term in terms], matchkind=kind)
-        # The texts that need `_plain`, which is slow: few for ASCII words, as lower-casing ASCII is enough for the others.
+        # `_plain` is slow: for ASCII words few texts need it, as lower-casing ASCII is enough for the others.
         self.is_quick = characters.isascii() and " " not in characters
         self.rewritten = f"[{_unusual_characters()}]" if self.is_quick else "(?s)."
 
