@@ -16,19 +16,12 @@ from tinybert.pipeline.process import stream
 
 @dataclass(frozen=True)
 class Encoded:
-    """Tokenized examples of different lengths.
+    """Tokenized examples of different lengths."""
 
-    Attributes:
-        input_ids: For each row (length,) int64.
-        token_type_ids: Likewise; 1 for the second text of a pair.
-        labels: (rows,) int64 classes or float32 scores; None for unlabelled rows.
-        varied: (rows,) bool, the rows that augmentation made.
-    """
-
-    input_ids: list[np.ndarray]
-    token_type_ids: list[np.ndarray]
-    labels: np.ndarray | None
-    varied: np.ndarray | None = None
+    input_ids: list[np.ndarray]  # of each row (length,) int64
+    token_type_ids: list[np.ndarray]  # likewise; 1 for the second text of a pair
+    labels: np.ndarray | None  # (rows,) int64 classes or float32 scores; None for unlabelled rows
+    varied: np.ndarray | None = None  # (rows,) bool, the rows that augmentation made
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -75,12 +68,13 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
     texts = [tuple(row[column] for column in task.columns) for row in rows]
     encodings = tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in texts])
     tokenizer.no_truncation()
-    label_type = np.float32 if task.is_regression else np.int64
-    labelled = bool(rows) and "label" in rows[0]
+    labels = None
+    if rows and "label" in rows[0]:
+        labels = np.array([row["label"] for row in rows], dtype=np.float32 if task.is_regression else np.int64)
     return Encoded(
-        input_ids=[np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
-        token_type_ids=[np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
-        labels=np.asarray([row["label"] for row in rows], dtype=label_type) if labelled else None,
+        [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
+        [np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
+        labels,
         varied=np.array([row.get("augmented", False) for row in rows], dtype=bool),
     )
 
