@@ -24,11 +24,9 @@ SMALLEST_SHARE = 1e-3  # of the largest channel: smaller channels count as this 
 
 @dataclass(frozen=True)
 class ActivationRange:
-    """What is known of a tensor that Linear layers read.
+    """What a tensor that Linear layers read may hold: low <= 0 <= high, after its channels are divided by the factors.
 
-    Attributes:
-        low, high: the range to represent, low <= 0 <= high, after division by the factors.
-        factors: (width,) float32, what the channels are divided by; None without smoothing.
+    factors: (width,) float32; None without smoothing.
     """
 
     low: float
@@ -43,17 +41,12 @@ def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed:
         UserError: there are fewer rows than `examples` (a smaller calibration would go unnoticed in the results), or
             all drawn rows are equal, which says nothing about the range of other rows.
     """
-    if examples > len(encoded):
-        raise UserError(
-            f"quantization.calibration.examples: more than the training rows (got {examples}); allowed: at most "
-            f"{len(encoded)}; fix: lower it"
-        )
-    drawn = random.Random(seed).sample(range(len(encoded)), examples)
+    key, count = "quantization.calibration.examples", len(encoded)
+    if examples > count:
+        raise UserError(f"{key}: more than the training rows (got {examples}); allowed: at most {count}; fix: lower it")
+    drawn = random.Random(seed).sample(range(count), examples)
     if len({encoded.input_ids[row].tobytes() for row in drawn}) == 1:
-        raise UserError(
-            f"quantization.calibration.examples: all {examples} rows drawn are the same; allowed: at least two "
-            "different rows; fix: raise it, or provide other training rows"
-        )
+        raise UserError(f"{key}: all {examples} rows drawn are the same; allowed: two different rows; fix: raise it")
     drawn.sort(key=lambda row: len(encoded.input_ids[row]))
     return [feeds_of(encoded.batch(drawn[start : start + batch_size])) for start in range(0, examples, batch_size)]
 
@@ -61,16 +54,13 @@ def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed:
 def calibrate(
     model: onnx.ModelProto, weights: Mapping[str, np.ndarray], batches: Sequence[Feeds], smoothing: float
 ) -> dict[str, ActivationRange]:
-    """Observes the range of tensors on the real tokens of the calibration batches.
+    """Observes the range of tensors, from least to greatest value, on the real tokens of the calibration batches.
 
     Args:
         model: the FP32 graph.
         weights: tensor name -> (width, outputs), the weights of all Linear layers that read it, side by side.
         batches: inputs of the graph.
         smoothing: SmoothQuant's alpha, 0 to 1: the share of a channel's magnitude that moves into the weights; 0: none.
-
-    Returns:
-        Tensor name -> its range, from least to greatest value (min/max).
     """
     least, greatest = _channel_ranges(model, list(weights), batches)
     found = {}
@@ -81,26 +71,24 @@ def calibrate(
     return found
 
 
-def smoothing_factors(
-    least: np.ndarray, greatest: np.ndarray, weight: np.ndarray, smoothing: float
-) -> np.ndarray | None:
-    """SmoothQuant's factors of the channels, scaled to a geometric mean of 1.
+def smoothing_factors(least: np.ndarray, greatest: np.ndarray, weight: np.ndarray, alpha: float) -> np.ndarray | None:
+    """SmoothQuant's factors of the channels (eq. 4): magnitude^alpha / weight^(1 - alpha), geometric mean 1.
 
     Args:
         least, greatest: (width,) range of each channel.
         weight: (width, outputs) of the layers that read it.
-        smoothing: alpha of eq. 4: factor = magnitude^alpha / weight^(1 - alpha).
+        alpha: 0: no smoothing.
 
     Returns:
         (width,) float32, or None if smoothing gains too little.
     """
     magnitudes = np.maximum(np.abs(least), np.abs(greatest))
-    if not smoothing or not magnitudes.any():
+    if not alpha or not magnitudes.any():
         return None
     rows = np.abs(weight).max(1)
     # A channel that was (almost) silent in calibration would get a factor near 0 and explode on another row.
     magnitudes, rows = (np.maximum(each, max(each.max() * SMALLEST_SHARE, 1e-30)) for each in (magnitudes, rows))
-    logarithms = smoothing * np.log(magnitudes) - (1.0 - smoothing) * np.log(rows)
+    logarithms = alpha * np.log(magnitudes) - (1.0 - alpha) * np.log(rows)
     # Only the ratios of factors matter to the product; a mean of 1 keeps activations and weights in their order.
     factors = np.exp(logarithms - logarithms.mean()).astype(np.float32)
     plain = _expected_error(least, greatest, weight)
@@ -114,9 +102,8 @@ def _channel_ranges(
     """Name -> least and greatest value of each channel at real tokens, (width,) each."""
     observed = onnx.ModelProto()
     observed.CopyFrom(model)
-    outputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
-    observed.graph.output.extend(outputs)
-    session = session_of(observed)
+    observed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    session = session_of(observed.SerializeToString())
     least: dict[str, np.ndarray] = {}
     greatest: dict[str, np.ndarray] = {}
     for feeds in batches:

@@ -34,9 +34,7 @@ class AttentionOperator(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, heads: int) -> Tensor:
         """query, key, value (batch, length, width), mask (batch, 1, 1, key) bool -> (batch, query, width)."""
         query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, key, value))
         context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
@@ -67,14 +65,14 @@ class ServedAttention(SelfAttention):
 class LogitsFromTensors(nn.Module):
     """The classifier with plain tensors as inputs, as a graph has them."""
 
-    def __init__(self, model: Classifier, want: OutputSpec = OutputSpec()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, model: Classifier) -> None:
         super().__init__()
         self.model = model
-        self.want = want
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         batch = Batch(input_ids=input_ids, mask=attention_mask.bool(), token_type_ids=token_type_ids)
-        return self.model(batch, self.want).required_logits
+        # The classifier reads [CLS] alone, so the last layer computes no other row.
+        return self.model(batch, OutputSpec(only_first=True)).required_logits
 
 
 def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batch] = ()) -> None:
@@ -91,28 +89,21 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     Raises:
         RuntimeError: ONNX Runtime and PyTorch differ by more than 1e-4 in a logit. No file is left.
     """
-    plain = LogitsFromTensors(copy.deepcopy(model).cpu().float()).eval()
+    plain, served = (copy.deepcopy(model).cpu().float().eval() for _ in range(2))
+    if isinstance(served, SequenceClassifier):
+        for layer in served.bert.encoder.layer:
+            layer.attention.self.__class__ = ServedAttention
     with tempfile.TemporaryDirectory() as folder, report_full_disk(folder):
         draft = Path(folder) / "model.onnx"
-        _trace(_served(model), draft)
-        _compare(plain, draft, real_rows)
+        _trace(served, draft)
+        _compare(plain, draft, [_padded_batch(plain, 1, 5), _padded_batch(plain, 3, 17), *real_rows])
         with atomic_file(path, "wb") as handle:
             handle.write(draft.read_bytes())
 
 
-def _served(model: Classifier) -> LogitsFromTensors:
-    """A copy with the same weights that computes the same logits with less work."""
-    served = copy.deepcopy(model).cpu().float()
-    if isinstance(served, SequenceClassifier):
-        for layer in served.bert.encoder.layer:
-            layer.attention.self.__class__ = ServedAttention
-    # The classifier reads [CLS] alone, so the last layer computes no other row.
-    return LogitsFromTensors(served, OutputSpec(only_first=True)).eval()
-
-
-def _trace(served: LogitsFromTensors, path: Path) -> None:
+def _trace(served: Classifier, path: Path) -> None:
     """Writes the graph without the comparison."""
-    sizes = {name: {0: "batch", 1: "length"} for name in INPUT_NAMES} | {"logits": {0: "batch"}}
+    example = feeds_of(_padded_batch(served, 2, 8))
     with warnings.catch_warnings():
         # The tracing exporter takes 0.3 s, the one on torch.export 5 s, and its graph runs no slower. It is
         # deprecated and warns about that; the comparison reports if a new version breaks it.
@@ -122,12 +113,12 @@ def _trace(served: LogitsFromTensors, path: Path) -> None:
         doubts = torch.jit.TracerWarning  # type: ignore[attr-defined] # public, but missing in PyTorch's own list
         warnings.filterwarnings("ignore", category=doubts, module=r"torch\.nn\.modules\.rnn")
         torch.onnx.export(
-            served,
-            _padded_example(served.model, batch_size=2, length=8),
+            LogitsFromTensors(served),
+            tuple(map(torch.from_numpy, example.values())),
             str(path),
             input_names=list(INPUT_NAMES),
             output_names=["logits"],
-            dynamic_axes=sizes,
+            dynamic_axes={name: {0: "batch", 1: "length"} for name in INPUT_NAMES} | {"logits": {0: "batch"}},
             opset_version=OPSET,
             dynamo=False,
         )
@@ -141,31 +132,27 @@ def _trace(served: LogitsFromTensors, path: Path) -> None:
     quant_pre_process(path, path, skip_symbolic_shape=True)  # folds constants
 
 
-def _compare(plain: LogitsFromTensors, path: Path, real_rows: Sequence[Batch]) -> None:
+def _compare(plain: Classifier, path: Path, batches: Sequence[Batch]) -> None:
     """RuntimeError unless ONNX Runtime and PyTorch agree, also on shapes other than the traced one."""
     served = OnnxClassifier(path, 1)
-    made_up = (_padded_example(plain.model, batch_size=rows, length=length) for rows, length in ((1, 5), (3, 17)))
-    made_up_feeds = [dict(zip(INPUT_NAMES, map(Tensor.numpy, parts), strict=True)) for parts in made_up]
-    for feeds in [*made_up_feeds, *map(feeds_of, real_rows)]:
+    for batch in batches:
         with torch.inference_mode():
-            expected = plain(*map(torch.from_numpy, feeds.values())).numpy()
-        difference = float(np.abs(served.logits(feeds) - expected).max())
+            expected = plain(batch).required_logits.numpy()
+        difference = float(np.abs(served.logits(feeds_of(batch)) - expected).max())
         if not difference <= LARGEST_DIFFERENCE:  # true for NaN as well
-            batch_size, length = feeds["input_ids"].shape
+            batch_size, length = batch.input_ids.shape
             raise RuntimeError(
                 f"the exported graph differs from PyTorch by {difference:.2g} in a logit at batch {batch_size}, "
                 f"length {length}; allowed: at most {LARGEST_DIFFERENCE:g}"
             )
 
 
-def _padded_example(model: Classifier, *, batch_size: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The three inputs: fixed random tokens, rows of 2 to `length` real tokens in two segments."""
-    config, segments = model.config, 2
-    if isinstance(config, BertConfig):
-        length, segments = min(length, config.max_position_embeddings), config.type_vocab_size
+def _padded_batch(model: Classifier, batch_size: int, length: int) -> Batch:
+    """Fixed random tokens, rows of 2 to `length` real tokens in two segments."""
+    if isinstance(model.config, BertConfig):
+        length = min(length, model.config.max_position_embeddings)
     generator = torch.Generator().manual_seed(0)
-    input_ids = torch.randint(config.vocab_size, (batch_size, length), generator=generator)
-    real = torch.linspace(2, length, batch_size).long()[:, None]
-    places = torch.arange(length)
-    second = (places >= real // 2) & (places < real) & (segments > 1)
-    return input_ids, (places < real).long(), second.long()
+    input_ids = torch.randint(model.config.vocab_size, (batch_size, length), generator=generator)
+    real, places = torch.linspace(2, length, batch_size).long()[:, None], torch.arange(length)
+    second = (places >= real // 2) & (places < real)
+    return Batch(input_ids=input_ids, mask=places < real, token_type_ids=second.long())

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import torch
 
@@ -20,7 +19,6 @@ Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 SEVERITY_ERROR = 3
 VNNI = ("avx512_vnni", "avx_vnni")
-PROVIDERS = ["CPUExecutionProvider"]
 SLICE_TOKENS = 256  # among the fastest of 128 to 4,096, at the size of BERT-base and of TinyBERT4
 
 
@@ -39,11 +37,9 @@ class OnnxClassifier:
         """Logits of one batch: (batch, classes) float32, identical in every run and for any number of threads."""
         slices = sliced(feeds)
         if len(slices) < self.threads:
-            found = [self._joint.run(["logits"], each)[0] for each in slices]
-        else:
-            single = self._single
-            found = list(self._pool.map(lambda each: single.run(["logits"], each)[0], slices))
-        return np.concatenate(found)
+            return np.concatenate([self._joint.run(["logits"], each)[0] for each in slices])
+        session = self._single
+        return np.concatenate(list(self._pool.map(lambda each: session.run(["logits"], each)[0], slices)))
 
     def logits_of(self, examples: Encoded, batch_size: int) -> np.ndarray:
         """Logits of all examples in their order: (rows, classes) float32."""
@@ -54,12 +50,12 @@ class OnnxClassifier:
     @cached_property
     def _joint(self) -> onnxruntime.InferenceSession:
         """All threads at each node: for batches of fewer slices than threads."""
-        return onnxruntime.InferenceSession(self.path, _options(self.threads), providers=PROVIDERS)
+        return session_of(self.path, self.threads)
 
     @cached_property
     def _single(self) -> onnxruntime.InferenceSession:
         """One thread per call, for several calls at a time."""
-        return onnxruntime.InferenceSession(self.path, _options(1), providers=PROVIDERS)
+        return session_of(self.path, 1)
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -90,9 +86,21 @@ def sliced(feeds: Feeds) -> list[Feeds]:
     return [{name: pieces[name][number] for name in feeds} for number in range(count)]
 
 
-def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A CPU session of a model in memory, on as many threads as there are cores."""
-    return onnxruntime.InferenceSession(model.SerializeToString(), _options(0), providers=PROVIDERS)
+def session_of(model: str | bytes, threads: int = 0) -> onnxruntime.InferenceSession:
+    """A CPU session of a file or of its bytes; 0: as many threads as there are cores."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.use_deterministic_compute = True
+    options.log_severity_level = SEVERITY_ERROR
+    # Otherwise idle threads of one session spin for a while on the cores that the next session runs on.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    capabilities = torch.cpu.get_capabilities()
+    if not any(capabilities.get(name) for name in VNNI):
+        # Without VNNI (uint8 x int8 into 32 bits) the fast integer product of x64 saturates at 16 bits, which can ruin
+        # a score; this entry asks for an exact one. With VNNI it must stay unset: it costs half of the speed there.
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def latencies(models: Mapping[str, str | Path], settings: Latency, examples: Encoded, vocab_size: int) -> dict:
@@ -109,15 +117,17 @@ def latencies(models: Mapping[str, str | Path], settings: Latency, examples: Enc
         batch_<n> (`length_tokens` random tokens a row, `runs` times) and dev_batch_<n> (rows evenly spread over the
         lengths of `examples`, each batch once: the spread is that of the lengths).
     """
-    dev = _spread(examples, settings.dev_examples)
-    results: dict = {"threads": settings.threads, "length_tokens": settings.length_tokens, "dev_examples": len(dev)}
+    longest_first = np.argsort(-examples.lengths, kind="stable")
+    rows = longest_first[np.linspace(0, len(examples) - 1, min(settings.dev_examples, len(examples))).astype(int)]
+    results: dict = {"threads": settings.threads, "length_tokens": settings.length_tokens, "dev_examples": len(rows)}
     for variant, path in models.items():
         model = OnnxClassifier(path, settings.threads)
         results[variant] = {}
         for size in settings.batch_sizes:
             random = [random_feeds(size, settings.length_tokens, vocab_size)] * settings.runs
             # Batches of exactly that size; a smaller one only if there is no other.
-            real = [feeds_of(batch) for _, batch in dev.batches(size)][: max(1, len(dev) // size)]
+            starts = range(0, max(1, len(rows) - size + 1), size)
+            real = [feeds_of(examples.batch(rows[start : start + size])) for start in starts]
             for kind, batches in ((f"batch_{size}", random), (f"dev_batch_{size}", real)):
                 results[variant][kind] = measure_latency_ms(model, batches, warmup_runs=settings.warmup_runs)
     return results
@@ -132,27 +142,3 @@ def measure_latency_ms(model: OnnxClassifier, batches: Sequence[Feeds], *, warmu
         times_ms.append(1000.0 * (time.perf_counter() - started))
     median, p10, p90 = np.percentile(times_ms[warmup_runs:], [50, 10, 90])
     return {"median": float(median), "p10": float(p10), "p90": float(p90)}
-
-
-def _spread(examples: Encoded, count: int) -> Encoded:
-    """At most `count` rows, evenly spread over the lengths."""
-    order = np.argsort(examples.lengths, kind="stable")
-    rows = order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)]
-    input_ids, segments = ([values[row] for row in rows] for values in (examples.input_ids, examples.token_type_ids))
-    return Encoded(input_ids, segments, labels=None)
-
-
-def _options(threads: int) -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.use_deterministic_compute = True
-    options.log_severity_level = SEVERITY_ERROR
-    # Otherwise idle threads of one session spin for a while on the cores that the next session runs on.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    capabilities = torch.cpu.get_capabilities()
-    if not any(capabilities.get(name) for name in VNNI):
-        # Without VNNI (uint8 x int8 into 32 bits) the fast integer product of x64 saturates at 16 bits, which can ruin
-        # a score; this entry asks for an exact one. With VNNI it must stay unset: it costs half of the speed there.
-        options.add_session_config_entry("session.x64quantprecision", "1")
-    return options

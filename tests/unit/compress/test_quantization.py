@@ -343,7 +343,7 @@ def test_the_model_computes_the_same_in_float_with_padding_too(uneven):
     replace_layers(model, found, lambda layer: float_product(model, layer))
     for feeds in BATCHES:
         expected = OnnxClassifier(uneven, 1).logits(feeds)
-        np.testing.assert_allclose(session_of(model).run(["logits"], feeds)[0], expected, atol=1e-5)
+        np.testing.assert_allclose(session_of(model.SerializeToString()).run(["logits"], feeds)[0], expected, atol=1e-5)
 
 
 def float_product(model, layer: LinearLayer) -> list[onnx.NodeProto]:

@@ -1,7 +1,6 @@
 from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import pytest
 
 from benchmarks.inference import SIZES, write_variants
@@ -88,7 +87,7 @@ def test_logits_of_examples_are_in_their_order(tmp_path):
 )
 def test_exact_products_are_requested_only_without_vnni(tmp_path, monkeypatch, capabilities, entry):
     monkeypatch.setattr(serving.torch.cpu, "get_capabilities", lambda: capabilities)
-    options = session_of(onnx.load(save_sum_model(tmp_path))).get_session_options()
+    options = session_of(str(save_sum_model(tmp_path))).get_session_options()
     if entry:
         assert options.get_session_config_entry("session.x64quantprecision") == entry
     else:
