@@ -149,7 +149,9 @@ def test_commands_quote_what_comes_from_params(project):
     write_params(project, tree)
     for needed in ("data/tokenizer", "data/sequences/general", "models/teacher"):
         (project / needed).mkdir(parents=True, exist_ok=True)
-    (project / "data/params_checked").write_text("")
+    for needed in ("data/params_checked", "data/code/general_distill"):
+        (project / needed).parent.mkdir(parents=True, exist_ok=True)
+        (project / needed).write_text("")
     found = run(project, "dvc", "repro", "--single-item", "general_distill")
     assert "python -m stages.general_distill --student 'lazy; touch pwned'" in found.stdout
     assert found.returncode != 0 and not (project / "pwned").exists()

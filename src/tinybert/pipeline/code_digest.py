@@ -65,9 +65,8 @@ class _WithoutWords(ast.NodeTransformer):
     """Removes docstrings and the arguments of raised errors; comments never reach a syntax tree."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
         return super().generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
