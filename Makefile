@@ -26,7 +26,7 @@ $(VENV)/%.done: %.txt requirements.txt
 	@touch $@
 
 repro: setup
-	@PYTHONPATH=src python -m tinybert.config.load
+	@python -m stages.check_params
 	@PYTHONPATH=src python -m tinybert.pipeline.dvc_repair
 	dvc repro
 	@cat reports/summary.txt

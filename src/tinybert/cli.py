@@ -32,7 +32,7 @@ def compare(argv: Sequence[str]) -> None:
 
 def profile(argv: Sequence[str]) -> None:
     """Merges a profile of profiles/ into params.yaml."""
-    from tinybert.config.profile import apply_profile
+    from tinybert.config.load import apply_profile
 
     parser = argparse.ArgumentParser(prog="tinybert profile", description=profile.__doc__)
     parser.add_argument("name", help="a file of profiles/, without .yaml")

@@ -16,8 +16,7 @@ from tests.support.hub_content import VOCABULARY, bert, classifier, glue, wikite
 from tests.support.hub_server import Fault, serve_hub
 from tests.support.project import copy_project, write_params
 from tests.support.root import ROOT
-from tinybert.config.load import check_params
-from tinybert.config.profile import merged_profile
+from tinybert.config.load import check_params, merged_profile
 from tinybert.data.tasks import TASKS
 
 PROFILE = check_params(merged_profile("bert-base", ROOT))

@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.properties import REFUSED, damaged_bytes, damaged_trees, is_finite, outcome
-from tinybert.config.load import check_params, load_params, read_yaml
-from tinybert.config.profile import merged_profile
+from tinybert.config.load import check_params, load_params, merged_profile, read_yaml
 from tinybert.config.schema import Params
 from tinybert.config.students import mapped_layers, training_of
 from tinybert.data.domain_filter import Rule

@@ -102,8 +102,7 @@ def _answer(questions: dict, question: str, arguments: list, variables: dict[str
 def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
     from tinybert.config.fields import HubModel, ModelSource
-    from tinybert.config.load import check_params
-    from tinybert.config.profile import merged_profile
+    from tinybert.config.load import check_params, merged_profile
     from tinybert.config.students import Init
     from tinybert.data.corpus import documents
     from tinybert.data.task_sources import read_splits

@@ -11,16 +11,7 @@ from tinybert.pipeline.errors import UserError
 
 
 def check_students(students: Mapping[str, Student], teacher: Architecture, stages: Collection[str] = STAGES) -> None:
-    """Checks, before anything is trained, that every loss finds in the teacher what it compares with.
-
-    Args:
-        students: Configs by name.
-        teacher: The teacher's shape.
-        stages: Those of the students' stages that are looked at.
-
-    Raises:
-        UserError: The first mismatch, by its key of params.yaml.
-    """
+    """Checks that the losses of these stages find in the teacher what they compare; UserError for the first misfit."""
     for name, student in students.items():
         key, shape = f"students.{name}.", student.architecture
         if "general" in stages and student.init.teacher:
@@ -43,15 +34,9 @@ def check_losses(
     relation_heads: int | None,
     student: StudentArchitecture,
     teacher: Architecture,
-    *,
     key: str = "",
 ) -> None:
-    """Checks the heads that losses compare; UserError whose key begins with `key`.
-
-    Args:
-        losses: The names of those that are on; a BiLSTM has none that compares heads.
-        relation_heads: Into how many heads the relation losses cut both widths.
-    """
+    """Checks the heads that the losses compare; a BiLSTM has no such losses."""
     for name in sorted(set(losses) & set(SCORE_LOSSES)):
         if student.kind == "bert" and student.heads != teacher.heads:
             raise UserError(

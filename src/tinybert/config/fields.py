@@ -1,6 +1,6 @@
 """What the sections of params.yaml's schema are made of: checked types, and the sections that several others use."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -41,27 +41,38 @@ ListOf = Annotated[tuple[Item, ...], BeforeValidator(lambda value: tuple(value) 
 NonEmptyList = Annotated[ListOf[Item], Field(min_length=1)]
 
 
+def _check_unique(items: tuple) -> tuple:
+    """The items of a matrix axis; one that is listed twice would be a stage instance twice."""
+    for position, item in enumerate(items):
+        if item in items[:position]:
+            raise ValueError(f"{item} is listed twice; fix: list it once")
+    return items
+
+
+UniqueList = Annotated[NonEmptyList[Item], AfterValidator(_check_unique)]
+
+
 class ConfigModel(BaseModel):
     """A section of params.yaml: frozen, without unknown keys and silent conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    @model_validator(mode="after")
+    def _run_check(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raises ValueError if the values of the section do not fit together; its text may begin with a key."""
+
 
 class Training(ConfigModel):
-    """Length and speed of one training run.
-
-    Attributes:
-        epochs: Passes over the rows.
-        max_steps: Optimizer steps at most; None: no limit.
-        batch_size: Rows of one optimizer step, over all processes.
-        learning_rate: The peak, after warm-up.
-        accumulation_steps: Forward and backward passes that a batch is split into.
-    """
+    """Length and speed of one training run; `batch_size` is that of an optimizer step, over all processes."""
 
     epochs: NonNegativeInt
     max_steps: PositiveInt | None
     batch_size: PositiveInt
-    learning_rate: AboveZero
+    learning_rate: AboveZero  # the peak, after warm-up
     accumulation_steps: PositiveInt = 1
 
 
@@ -72,23 +83,15 @@ class HubModel(ConfigModel):
     revision: NonEmptyStr
 
 
-class LocalFolder(ConfigModel):
-    """A folder on this machine, relative to the project."""
-
-    folder: NonEmptyStr
-
-
 class ModelSource(ConfigModel):
     """A third-party model, in a folder or on the Hub."""
 
     folder: NonEmptyStr | None = None
     hub: HubModel | None = None
 
-    @model_validator(mode="after")
-    def _check_one_source(self) -> "ModelSource":
+    def check(self) -> None:
         if (self.folder is None) == (self.hub is None):
             raise ValueError("must be {folder: path} or {hub: {model: name, revision: commit}}")
-        return self
 
 
 class Architecture(ConfigModel):
@@ -101,11 +104,9 @@ class Architecture(ConfigModel):
     feed_forward: Width
     dropout: Dropout
 
-    @model_validator(mode="after")
-    def _check_heads_divide_width(self) -> "Architecture":
+    def check(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"heads must divide width (got {self.heads} and {self.width}); change one of them")
-        return self
 
 
 class BiLstmArchitecture(ConfigModel):

@@ -1,23 +1,31 @@
-"""Reading params.yaml: checked as a whole, one line for each mistake; a stage then sees only what it declares."""
+"""Reading params.yaml: checked as a whole, one line for each mistake; a stage then sees only what it declares.
 
+Profiles are overlays in profiles/ that hold only what another scale changes in params.yaml.
+"""
+
+import json
 import re
 import reprlib
-import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
 
 from tinybert.config.schema import Params
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import printable
+from tinybert.pipeline.files import atomic_file, printable
+from tinybert.pipeline.tracking import git
 
+PARAMS, PROFILES = Path("params.yaml"), Path("profiles")
+PROFILE_HEADER = "# Profile: "
 REPORTED_MISTAKES = 20
 LINE_CHARACTERS = 400
-KEY_CHARACTERS = 60
+SHOWN_CHARACTERS = 60
 # Pydantic puts "[key]" into the path of a mapping's invalid key, and the tag of a union's member.
 PATH_TAGS = {"[key]", "[named]", "[learnable]", "[bert]", "[bilstm]"}
 PLAIN_MESSAGES = {
@@ -32,74 +40,54 @@ PLAIN_MESSAGES = {
 }
 
 
-class Yaml12Loader(yaml.SafeLoader):
-    """YAML 1.2's core schema, as DVC reads it: 5e-5 is a number, on and yes are text. Duplicate keys are errors."""
+@dataclass(frozen=True)
+class Replacement:
+    """A mapping that stands in an overlay behind !replace: it takes the place of the other one as a whole."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-        """The mapping of a node; ConstructorError if a key stands there twice."""
-        seen: set = set()
-        for key_node, _ in node.value:
-            key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else key_node
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key[0]}", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
-
-    def construct_int(self, node: Any) -> int:
-        """An integer: a leading zero means nothing, 0o and 0x are prefixes."""
-        text = self.construct_scalar(node)
-        return int(text, 0) if re.match("[-+]?0[ox]", text) else int(text)
+    value: dict[str, Any]
 
 
-Yaml12Loader.yaml_implicit_resolvers = {}
-for tag, pattern, first_characters in (
-    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    (
-        "float",
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        "-+.0123456789",
-    ),
-    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
-):
-    Yaml12Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first_characters)
-    )
-Yaml12Loader.add_constructor("tag:yaml.org,2002:int", Yaml12Loader.construct_int)
+def read_yaml(path: str | Path) -> Any:
+    """The plain tree of a YAML file, read as DVC reads it (YAML 1.2: 5e-5 is a number, on is text); UserError if none.
 
-
-def read_yaml(path: str | Path, loader: type[Yaml12Loader] = Yaml12Loader) -> Any:
-    """The plain tree of a YAML file, read as DVC reads it; UserError if there is none."""
+    What is behind !replace becomes a Replacement, which the schema refuses.
+    """
     try:
-        return yaml.load(Path(path).read_bytes(), loader)
+        return _yaml().load(Path(path).read_bytes())
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except Exception as error:  # the library also passes on errors of int(), float(), date() and recursion
-        raise UserError(_cut(f"{path}: no valid YAML: {_yaml_mistake(error)}")) from None
+        raise UserError(f"{path}: no valid YAML: {_yaml_mistake(error)}"[:LINE_CHARACTERS]) from None
 
 
-def load_params(path: str | Path = "params.yaml") -> Params:
+def _yaml() -> YAML:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.constructor.add_constructor(
+        "!replace", lambda maker, node: Replacement(maker.construct_mapping(node, deep=True))
+    )
+    return yaml
+
+
+def load_params(path: str | Path = PARAMS) -> Params:
     """Reads and checks a whole params file; UserError with one line for each mistake."""
     return check_params(read_yaml(path), path)
 
 
-def check_params(tree: Any, path: str | Path = "params.yaml") -> Params:
+def check_params(tree: Any, path: str | Path = PARAMS) -> Params:
     """The checked form of a plain tree; UserError with one line for each mistake."""
     if not isinstance(tree, dict):
         raise UserError(f"{path}: must be a mapping of keys to values")
     try:
         return Params.model_validate(tree)
     except ValidationError as error:
-        lines = list(dict.fromkeys(_cut(f"{path}: {_line(item)}") for item in error.errors()))
+        lines = list(dict.fromkeys(f"{path}: {_line(item)}"[:LINE_CHARACTERS] for item in error.errors()))
         more = [f"{path}: and {len(lines) - REPORTED_MISTAKES} more mistakes"] if len(lines) > REPORTED_MISTAKES else []
         raise UserError("\n".join(lines[:REPORTED_MISTAKES] + more)) from None
 
 
 def _yaml_mistake(error: Exception) -> str:
     """What is wrong and where, without the library's advice to programmers."""
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+    if isinstance(error, MarkedYAMLError) and error.problem and error.problem_mark:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {printable(error.problem)}"
     return printable(" ".join(str(error).split())) or type(error).__name__
@@ -107,7 +95,7 @@ def _yaml_mistake(error: Exception) -> str:
 
 def _line(item: ErrorDetails) -> str:
     """One mistake as one line: key path, what is allowed, and the value."""
-    key = ".".join(_shown_key(part) for part in item["loc"] if part not in PATH_TAGS)
+    key = ".".join(_shown(part).strip("'") for part in item["loc"] if part not in PATH_TAGS)
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = PLAIN_MESSAGES.get(item["type"], message)
     # A check of ours on a whole section names the values that matter, and may begin with a key of that section.
@@ -119,26 +107,16 @@ def _line(item: ErrorDetails) -> str:
     return f"{key}.{message}" if is_section and re.match(r"[a-z0-9_.]+: ", message) else f"{key}: {message}"
 
 
-def _shown_key(part: Any) -> str:
-    """A key as part of a path: it may have any type and any length."""
-    text = printable(part) if isinstance(part, str) else _shown(part)
-    return text if len(text) <= KEY_CHARACTERS else f"{text[:KEY_CHARACTERS]}…"
-
-
 SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = SHORT.maxlong = KEY_CHARACTERS
+SHORT.maxstring = SHORT.maxother = SHORT.maxlong = SHOWN_CHARACTERS
 
 
 def _shown(value: Any) -> str:
-    """A value on a line: shortened, because aliases let a few bytes stand for gigabytes."""
+    """A key or value on a line: shortened, because aliases let a few bytes stand for gigabytes."""
     try:
         return printable(SHORT.repr(value))
     except ValueError:
         return "a number of thousands of digits"  # Python does not print it
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]}…"
 
 
 class StageParams:
@@ -166,13 +144,43 @@ class StageParams:
         return self[key]
 
 
-def main() -> None:
-    """Checks params.yaml before DVC expands it: DVC makes paths and commands of the names in it."""
-    try:
-        load_params()
-    except UserError as error:
-        sys.exit(str(error))
+def merge(tree: Any, overlay: Any) -> Any:
+    """The tree with the overlay's values: mappings merge, everything else, and what is behind !replace, replaces."""
+    if isinstance(overlay, Replacement):
+        return overlay.value
+    if not isinstance(overlay, dict):
+        return overlay
+    base = tree if isinstance(tree, dict) else {}
+    return base | {key: merge(base.get(key), value) for key, value in overlay.items()}
 
 
-if __name__ == "__main__":
-    main()
+def merged_profile(name: str, root: Path = Path()) -> dict[str, Any]:
+    """The tree of params.yaml under `root` with a profile's overlay; UserError if there is no such profile."""
+    path = root / PROFILES / f"{name}.yaml"
+    if not path.is_file():
+        names = ", ".join(sorted(path.stem for path in (root / PROFILES).glob("*.yaml")))
+        raise UserError(f"profile: there is no {path} (got {name}); allowed: {names}")
+    return merge(read_yaml(root / PARAMS), read_yaml(path))
+
+
+def apply_profile(name: str, *, force: bool = False) -> None:
+    """Merges a profile into params.yaml of the current folder.
+
+    Raises:
+        UserError: params.yaml has changes that git does not hold (unless `force`), is a merged profile already, or
+            would not be valid.
+    """
+    tree = merged_profile(name)
+    first_line = PARAMS.read_text(encoding="utf-8").partition("\n")[0]
+    if first_line.startswith(PROFILE_HEADER):
+        held = first_line.removeprefix(PROFILE_HEADER).split()[0]
+        raise UserError(f"{PARAMS}: already holds a profile (got {held}); fix: git checkout {PARAMS}, or restore it")
+    if not force and (not git("ls-files", str(PARAMS)) or git("status", "--porcelain", "--", str(PARAMS))):
+        raise UserError(f"{PARAMS}: has uncommitted changes; fix: commit them, or add --force to lose them")
+    check_params(tree, PROFILES / f"{name}.yaml")
+    yaml = _yaml()
+    yaml.default_flow_style, yaml.width = None, 120
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
+    with atomic_file(PARAMS) as handle:
+        handle.write(f"{PROFILE_HEADER}{name} (merged into the default, whose comments explain the keys)\n")
+        yaml.dump(json.loads(json.dumps(tree)), handle)  # a copy without shared parts, which would become aliases

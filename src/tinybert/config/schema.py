@@ -3,10 +3,9 @@
 params.yaml itself says what the keys mean, with units and sources.
 """
 
-from collections.abc import Collection
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from tinybert.config.compatibility import check_students
 from tinybert.config.fields import (
@@ -16,7 +15,6 @@ from tinybert.config.fields import (
     Fraction,
     HubModel,
     ListOf,
-    LocalFolder,
     ModelSource,
     Name,
     NonEmptyList,
@@ -30,6 +28,7 @@ from tinybert.config.fields import (
     SmallPositiveInt,
     Source,
     Training,
+    UniqueList,
 )
 from tinybert.config.students import Student
 
@@ -51,11 +50,15 @@ class Masking(ConfigModel):
     mask_fraction: Fraction
     random_fraction: Fraction
 
-    @model_validator(mode="after")
-    def _check_fractions(self) -> "Masking":
+    def check(self) -> None:
         if (total := self.mask_fraction + self.random_fraction) > 1:
             raise ValueError(f"mask_fraction + random_fraction must be at most 1 (got {total})")
-        return self
+
+
+class LocalFolder(ConfigModel):
+    """A folder on this machine, relative to the project."""
+
+    folder: NonEmptyStr
 
 
 class SyntheticTeacher(ConfigModel):
@@ -74,11 +77,9 @@ class Teacher(ConfigModel):
     synthetic: SyntheticTeacher
     pretraining: Training
 
-    @model_validator(mode="after")
-    def _check_synthetic_is_trained(self) -> "Teacher":
+    def check(self) -> None:
         if self.source == "synthetic" and self.pretraining.epochs == 0:
             raise ValueError("pretraining.epochs: a synthetic teacher starts from scratch (got 0); allowed: 1 or more")
-        return self
 
 
 class HubCorpus(ConfigModel):
@@ -127,7 +128,7 @@ class Tokenize(ConfigModel):
 class Track(ConfigModel):
     """The students of general or domain distillation and how they are trained."""
 
-    students: NonEmptyList[Name]
+    students: UniqueList[Name]
     training: Training
 
 
@@ -163,13 +164,11 @@ class TaskSettings(ConfigModel):
     prediction: Training
     pruning: Training
 
-    @model_validator(mode="after")
-    def _check_epochs(self) -> "TaskSettings":
+    def check(self) -> None:
         if self.pruning.epochs == 0:
             raise ValueError("pruning.epochs: sparsity rises while training goes on (got 0); allowed: 1 or more")
         if self.teacher.epochs == 0 and self.finetuned_teacher is None:
             raise ValueError("teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher")
-        return self
 
 
 class HubTasks(ConfigModel):
@@ -189,8 +188,8 @@ class SyntheticTasks(ConfigModel):
 class Tasks(ConfigModel):
     """The task track."""
 
-    run: NonEmptyList[TaskName]
-    students: NonEmptyList[Name]
+    run: UniqueList[TaskName]
+    students: UniqueList[Name]
     source: Source
     hub: HubTasks
     local: LocalFolder
@@ -206,12 +205,10 @@ class Tasks(ConfigModel):
     rte: TaskSettings | None = None
     wnli: TaskSettings | None = None
 
-    @model_validator(mode="after")
-    def _check_listed_tasks(self) -> "Tasks":
+    def check(self) -> None:
         for task in self.run:
             if getattr(self, task) is None:
                 raise ValueError(f"run: {task} has no section; fix: add tasks.{task}, or take it off the list")
-        return self
 
 
 class WordVectors(ConfigModel):
@@ -242,11 +239,9 @@ class Sampling(ConfigModel):
     longest_ngram: PositiveInt
     pos_tagger: Literal["rules", "nltk"]
 
-    @model_validator(mode="after")
-    def _check_probabilities(self) -> "Sampling":
+    def check(self) -> None:
         if (total := self.mask_probability + self.replacement_probability) > 1:
             raise ValueError(f"mask_probability + replacement_probability must be at most 1 (got {total})")
-        return self
 
 
 class Augmentation(ConfigModel):
@@ -260,7 +255,7 @@ class Augmentation(ConfigModel):
 class Pruning(ConfigModel):
     """Unstructured pruning of task students; sparsity rises along a cubic ramp."""
 
-    sparsities_percent: NonEmptyList[Annotated[int, Field(ge=1, le=99)]]
+    sparsities_percent: UniqueList[Annotated[int, Field(ge=1, le=99)]]
     criterion: Literal["magnitude", "movement"]
     ramp_fraction: PositiveFraction
 
@@ -276,7 +271,7 @@ class Calibration(ConfigModel):
 class Latency(ConfigModel):
     """How latency is measured."""
 
-    batch_sizes: NonEmptyList[PositiveInt]
+    batch_sizes: UniqueList[PositiveInt]
     length_tokens: Annotated[int, Field(ge=3, le=512)]
     dev_examples: PositiveInt
     warmup_runs: NonNegativeInt
@@ -287,7 +282,7 @@ class Latency(ConfigModel):
 class Quantization(ConfigModel):
     """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float."""
 
-    models: NonEmptyList[Name]
+    models: UniqueList[Name]
     calibration: Calibration
     exclude: ListOf[NonEmptyStr]
     latency: Latency
@@ -297,7 +292,7 @@ class Params(ConfigModel):
     """The whole params.yaml."""
 
     seed: Seed
-    seeds: NonEmptyList[Seed]
+    seeds: UniqueList[Seed]
     precision: Literal["float32", "bfloat16"]
     teacher: Teacher
     masking: Masking
@@ -314,59 +309,46 @@ class Params(ConfigModel):
     pruning: Pruning
     quantization: Quantization
 
-    @model_validator(mode="after")
-    def _check_together(self) -> "Params":
+    def check(self) -> None:
         if "teacher" in self.students:
             raise ValueError('students.teacher: "teacher" is reserved for the teacher; fix: rename this student')
         if self.seed not in self.seeds:
             raise ValueError(f"seeds: must contain seed {self.seed} (got {', '.join(map(str, self.seeds))})")
-        self._check_lists()
+        self._check_names()
         if self.teacher.source == "synthetic":
             check_students(self.used_students, self.teacher.synthetic.architecture)
         self._check_stages()
         asked, made = self.quantization.calibration.examples, self.tasks.synthetic.train_examples
         if self.tasks.source == "synthetic" and asked > made:
-            raise ValueError(
-                f"quantization.calibration.examples: more than tasks.synthetic.train_examples (got {asked} and {made})"
-            )
-        return self
+            allowed = f"at most tasks.synthetic.train_examples, {made}"
+            raise ValueError(f"quantization.calibration.examples: too many (got {asked}); allowed: {allowed}")
 
-    def _check_lists(self) -> None:
-        """Every list names what there is, and nothing twice: a duplicate would be a stage instance twice."""
-        general = self.general.students
-        lists: dict[str, tuple[tuple, Collection | None]] = {
-            "seeds": (self.seeds, None),
-            "general.students": (general, self.students),
-            "domain.students": (self.domain.students, general),
-            "tasks.run": (self.tasks.run, None),
-            "tasks.students": (self.tasks.students, general),
-            "pruning.sparsities_percent": (self.pruning.sparsities_percent, None),
-            "tasks.students, with the pruned ones": (self.task_models, None),
-            "quantization.models": (self.quantization.models, self.task_models),
-            "quantization.latency.batch_sizes": (self.quantization.latency.batch_sizes, None),
-        }
-        for key, (values, known) in lists.items():
-            for position, value in enumerate(values):
-                if value in values[:position]:
-                    raise ValueError(f"{key}: {value} is listed twice; fix: list it once")
-                if known is not None and value not in known:
-                    raise ValueError(f"{key}: {value} is unknown; allowed: {', '.join(known)}")
+    def _check_names(self) -> None:
+        """Lists name what there is."""
+        general, models = self.general.students, self.task_models
+        for key, names, known in (
+            ("general.students", general, tuple(self.students)),
+            ("domain.students", self.domain.students, general),
+            ("tasks.students", self.tasks.students, general),
+            ("quantization.models", self.quantization.models, models),
+        ):
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"{key}: {name} is unknown; allowed: {', '.join(known)}")
+        for name in self.tasks.students:
+            if models.count(name) > 1:
+                raise ValueError(f"tasks.students: {name} is also the name of a pruned student; fix: rename it")
 
     def _check_stages(self) -> None:
         """Students have the sections of the stages that they are listed for."""
-        for key, stage, names in (
-            ("domain.students", "domain", self.domain.students),
-            ("tasks.students", "prediction", self.tasks.students),
-        ):
-            for name in names:
-                if getattr(self.students[name], stage) is None:
-                    raise ValueError(f"{key}: {name} has no section students.{name}.{stage}; fix: add it")
-        for name in self.tasks.students:
-            if "intermediate" not in self.students[name].model_fields_set:
-                raise ValueError(
-                    f"students.{name}.intermediate: missing, but tasks.students lists {name}; "
-                    "fix: add it; null skips that phase"
-                )
+        listed = [("domain", "domain", name) for name in self.domain.students]
+        listed += [("tasks", "prediction", name) for name in self.tasks.students]
+        for track, stage, name in listed:
+            if getattr(self.students[name], stage) is None:
+                raise ValueError(f"{track}.students: {name} has no section students.{name}.{stage}; fix: add it")
+            # DVC reads the key, so it may not be absent.
+            if track == "tasks" and "intermediate" not in self.students[name].model_fields_set:
+                raise ValueError(f"students.{name}.intermediate: missing; fix: add it, or null to skip that phase")
 
     @property
     def used_students(self) -> dict[str, Student]:

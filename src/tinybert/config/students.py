@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from tinybert.config.fields import (
+    AboveZero,
     ConfigModel,
     Fraction,
     HubModel,
+    Name,
     NonEmptyStr,
     NonNegative,
     Real,
@@ -23,7 +25,6 @@ from tinybert.config.fields import (
 from tinybert.pipeline.errors import UserError
 
 STAGES = ("general", "domain", "intermediate", "prediction")
-TEXT_STAGES = ("general", "domain")
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,9 @@ class LossInfo:
     """What a loss reads and what its mean is over.
 
     Attributes:
-        unit: What the loss is a mean over: predictions (rows of a task, masked tokens of text), rows, tokens, or
-            (query, key) pairs. Micro-batches are weighed by their share of it.
-        reads: The output that student and teacher are compared by.
+        unit: What the loss is a mean over, by whose share micro-batches are weighed: predictions (rows of a task,
+            masked tokens of text), rows, tokens, or (query, key) pairs.
         layers: The student layers whose output it reads; None: it reads logits.
-        reads_teacher: Whether it needs a teacher; `hard` compares with gold labels.
     """
 
     unit: Literal["predictions", "rows", "tokens", "pairs"]
@@ -50,11 +49,9 @@ class LossInfo:
 
     def student_layers(self, depth: int) -> range:
         """The layers, of a student that has `depth` of them, whose output it reads; 0 is the embedding output."""
-        last = {"embedding": 0, "all": depth, "all_but_last": depth - 1, "last": depth}
-        if self.layers is None:
-            return range(0)
-        first = {"embedding": 0, "last": depth}.get(self.layers, 1)
-        return range(first, last[self.layers] + 1)
+        spans = {"embedding": (0, 0), "all": (1, depth), "all_but_last": (1, depth - 1), "last": (depth, depth)}
+        first, last = spans[self.layers] if self.layers else (0, -1)
+        return range(first, last + 1)
 
 
 # Every loss, declared here and nowhere else; distill/losses.py has a function for each.
@@ -73,24 +70,12 @@ LOSSES = {
 }
 
 
-def losses_reading(*outputs: str) -> tuple[str, ...]:
-    """The names of the losses that read one of these outputs, in the table's order."""
-    return tuple(name for name, info in LOSSES.items() if info.reads in outputs)
+def _reading(output: str) -> tuple[str, ...]:
+    return tuple(name for name, info in LOSSES.items() if info.reads == output)
 
 
-LOGIT_LOSSES = losses_reading("logits")
-SCORE_LOSSES = losses_reading("scores")
-RELATION_LOSSES = losses_reading("relations")
+LOGIT_LOSSES, SCORE_LOSSES, RELATION_LOSSES = _reading("logits"), _reading("scores"), _reading("relations")
 MAPPED_LOSSES = tuple(name for name, info in LOSSES.items() if info.needs_map)
-
-
-def _check_loss_name(name: str) -> str:
-    if name not in LOSSES:
-        raise ValueError(f"is no loss; allowed: {', '.join(LOSSES)}")
-    return name
-
-
-LossName = Annotated[str, AfterValidator(_check_loss_name)]
 
 
 # --- layer maps: which teacher layers (1 = lowest) each student layer imitates ---------------------------------------
@@ -102,24 +87,19 @@ ONE_LAYER_MAPS: dict[str, Callable[[int, int, int], int]] = {
     "top": lambda m, M, N: m + N - M,  # the teacher's last layers (TinyBERT, section 4.5)
     "bottom": lambda m, M, N: m,  # its first layers (the same)
 }
-GROUP_MAPS = ("mean", "random", "learnable")
+FIXED_MAPS = (*ONE_LAYER_MAPS, "mean", "random")
 
 
 def mapped_layers(
     layer_map: str | tuple[int, ...], student_layers: int, teacher_layers: int, *, key: str = "layer_map"
 ) -> list[list[int]]:
-    """The teacher layers that each student layer may imitate: one, or a group of them.
+    """The teacher layers, counted from 1, that each student layer may imitate: one, or a group of them.
+
+    Groups cut the teacher's layers into consecutive parts, each of which ends at the layer that the uniform map gives.
 
     Args:
-        layer_map: A name of ONE_LAYER_MAPS or GROUP_MAPS, or a teacher layer for each student layer.
-        key: What errors name.
-
-    Returns:
-        For each student layer its teacher layers, counted from 1. Groups cut the teacher's layers into consecutive
-        parts, each of which ends at the layer that the uniform map gives.
-
-    Raises:
-        UserError: The teacher has too few layers.
+        layer_map: A name of FIXED_MAPS, "learnable", or a teacher layer for each student layer.
+        key: What the error for a teacher with too few layers names.
     """
     if isinstance(layer_map, tuple):
         if max(layer_map) > teacher_layers:
@@ -154,7 +134,7 @@ def _map_choice(named: Iterable[str]) -> Any:
 class LearnableMap(ConfigModel):
     """The weights softmax(θ) of a learnable map: θ's learning rate, and its start: equal, or mostly the last layer."""
 
-    learning_rate: Annotated[Real, Field(gt=0)]
+    learning_rate: AboveZero
     init: Literal["equal", "last"]
 
 
@@ -164,15 +144,10 @@ class Learnable(ConfigModel):
     learnable: LearnableMap
 
 
-def _map_kind(value: Any) -> str:
-    return "[learnable]" if isinstance(value, (dict, Learnable)) else "[named]"
-
-
-FIXED_MAPS = (*ONE_LAYER_MAPS, "mean", "random")
 LayerMap = Annotated[
     Annotated[str | tuple[int, ...], BeforeValidator(_map_choice(FIXED_MAPS)), Tag("[named]")]
     | Annotated[Learnable, Tag("[learnable]")],
-    Discriminator(_map_kind),
+    Discriminator(lambda value: "[learnable]" if isinstance(value, (dict, Learnable)) else "[named]"),
 ]
 
 
@@ -186,12 +161,10 @@ class Init(ConfigModel):
     folder: NonEmptyStr | None = None
     hub: HubModel | None = None
 
-    @model_validator(mode="after")
-    def _check_one_source(self) -> "Init":
+    def check(self) -> None:
         given = [key for key in ("teacher", "folder", "hub") if getattr(self, key)]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both given; fix: keep one of them")
-        return self
 
 
 def _read_init(value: Any) -> Any:
@@ -210,22 +183,23 @@ class StageLosses(ConfigModel):
     Attributes:
         losses: λ by loss name; a loss that is not named is off.
         temperature: T of the prediction loss.
-        alpha: The trade-off 2α·hidden + 2(1 − α)·attention; 0.5 changes nothing.
         relation_heads: Into how many heads the relation losses cut the widths.
         layer_map: In place of the student's own.
         training: In place of the track's or the task's.
     """
 
-    losses: Annotated[dict[LossName, NonNegative], Field(min_length=1)]
+    losses: Annotated[dict[Name, NonNegative], Field(min_length=1)]
     temperature: Annotated[Real, Field(ge=0.01, le=1000)] | None = None
     alpha: Fraction = 0.5
     relation_heads: SmallPositiveInt | None = None
     layer_map: LayerMap | None = None
     training: Training | None = None
 
-    @model_validator(mode="after")
-    def _check_settings_of_losses(self) -> "StageLosses":
+    def check(self) -> None:
         on = self.active_losses
+        for name in self.losses:
+            if name not in LOSSES:
+                raise ValueError(f"losses.{name}: is no loss; allowed: {', '.join(LOSSES)}")
         if not any(self.losses.values()):
             raise ValueError("losses: every λ is 0; fix: set at least one above 0")
         if not on:
@@ -236,7 +210,6 @@ class StageLosses(ConfigModel):
             raise ValueError("relation_heads: missing; the relation losses need a number that divides both widths")
         if self.layer_map and not any(name in MAPPED_LOSSES for name in on):
             raise ValueError("layer_map: no loss of this stage reads it; fix: remove it, or add one such as attention")
-        return self
 
     @property
     def weighted_losses(self) -> dict[str, float]:
@@ -251,11 +224,7 @@ class StageLosses(ConfigModel):
 
 
 class Student(ConfigModel):
-    """A student: its shape, initial weights, layer map, and the losses of each stage; None: it skips that stage.
-
-    Attributes:
-        projection: Whether one projection to the teacher's width serves all layers, or each has its own.
-    """
+    """A student: its shape, initial weights, layer map, and the losses of each stage; None: it skips that stage."""
 
     architecture: StudentArchitecture
     init: Annotated[Init, BeforeValidator(_read_init)]
@@ -271,49 +240,37 @@ class Student(ConfigModel):
         """The stages that it does not skip."""
         return {stage: losses for stage in STAGES if (losses := getattr(self, stage))}
 
-    @model_validator(mode="after")
-    def _check_layer_lists(self) -> "Student":
+    def check(self) -> None:
         lists = {"layer_map": self.layer_map, "init.teacher": self.init.teacher}
         lists |= {f"{stage}.layer_map": losses.layer_map for stage, losses in self.stages.items()}
         depth = self.architecture.layers
         for key, layers in lists.items():
             if isinstance(layers, tuple) and len(layers) != depth:
                 raise ValueError(f"{key}: must list {depth} teacher layers, one a student layer (got {len(layers)})")
-        return self
-
-    @model_validator(mode="after")
-    def _check_losses_of_architecture(self) -> "Student":
         if self.architecture.kind == "bilstm":
             self._check_bilstm()
-        elif self.architecture.layers == 1:
-            for stage, losses in self.stages.items():
-                if losses.active_losses.get("pkd"):
-                    raise ValueError(f"{stage}.losses.pkd: reads all layers but the last (got 1 layer); fix: hidden")
-        return self
+        for stage, losses in self.stages.items():
+            if depth == 1 and losses.active_losses.get("pkd"):
+                raise ValueError(f"{stage}.losses.pkd: reads all layers but the last (got 1 layer); fix: hidden")
 
     def _check_bilstm(self) -> None:
         """A BiLSTM has neither a masked-LM head nor layers to compare with a BERT's."""
-        if key := "folder" if self.init.folder else "hub" if self.init.hub else None:
+        if self.init.folder or self.init.hub:
+            key = "folder" if self.init.folder else "hub"
             raise ValueError(f"init.{key}: a BiLSTM starts at random or, {{teacher: bottom}}, from word embeddings")
         for stage, losses in self.stages.items():
-            if stage in TEXT_STAGES:
+            if stage in ("general", "domain"):
                 raise ValueError(f"{stage}: a BiLSTM has no masked-LM head to learn from text; fix: set it to null")
             for name in losses.active_losses:
                 if name not in LOGIT_LOSSES:
-                    raise ValueError(
-                        f"{stage}.losses.{name}: a BiLSTM has no layers to compare with a BERT's; "
-                        f"allowed: {', '.join(LOGIT_LOSSES)}"
-                    )
+                    allowed = ", ".join(LOGIT_LOSSES)
+                    raise ValueError(f"{stage}.losses.{name}: a BiLSTM has no layers to compare; allowed: {allowed}")
 
 
 def training_of(params, student: str, stage: str, *, task: str | None = None) -> Training:
-    """How a student is trained in a stage: as its own config says, else as its track's or its task's does.
+    """How a student is trained in a stage of STAGES: as its own config says, else as its track's or its task's does.
 
-    Args:
-        params: The checked params, or the part of them that a pipeline stage declares.
-        student: Its name.
-        stage: general, domain, intermediate or prediction.
-        task: The task whose settings hold for the last two.
+    `params` are all of params.yaml or the part that a pipeline stage declares.
     """
     losses = getattr(params.students[student], stage)
     if losses and losses.training:

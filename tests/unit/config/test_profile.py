@@ -5,12 +5,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.support.root import ROOT
 from tinybert.cli import main
-from tinybert.config.load import check_params, load_params, read_yaml
-from tinybert.config.profile import HEADER, OverlayLoader, Replacement, merge, merged_profile
+from tinybert.config.load import (
+    PROFILE_HEADER,
+    Replacement,
+    check_params,
+    load_params,
+    merge,
+    merged_profile,
+    read_yaml,
+)
 from tinybert.pipeline.errors import UserError
 
 NAMES = sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml"))
@@ -37,19 +43,17 @@ def test_merged_profiles_are_valid(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_merged_profiles_differ_where_the_overlay_says(name):
     merged, default = merged_profile(name, ROOT), read_yaml(ROOT / "params.yaml")
-    overlay = leaves(read_yaml(ROOT / "profiles" / f"{name}.yaml", OverlayLoader))
+    overlay = leaves(read_yaml(ROOT / "profiles" / f"{name}.yaml"))
     assert {path: at(merged, path) for path in overlay} == overlay
     changed = {path for path, value in leaves(merged).items() if at(default, path) != value}
     assert all(any(path[: len(said)] == said for said in overlay) for path in changed)
 
 
-def test_mappings_merge_and_all_else_replaces():
+def test_mappings_merge_and_all_else_replaces(tmp_path):
     default = {"a": {"b": 1, "c": [1, 2]}, "d": {"teacher": "top"}, "e": {"teacher": "top"}, "f": "random"}
-    overlay = yaml.load(
-        "a: {c: [3]}\nd: !replace {folder: x}\ne: {folder: x}\nf: {teacher: top}\ng: {h: !replace {i: 1}}",
-        OverlayLoader,
-    )
-    assert merge(default, overlay) == {
+    text = "a: {c: [3]}\nd: !replace {folder: x}\ne: {folder: x}\nf: {teacher: top}\ng: {h: !replace {i: 1}}"
+    (tmp_path / "overlay.yaml").write_text(text)
+    assert merge(default, read_yaml(tmp_path / "overlay.yaml")) == {
         "a": {"b": 1, "c": [3]},
         "d": {"folder": "x"},
         "e": {"teacher": "top", "folder": "x"},
@@ -74,7 +78,7 @@ def project(tmp_path, monkeypatch) -> Path:
 def test_the_command_writes_the_merged_profile(project):
     expected = merged_profile("minilm")
     main(["profile", "minilm"])
-    assert (project / "params.yaml").read_text().startswith(f"{HEADER}minilm ")
+    assert (project / "params.yaml").read_text().startswith(f"{PROFILE_HEADER}minilm ")
     assert read_yaml("params.yaml") == expected
     assert load_params() == check_params(expected)
     with pytest.raises(SystemExit, match=r"params\.yaml: already holds a profile \(got minilm\)"):

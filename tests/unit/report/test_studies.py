@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.root import ROOT
-from tinybert.config.load import load_params
-from tinybert.config.profile import merged_profile
+from tinybert.config.load import load_params, merged_profile
 from tinybert.evaluate.predictions import Predictions
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_json
