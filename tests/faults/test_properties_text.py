@@ -216,7 +216,7 @@ def test_documents_that_stages_read(tmp_path, content, packing):
         old.unlink()
     cut = timed(lambda: write_sequences(source, TOKENIZER, blocks, sequence_tokens=8, packing=packing), names="")
     assert len([*blocks.parent.glob("*")]) <= 1
-    assert cut is REFUSED or (cut["blocks"] > 0 and is_finite(cut))
+    assert cut is REFUSED or (cut["sequences"] > 0 and is_finite(cut))
 
 
 LINES = st.text(alphabet="= xé\t\x85\u2028", max_size=60)

@@ -104,12 +104,12 @@ class Cutter:
         for tokens in self._encode_starts(texts) if self.packing == "truncate" else self._encode(texts):
             bodies = [tokens[start : start + self.body] for start in range(0, len(tokens), self.body)]
             if len(bodies) > 1 and len(bodies[-1]) < min(SMALLEST_REST_TOKENS, self.body):
-                counts["dropped_pieces"] += len(bodies.pop())
+                counts["dropped_tokens"] += len(bodies.pop())
             counts["documents"] += bool(bodies)
             counts["unknown"] += sum(body.count(self.unknown) for body in bodies)
             sequences += [[self.first, *body, self.last] for body in bodies]
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
-        counts.update(blocks=len(lengths), tokens=int(lengths.sum()))
+        counts.update(sequences=len(lengths), tokens=int(lengths.sum()))
         return np.fromiter(chain.from_iterable(sequences), self.token_type, counts["tokens"]), lengths, counts
 
     def _encode(self, texts: list[str]) -> Iterator[list[int]]:
@@ -145,17 +145,17 @@ def write_sequences(
             document's first sequence.
 
     Returns:
-        Counts: documents (or paragraphs) with a sequence, blocks (sequences), tokens (with [CLS] and [SEP]),
-        dropped_pieces (in dropped rests), unknown_share (of the tokens without [CLS] and [SEP]).
+        Counts: documents (or paragraphs) that gave a sequence, sequences, tokens (with [CLS] and [SEP]),
+        dropped_tokens (in dropped rests), unknown_share (of the tokens without [CLS] and [SEP]).
     """
     cutter = Cutter(tokenizer, sequence_tokens, packing)
-    counts = Counter(documents=0, blocks=0, tokens=0, dropped_pieces=0, unknown=0)
+    counts = Counter(documents=0, sequences=0, tokens=0, dropped_tokens=0, unknown=0)
     with atomic_folder(folder) as target:
         with sequences_writer(target, cutter.token_type) as append:
             for tokens, lengths, found in map_documents(cutter, source, title="tokenize"):
                 append(tokens, lengths)
                 counts.update(found)
-        if not counts["blocks"]:
+        if not counts["sequences"]:
             raise UserError("tokenize: there is no text to tokenize; the corpus, or what the filter kept, is empty")
     unknown = counts.pop("unknown")
-    return dict(counts) | {"unknown_share": unknown / (counts["tokens"] - 2 * counts["blocks"])}
+    return dict(counts) | {"unknown_share": unknown / (counts["tokens"] - 2 * counts["sequences"])}

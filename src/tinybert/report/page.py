@@ -208,7 +208,7 @@ def corpus_table(results: Results) -> Table:
                 general.get(f"{what}.{split}") if corpus == "general" else domain.get(f"{split}.{what}.kept")
                 for what in ("documents", "words")
             )
-            sizes = (tokens.get("sequences", tokens.get("blocks")), tokens.get("tokens"))
+            sizes = (tokens.get("sequences"), tokens.get("tokens"))
             rows.append((corpus, split, *map(count, (*texts, *sizes)), percent(tokens.get("unknown_share"))))
     columns = ("corpus", "split", "documents", "words", "sequences", "tokens", "unknown")
     note = "Unknown: share of tokens that the vocabulary lacks."

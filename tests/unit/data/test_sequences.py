@@ -54,33 +54,33 @@ def test_packing_keeps_the_whole_document_and_never_mixes_two(tmp_path, tokenize
         [CLS, *ids("klmnopqr"), SEP],  # a rest of 8 pieces is kept
         [CLS, *ids("xyz"), SEP],  # a whole document is kept however short
     ]
-    assert counts == {"documents": 2, "blocks": 3, "tokens": 12 + 10 + 5, "dropped_pieces": 0, "unknown_share": 0.0}
+    assert counts == {"documents": 2, "sequences": 3, "tokens": 12 + 10 + 5, "dropped_tokens": 0, "unknown_share": 0.0}
 
 
 def test_paragraphs_have_blocks_of_their_own(tmp_path, tokenizer):
     text = f"{spaced('abcdefghijkl')}\n\n{spaced('xyz')}\n"
     blocks, counts = write(tmp_path, tokenizer, text, packing="paragraphs")
     assert blocks == [[CLS, *ids("abcdefghij"), SEP], [CLS, *ids("xyz"), SEP]]
-    assert counts["documents"] == 2 and counts["dropped_pieces"] == 2
+    assert counts["documents"] == 2 and counts["dropped_tokens"] == 2
 
 
 def test_a_rest_of_seven_pieces_is_dropped_and_counted(tmp_path, tokenizer):
     blocks, counts = write(tmp_path, tokenizer, spaced("abcdefghijklmnopq"))
     assert blocks == [[CLS, *ids("abcdefghij"), SEP]]
-    assert counts["dropped_pieces"] == 7 and counts["blocks"] == 1
+    assert counts["dropped_tokens"] == 7 and counts["sequences"] == 1
 
 
 def test_short_sequences_keep_full_ones(tmp_path, tokenizer):
     for letters, dropped in {"abcdefgh": 0, "abcdefghi": 1}.items():
         blocks, counts = write(tmp_path, tokenizer, spaced(letters), sequence_tokens=6)
         assert blocks == [[CLS, *ids("abcd"), SEP], [CLS, *ids("efgh"), SEP]]
-        assert counts["dropped_pieces"] == dropped
+        assert counts["dropped_tokens"] == dropped
 
 
 def test_truncation_keeps_each_documents_first_block(tmp_path, tokenizer):
     blocks, counts = write(tmp_path, tokenizer, spaced("abcdefghijklmnop"), spaced("xy"), packing="truncate")
     assert blocks == [[CLS, *ids("abcdefghij"), SEP], [CLS, *ids("xy"), SEP]]
-    assert counts == {"documents": 2, "blocks": 2, "tokens": 16, "dropped_pieces": 0, "unknown_share": 0.0}
+    assert counts == {"documents": 2, "sequences": 2, "tokens": 16, "dropped_tokens": 0, "unknown_share": 0.0}
 
 
 def test_truncation_reads_on_when_words_vanish_in_normalization(tmp_path, tokenizer):
@@ -131,7 +131,7 @@ def test_long_texts_have_the_same_pieces_in_parts(tmp_path, tokenizer):
     tokenizer.encode_special_tokens = True
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     found, counts = write(tmp_path, tokenizer, *texts, sequence_tokens=10**6)
-    assert [block[1:-1] for block in found] == expected and counts["dropped_pieces"] == 0
+    assert [block[1:-1] for block in found] == expected and counts["dropped_tokens"] == 0
 
 
 def test_what_is_on_disk_is_flat_and_small(tmp_path, tokenizer):
