@@ -241,10 +241,7 @@ class Bert(nn.Module):
         self.pooler = Dense(config.hidden_size, config.hidden_size)
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
-        """The requested outputs without logits, and the last hidden state that the layers needed for them computed.
-
-        That state is (tokens, width), or (batch, width) with `want.only_first`.
-        """
+        """The requested outputs without logits, and the last hidden state: (tokens, width), or of [CLS] only."""
         found, hidden = ModelOutput(), self.embeddings.of(batch)
         if 0 in want.hidden:
             found.hidden[0] = hidden
@@ -259,10 +256,6 @@ class Bert(nn.Module):
                 getattr(found, name)[number] = results[name]
             hidden = results.get("hidden", hidden)
         return found, hidden
-
-    def pooled(self, first: Tensor) -> Tensor:
-        """The last hidden state of [CLS] after the pooler: (batch, width) -> (batch, width)."""
-        return torch.tanh(self.pooler.dense(first))
 
 
 class Transform(Dense):
@@ -361,5 +354,5 @@ class SequenceClassifier(BertModel):
         self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        pooled = self.bert.pooled(batch.real.first(hidden))
+        pooled = torch.tanh(self.bert.pooler.dense(batch.real.first(hidden)))
         return self.classifier(dropout(pooled, self.dropout, self.training))

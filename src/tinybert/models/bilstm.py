@@ -5,6 +5,7 @@ bidirectional LSTM over packed sequences computes the same, but not every export
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -37,21 +38,6 @@ class BiLstmConfig:
         """Accepts every length: an LSTM has no positions."""
 
 
-class BiLstmLayer(nn.Module):
-    """Two LSTMs, one in each direction."""
-
-    def __init__(self, width_in: int, hidden_size: int) -> None:
-        super().__init__()
-        self.forward_lstm = nn.LSTM(width_in, hidden_size, batch_first=True)
-        self.backward_lstm = nn.LSTM(width_in, hidden_size, batch_first=True)
-
-    def forward(self, states: Tensor, mirror: Tensor) -> Tensor:
-        """states (rows, length, width), mirror (rows, length) -> (rows, length, 2·hidden), forward half first."""
-        ahead, _ = self.forward_lstm(states)
-        back, _ = self.backward_lstm(_take(states, mirror))
-        return torch.cat([ahead, _take(back, mirror)], -1)
-
-
 class SentenceEncoder(nn.Module):
     """Word embeddings and LSTM layers: a sentence becomes one vector."""
 
@@ -59,22 +45,24 @@ class SentenceEncoder(nn.Module):
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
         widths_in = [config.embedding_size] + [2 * config.hidden_size] * (config.num_hidden_layers - 1)
-        self.layer = nn.ModuleList(BiLstmLayer(width_in, config.hidden_size) for width_in in widths_in)
+        names = ("forward_lstm", "backward_lstm")
+        lstms = ({name: nn.LSTM(width, config.hidden_size, batch_first=True) for name in names} for width in widths_in)
+        self.layer = nn.ModuleList(map(nn.ModuleDict, lstms))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        """input_ids (rows, length), lengths (rows,) -> (rows, 2·hidden): the final states of both directions.
-
-        Zeros, the states before any token, for a row of length 0.
-        """
+        """input_ids (rows, length), lengths (rows,) -> (rows, 2·hidden): the final states; zeros for an empty row."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         last = lengths[:, None] - 1
         # The mirror is its own inverse, and keeps padding behind the real tokens, where it cannot change their states.
         mirror = torch.where(positions <= last, last - positions, positions)
         states = self.word_embeddings(input_ids)
-        for layer in self.layer:
-            states = layer(self.dropout(states), mirror)
-        ahead, back = states.chunk(2, -1)
+        for layer in cast(list[nn.ModuleDict], self.layer):
+            states = self.dropout(states)
+            ahead, _ = layer["forward_lstm"](states)
+            back, _ = layer["backward_lstm"](_take(states, mirror))
+            back = _take(back, mirror)
+            states = torch.cat([ahead, back], -1)
         final = torch.cat([_take(ahead, last.clamp(min=0))[:, 0], back[:, 0]], -1)
         return final.masked_fill(lengths[:, None] < 1, 0.0)
 

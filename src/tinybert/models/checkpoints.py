@@ -6,7 +6,7 @@ Folders come from strangers too: everything read is checked, pickles are never o
 import json
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -85,11 +85,11 @@ def load_model(folder: str | Path, allowed: Iterable[str] = KINDS) -> MaskedLM |
     Raises:
         UserError: An architecture that is not `allowed`, or missing or damaged config.json or weights.
     """
-    checkpoint = _read_folder(folder)
-    names = checkpoint.config.get("architectures")
+    config, weights = _read_folder(folder)
+    names = config.get("architectures")
     for name in allowed:
         if isinstance(names, list) and names[:1] == [name]:
-            return _build(KINDS[name], checkpoint).eval()
+            return _build(KINDS[name], folder, config, weights).eval()
     found, choice = f"not supported here (got {names!r:.80})", ", ".join(allowed)
     raise UserError(f"{folder}/config.json: architectures: {found}; allowed: {choice}; fix: choose another model")
 
@@ -112,12 +112,12 @@ def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool) 
         labels: The class names; none for a regression, whose head has one output.
         pair: Whether rows hold two sentences.
     """
-    stored = _read_folder(folder)
+    config, weights = _read_folder(folder)
     names = {str(number): label for number, label in enumerate(labels or (REGRESSION_LABEL,))}
-    encoder = {name: tensor for name, tensor in stored.weights.items() if not name.startswith(HEADS)}
-    new = replace(stored, config=stored.config | {"pair": pair, "id2label": names}, weights=encoder)
-    kind: type[Classifier] = BiLstmClassifier if stored.is_bilstm else SequenceClassifier
-    return _build(kind, new, optional=HEADS)
+    config |= {"pair": pair, "id2label": names}
+    encoder = {name: tensor for name, tensor in weights.items() if not name.startswith(HEADS)}
+    kind: type[Classifier] = BiLstmClassifier if config.get("model_type") == "bilstm" else SequenceClassifier
+    return _build(kind, folder, config, encoder, optional=HEADS)
 
 
 def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
@@ -125,8 +125,8 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
 
     Parts that the checkpoint lacks (head, pooler) are drawn from the global generator; UserError without an encoder.
     """
-    stored = _read_folder(folder, model_types=("bert",))
-    return _build(MaskedLM, stored, optional=("cls.", "bert.pooler.")), MASKED_LM_HEAD in stored.weights
+    config, weights = _read_folder(folder, model_types=("bert",))
+    return _build(MaskedLM, folder, config, weights, optional=("cls.", "bert.pooler.")), MASKED_LM_HEAD in weights
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -154,25 +154,14 @@ def read_provenance(folder: str | Path) -> list[dict[str, Any]]:
     return read_json(path) if path.is_file() else []
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    """A folder's config.json, its weights under our names, and their file."""
-
-    path: Path
-    config: dict[str, Any]
-    weights: dict[str, Tensor]
-
-    @property
-    def is_bilstm(self) -> bool:
-        return self.config.get("model_type") == BiLstmClassifier.model_type
-
-
-def _read_folder(folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_VALUES["model_type"]) -> _Checkpoint:
-    """The checkpoint in a folder, if its model has one of these types and is supported."""
+def _read_folder(
+    folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_VALUES["model_type"]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """config.json and the weights under our names, if the model has one of these types and is supported."""
     path, weights = Path(folder) / "config.json", Path(folder) / "model.safetensors"
     try:
         config = read_json(path)
-    except FileNotFoundError:
+    except OSError:
         raise UserError(f"{path}: absent; fix: name a folder with config.json and model.safetensors") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); fix: get the file again") from None
@@ -185,8 +174,8 @@ def _read_folder(folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_V
     if not weights.is_file():
         fix = "load the model once with transformers, write it with save_pretrained, and name that folder"
         raise UserError(f"{weights}: absent; allowed: safetensors, no pickles; fix: {fix}")
-    stored = _Checkpoint(weights, config, read_weights(weights))
-    return stored if stored.is_bilstm else replace(stored, weights={_our_name(k): v for k, v in stored.weights.items()})
+    is_bilstm = config.get("model_type") == "bilstm"
+    return config, {name if is_bilstm else _our_name(name): part for name, part in read_weights(weights).items()}
 
 
 def _our_name(name: str) -> str:
@@ -195,38 +184,38 @@ def _our_name(name: str) -> str:
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _build(kind: type[OneModel], stored: _Checkpoint, *, optional: tuple[str, ...] = ()) -> OneModel:
+def _build(
+    kind: type[OneModel], folder: str | Path, config: dict[str, Any], weights: dict[str, Tensor], optional: tuple = ()
+) -> OneModel:
     """A `kind` as config.json describes it with the stored weights; names that begin with `optional` may be missing."""
-    arguments = _arguments(kind, stored)
+    arguments, path = _arguments(kind, config, Path(folder) / "config.json"), Path(folder) / "model.safetensors"
     with torch.device("meta"):  # so that a wrong config.json is found before its model takes memory
         shapes = kind(**arguments).state_dict()
-    if missing := sorted(name for name in shapes.keys() - stored.weights.keys() if not name.startswith(optional)):
-        raise UserError(f"{stored.path}: lacks {missing[0]} and {len(missing) - 1} more weights; fix: get it again")
-    for name in (name for name in shapes if name in stored.weights):  # in the model's order
-        found, expected = tuple(stored.weights[name].shape), tuple(shapes[name].shape)
+    if missing := sorted(name for name in shapes.keys() - weights.keys() if not name.startswith(optional)):
+        raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; fix: get it again")
+    for name in (name for name in shapes if name in weights):  # in the model's order
+        found, expected = tuple(weights[name].shape), tuple(shapes[name].shape)
         if found != expected:
             fix = "get this file and config.json from one model"
-            raise UserError(f"{stored.path}: {name}: wrong shape (got {found}); allowed: {expected}; fix: {fix}")
+            raise UserError(f"{path}: {name}: wrong shape (got {found}); allowed: {expected}; fix: {fix}")
     model = kind(**arguments)
-    model.load_state_dict(stored.weights, strict=False)  # what is missing keeps its new weights
+    model.load_state_dict(weights, strict=False)  # what is missing keeps its new weights
     return model
 
 
-def _arguments(kind: type, stored: _Checkpoint) -> dict[str, Any]:
+def _arguments(kind: type, config: dict[str, Any], path: Path) -> dict[str, Any]:
     """What a `kind` is made with, by config.json: its config, and a classifier's labels."""
-    place, config = stored.path.with_name("config.json"), stored.config
     config_class = BiLstmConfig if kind is BiLstmClassifier else BertConfig
     try:
         arguments = {"config": TypeAdapter(config_class).validate_json(json.dumps(config), strict=True)}
     except ValidationError as error:
         first = error.errors()[0]  # without a place if two fields do not fit together
         found = f"{first['loc'][0]}: {first['msg']} (got {first['input']!r:.40})" if first["loc"] else first["msg"]
-        raise UserError(f"{place}: {found}; fix: correct the file, or choose another model") from None
+        raise UserError(f"{path}: {found}; fix: correct the file, or choose another model") from None
     if kind is MaskedLM:
         return arguments
     labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # Hugging Face writes none for two classes
-    numbers = [str(number) for number in range(len(labels))] if isinstance(labels, dict) else []
-    if not numbers or set(labels) != set(numbers):
-        raise UserError(f"{place}: id2label: must name the classes 0, 1 and so on; fix: correct the file")
-    arguments["labels"] = tuple(str(labels[number]) for number in numbers)
+    if not isinstance(labels, dict) or not labels or set(labels) != set(map(str, range(len(labels)))):
+        raise UserError(f"{path}: id2label: must name the classes 0, 1 and so on; fix: correct the file")
+    arguments["labels"] = tuple(str(labels[number]) for number in sorted(labels, key=int))
     return arguments | ({"pair": bool(config.get("pair"))} if kind is BiLstmClassifier else {})

@@ -1,7 +1,7 @@
-"""Linear maps on oneDNN's operators, which F.linear calls for some products only.
+"""Linear maps on oneDNN's operators.
 
-For inference on two cores with AVX-512 bfloat16 they take four fifths of F.linear's time. In float32 F.linear calls
-MKL, which takes two to six times as long on AMD processors, forward and backward.
+In bfloat16 they take four fifths of F.linear's time at inference. In float32 F.linear calls MKL, which takes two to six
+times as long on AMD processors, forward and backward.
 """
 
 import copy
@@ -68,20 +68,12 @@ class Linear(nn.Linear):
 
 
 def linear_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear with gradients, by oneDNN if it is a product of float32 matrices on a CPU.
-
-    The values differ from F.linear's by rounding.
-
-    Args:
-        hidden: (rows, width in); with more dimensions F.linear takes over.
-        weight: (width out, width in).
-        bias: (width out,).
-    """
+    """F.linear with gradients, by oneDNN if it is a product of float32 matrices on a CPU; equal up to rounding."""
     # An exporter must see F.linear, and may not be asked for numbers of rows.
-    if torch.onnx.is_in_onnx_export() or torch.compiler.is_compiling():
+    is_traced = torch.onnx.is_in_onnx_export() or torch.compiler.is_compiling()
+    if is_traced or hidden.ndim != 2 or not hidden.dtype == weight.dtype == torch.float32 or not hidden.numel():
         return F.linear(hidden, weight, bias)
-    is_plain = hidden.ndim == 2 and hidden.dtype == weight.dtype == torch.float32 and hidden.numel() > 0
-    if not is_plain or not has_onednn(hidden.device) or torch.is_autocast_enabled(hidden.device.type):
+    if not has_onednn(hidden.device) or torch.is_autocast_enabled(hidden.device.type):
         return F.linear(hidden, weight, bias)
     return _OneDnnLinear.apply(hidden, weight, bias)
 
@@ -108,9 +100,5 @@ class _OneDnnLinear(torch.autograd.Function):
 
 def has_onednn(device: torch.device) -> bool:
     """Whether the operators exist for the device: PyTorch has them for its compiler and may rename them."""
-    names = ("_reorder_linear_weight", "_linear_pointwise")
-    return (
-        device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
-        and all(hasattr(torch.ops.mkldnn, name) for name in names)
-    )
+    known = (hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+    return device.type == "cpu" and torch.backends.mkldnn.is_available() and all(known)

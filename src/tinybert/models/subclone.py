@@ -1,23 +1,19 @@
 """A narrower student cut out of its teacher: weight subcloning (Samragh et al. 2023), fitted on a little text.
 
-The paper keeps the dimensions with the most energy and rescales what reads them. Two things differ here. What is kept
-may be turned within its space if that keeps more: principal directions of the residual stream, of a head's scores, of a
-head's context. And instead of one factor, a ridge regression on the text, layer by layer from the bottom, finds the
-weights with which the student's own inputs give the teacher's values. It starts from the plain cut, compensates for
-dropped dimensions and skipped layers, and needs no gradient.
+The paper keeps the dimensions with the most energy and rescales what reads them. Here principal directions are kept: of
+the residual stream, of a head's scores, of a head's context. And instead of rescaling, a ridge regression on the text,
+layer by layer from the bottom, corrects the plain cut until the student's own inputs give the teacher's values.
 """
 
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.compatibility import check_subclone
-from tinybert.models.bert import BertConfig, Embeddings, Layer, MaskedLM, ResidualOutput, SelfAttention
+from tinybert.models.bert import BertConfig, Layer, MaskedLM, ResidualOutput, SelfAttention
 from tinybert.models.bilstm import BiLstmClassifier
 from tinybert.models.outputs import Batch, OutputSpec
 
@@ -27,18 +23,15 @@ PRIOR_TOKENS_PER_INPUT = 4.0
 # Scores share their size between queries and keys; a direction below this part of the largest one is noise.
 SMALLEST_DIRECTION = 1e-6
 
+Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width) each
+
 
 @dataclass(frozen=True)
 class InitializedStudent:
-    """A student before its training.
-
-    Attributes:
-        model: In training mode.
-        projection: W from its states to the teacher's, without bias, if it was cut from the teacher or brings one:
-            (teacher width, student width), or (1 + layers, ...) with one for the embeddings and each layer.
-    """
+    """A student before its training, with the projection of its states to the teacher's if it brings one."""
 
     model: MaskedLM | BiLstmClassifier
+    # (teacher width, student width), or (1 + layers, ...) with one for the embeddings and each layer.
     projection: Tensor | None = None
 
 
@@ -46,7 +39,7 @@ class InitializedStudent:
 def subclone(
     teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, batches: Iterable[Batch]
 ) -> InitializedStudent:
-    """Cuts a student out of a teacher (Samragh et al. 2023; deviations above).
+    """Cuts a student out of a teacher; UserError if the student is wider, or its heads do not fit.
 
     If all shapes agree, the text is not read: the layers are the teacher's, bit for bit, and the projection is the
     identity.
@@ -56,71 +49,48 @@ def subclone(
         config: The student's shape.
         layers: For each student layer the teacher layer (1-based) that it replaces.
         batches: Plain text of ten thousand tokens or more; held in memory with one layer's inner values.
-
-    Raises:
-        UserError: The student is wider than the teacher, or its heads do not fit.
     """
     check_subclone(config.shape, teacher.config.shape)
-    student = MaskedLM(config).to(teacher.bert.pooler.dense.weight.device)
+    device, teacher = teacher.bert.pooler.dense.weight.device, teacher.eval()
+    student = MaskedLM(config).to(device)
+    ours, theirs = student.bert, teacher.bert
+    sources = [theirs.encoder.layer[number - 1] for number in layers]
     names = ("hidden_size", "num_attention_heads", "intermediate_size")
     if all(getattr(config, name) == getattr(teacher.config, name) for name in names):
-        return _copied(student, teacher, layers)
-    text = _Text(batches, teacher)
-    mapped = (0, *layers)
-    target = text.states({*mapped, *(layer - 1 for layer in layers)})
-    residual, basis = _kept_directions([target[index] for index in mapped], config.hidden_size)
+        pairs = [(ours.embeddings, theirs.embeddings), (ours.pooler, theirs.pooler), (student.cls, teacher.cls)]
+        for module, source in [*pairs, *zip(ours.encoder.layer, sources, strict=True)]:
+            module.load_state_dict(source.state_dict())
+        return InitializedStudent(student, torch.eye(config.hidden_size))
+    projection = _fit_layers(student.eval(), teacher, layers, [batch.to(device) for batch in batches])
+    return InitializedStudent(student.train(), projection)
 
-    # From the bottom up, so that each layer is fitted to the inputs which the fitted student gives it.
-    student.eval()
-    states = [_fit_embeddings(student.bert.embeddings, basis, text=text, target=target[0])]
-    for layer, number in zip(student.bert.encoder.layer, layers, strict=True):
-        source = teacher.bert.encoder.layer[number - 1]
+
+def _fit_layers(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int], text: list[Batch]) -> Tensor:
+    """Fits all weights, from the bottom up; returns the projection to the teacher's states."""
+    ours, theirs, mapped = student.bert, teacher.bert, (0, *layers)
+    want = OutputSpec(hidden=frozenset({*mapped, *(layer - 1 for layer in layers)}), logits=False)
+    found = [teacher(batch, want).hidden for batch in text]
+    target = {index: torch.cat([hidden[index] for hidden in found]) for index in want.hidden}  # (tokens, width)
+    residual, basis = _kept_directions([target[index] for index in mapped], student.config.hidden_size)
+    for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
+        getattr(ours.embeddings, name).weight.copy_(getattr(theirs.embeddings, name).weight @ basis)
+    embedded = torch.cat([ours.embeddings.of(batch) for batch in text])
+    states = [_fit_norm(ours.embeddings.LayerNorm, embedded, target[0] @ basis)]
+    for layer, number in zip(ours.encoder.layer, layers, strict=True):
+        source = theirs.encoder.layer[number - 1]
+        # Each layer is fitted to the inputs which the fitted student gives it.
         attended = _fit_attention(layer, source, basis, text=text, states=(states[-1], target[number - 1]))
         states.append(_fit_feed_forward(layer, source, basis, states=attended))
     _fit_heads(student, teacher, residual, basis=basis, states=(states[-1], target[layers[-1]]))
     inputs, wanted = torch.cat(states), torch.cat([target[index] for index in mapped])
-    projection = basis + _ridge(inputs, wanted - inputs @ basis.mT)
-    return InitializedStudent(student.train(), projection)
-
-
-def _copied(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int]) -> InitializedStudent:
-    ours, theirs = student.bert, teacher.bert
-    pairs = [(ours.embeddings, theirs.embeddings), (ours.pooler, theirs.pooler), (student.cls, teacher.cls)]
-    sources = [theirs.encoder.layer[number - 1] for number in layers]
-    for module, source in [*pairs, *zip(ours.encoder.layer, sources, strict=True)]:
-        module.load_state_dict(source.state_dict())
-    return InitializedStudent(student, torch.eye(student.config.hidden_size))
-
-
-class _Text:
-    """The real tokens of the batches one after the other, (tokens, width), and the teacher's values for them."""
-
-    def __init__(self, batches: Iterable[Batch], teacher: MaskedLM) -> None:
-        self.teacher = teacher.eval()
-        device = teacher.bert.pooler.dense.weight.device
-        self.batches = [batch.to(device) for batch in batches]
-
-    def states(self, indices: set[int]) -> dict[int, Tensor]:
-        """Hidden states of the teacher by index: (tokens, width)."""
-        want = OutputSpec(hidden=frozenset(indices), logits=False)
-        found = [self.teacher(batch, want).hidden for batch in self.batches]
-        return {index: torch.cat([hidden[index] for hidden in found]) for index in indices}
-
-    def embedded(self, embeddings: Embeddings) -> Tensor:
-        """The output of these embeddings: (tokens, width)."""
-        return torch.cat([embeddings.of(batch) for batch in self.batches])
-
-    def context(self, attention: SelfAttention, qkv: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Attention within each row, of queries, keys and values (tokens, width): (tokens, width)."""
-        counts = [int(batch.mask.sum()) for batch in self.batches]
-        parts = zip(self.batches, *(part.split(counts) for part in qkv), strict=True)
-        return torch.cat([batch.real.attend(attention, (query, key, value)) for batch, query, key, value in parts])
+    return basis + _ridge(inputs, wanted - inputs @ basis.mT)
 
 
 def _kept_directions(states: list[Tensor], width: int) -> tuple[Tensor, Tensor]:
     """The `width` dimensions with the most energy over all states, and an orthonormal basis (teacher width, width)."""
     # Each hidden state counts equally, whatever its number of tokens: all share one residual stream and one basis.
-    moments = reduce(operator.add, (_moments(part) / len(part) for part in states))  # (teacher width, teacher width)
+    zero = torch.zeros((), dtype=torch.float64)
+    moments = sum((_moments(part) / len(part) for part in states), start=zero)  # (teacher width, teacher width)
     residual = moments.diagonal().topk(width).indices.sort().values
     if width == len(moments):
         return residual, torch.eye(width, device=moments.device)
@@ -131,35 +101,27 @@ def _kept_directions(states: list[Tensor], width: int) -> tuple[Tensor, Tensor]:
     return residual, (principal @ (left @ right).mT).float()
 
 
-def _fit_embeddings(embeddings: Embeddings, basis: Tensor, *, text: _Text, target: Tensor) -> Tensor:
-    """Fits the embeddings; returns the student's embedding output."""
-    source = text.teacher.bert.embeddings
-    for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
-        getattr(embeddings, name).weight.copy_(getattr(source, name).weight @ basis)
-    return _fit_norm(embeddings.LayerNorm, text.embedded(embeddings), target @ basis)
-
-
-def _fit_attention(
-    layer: Layer, source: Layer, basis: Tensor, *, text: _Text, states: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Fits the lower half of a layer. `states`: before it, the student's and the teacher's; returns those after it."""
+def _fit_attention(layer: Layer, source: Layer, basis: Tensor, *, text: list[Batch], states: Pair) -> Pair:
+    """Fits the lower half of a layer; `states` are those before it, and it returns those after it."""
     ours, theirs, output = layer.attention.self, source.attention.self, source.attention.output
-    names = ("query", "key", "value")
-    query, key, value = qkv = tuple(getattr(theirs, name)(states[1]) for name in names)
-    context = text.context(theirs, (query, key, value))
-    weight = basis.mT @ output.dense.weight
-    maps, weight = _head_maps(query, key, context, weight, heads=(ours.heads, theirs.heads))
-    for name, target, kept in zip(names, qkv, maps, strict=True):
-        linear, full = getattr(ours, name), getattr(theirs, name)
-        cut = kept.mT @ full.weight @ basis, full.bias @ kept
-        _fit(linear, cut, inputs=states[0], target=target @ kept)
-    own_context = text.context(ours, (ours.query(states[0]), ours.key(states[0]), ours.value(states[0])))
-    cut = weight, output.dense.bias @ basis
-    sums = output.dense(context) + states[1]
-    return _fit_output((layer.attention.output, output), cut, basis, inputs=(own_context, states[0]), sums=sums)
+    qkv, context = _attend(theirs, states[1], text)
+    maps, weight = _head_maps(qkv, context, basis.mT @ output.dense.weight, heads=(ours.heads, theirs.heads))
+    linear, full = (ours.query, ours.key, ours.value), (theirs.query, theirs.key, theirs.value)
+    for own, whole, target, kept in zip(linear, full, qkv, maps, strict=True):
+        _fit(own, (kept.mT @ whole.weight @ basis, whole.bias @ kept), inputs=states[0], target=target @ kept)
+    _, own_context = _attend(ours, states[0], text)
+    return _fit_output(layer.attention.output, output, weight, basis, inner=(own_context, context), states=states)
 
 
-def _fit_feed_forward(layer: Layer, source: Layer, basis: Tensor, *, states: tuple[Tensor, Tensor]) -> Tensor:
+def _attend(attention: SelfAttention, states: Tensor, text: list[Batch]) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Queries, keys and values of states (tokens, width), and the context within each row, (tokens, width) each."""
+    qkv = attention.query(states), attention.key(states), attention.value(states)
+    counts = [int(batch.mask.sum()) for batch in text]
+    parts = zip(text, *(part.split(counts) for part in qkv), strict=True)
+    return qkv, torch.cat([batch.real.attend(attention, (query, key, value)) for batch, query, key, value in parts])
+
+
+def _fit_feed_forward(layer: Layer, source: Layer, basis: Tensor, *, states: Pair) -> Tensor:
     """Fits the upper half of a layer, `states` as above; returns the student's states after it."""
     ours, theirs = layer.intermediate.dense, source.intermediate.dense
     before = theirs(states[1])
@@ -169,62 +131,46 @@ def _fit_feed_forward(layer: Layer, source: Layer, basis: Tensor, *, states: tup
     energy = neurons.square().mean(dim=0) * weight.square().sum(dim=0)
     kept = energy.topk(ours.out_features).indices.sort().values
     _fit(ours, (theirs.weight[kept] @ basis, theirs.bias[kept]), inputs=states[0], target=before[:, kept])
-    cut = weight[:, kept], source.output.dense.bias @ basis
-    sums = source.output.dense(neurons) + states[1]
-    inputs = F.gelu(ours(states[0])), states[0]
-    return _fit_output((layer.output, source.output), cut, basis, inputs=inputs, sums=sums)[0]
+    inner = F.gelu(ours(states[0])), neurons
+    return _fit_output(layer.output, source.output, weight[:, kept], basis, inner=inner, states=states)[0]
 
 
 def _fit_output(
-    modules: tuple[ResidualOutput, ResidualOutput],
-    cut: tuple[Tensor, Tensor],
-    basis: Tensor,
-    *,
-    inputs: tuple[Tensor, Tensor],
-    sums: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Fits the end of a half layer: modules, and the states that it returns, are the student's and the teacher's.
+    ours: ResidualOutput, theirs: ResidualOutput, weight: Tensor, basis: Tensor, *, inner: Pair, states: Pair
+) -> Pair:
+    """Fits the end of a half layer from its plainly cut `weight`; returns the states after it.
 
-    cut: weight and bias of the plain cut. inputs: what the student's dense part and residual sum read. sums: the
-    teacher's dense output + residual.
+    inner: What the dense parts read. states: Those before the half layer, which are added.
     """
-    ours, theirs = modules
-    hidden, residual = inputs
+    sums = theirs.dense(inner[1]) + states[1]
     # The target leaves out the student's own residual, so the dense part also corrects errors made further below.
-    _fit(ours.dense, cut, inputs=hidden, target=sums @ basis - residual)
+    _fit(ours.dense, (weight, theirs.dense.bias @ basis), inputs=inner[0], target=sums @ basis - states[0])
     target = theirs.LayerNorm(sums)
-    return _fit_norm(ours.LayerNorm, ours(hidden, residual), target @ basis), target
+    return _fit_norm(ours.LayerNorm, ours(inner[0], states[0]), target @ basis), target
 
 
-def _fit_heads(
-    student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis: Tensor, states: tuple[Tensor, Tensor]
-) -> None:
+def _fit_heads(student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis: Tensor, states: Pair) -> None:
     """Fits pooler and masked-LM head, whose units are the teacher's `residual` ones."""
     ours, theirs = student.cls.predictions, teacher.cls.predictions
-    for linear, full in (
-        (student.bert.pooler.dense, teacher.bert.pooler.dense),
-        (ours.transform.dense, theirs.transform.dense),
-    ):
-        cut = full.weight[residual] @ basis, full.bias[residual]
-        _fit(linear, cut, inputs=states[0], target=full(states[1])[:, residual])
-    transformed, own = (
-        head.transform.LayerNorm(F.gelu(head.transform.dense(part)))
-        for head, part in zip((theirs, ours), reversed(states), strict=True)
-    )
-    own = _fit_norm(ours.transform.LayerNorm, own, transformed @ basis)
+    for linear, full in ((student.bert.pooler, teacher.bert.pooler), (ours.transform, theirs.transform)):
+        cut = full.dense.weight[residual] @ basis, full.dense.bias[residual]
+        _fit(linear.dense, cut, inputs=states[0], target=full.dense(states[1])[:, residual])
+    transformed = theirs.transform(states[1])
+    own = _fit_norm(ours.transform.LayerNorm, ours.transform(states[0]), transformed @ basis)
     # The output matrix is the word embedding, which stays as cut; the bias keeps each word's mean logit.
     words, own_words = (model.bert.embeddings.word_embeddings.weight for model in (teacher, student))
     ours.bias.copy_(theirs.bias + words @ transformed.mean(dim=0) - own_words @ own.mean(dim=0))
 
 
 def _head_maps(
-    query: Tensor, key: Tensor, context: Tensor, output: Tensor, *, heads: tuple[int, int]
-) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    qkv: tuple[Tensor, ...], context: Tensor, output: Tensor, *, heads: tuple[int, int]
+) -> tuple[tuple[Tensor, ...], Tensor]:
     """What is kept of queries, keys and values, three of (teacher width, student width), and the cut output weight.
 
     output: (student width, teacher width), its inputs not cut yet. heads: the student's number and the teacher's.
     """
-    query, key, context, output = (_by_head(part, heads[1]) for part in (query, key, context, output))
+    by_head = (part.unflatten(-1, (heads[1], -1)).transpose(0, 1) for part in (*qkv[:2], context, output))
+    query, key, context, output = by_head  # (heads, tokens, head width)
     width = output.shape[1] // heads[0]
     # With fewer heads than the teacher's, those stay that add the most energy to the output.
     energy = (_root(context) @ output.double().mT).square().sum(dim=(1, 2))
@@ -235,12 +181,9 @@ def _head_maps(
     of_value, of_output = _paired_directions(context, output, width)
     scale = (width / query.shape[-1]) ** 0.25  # q·k is divided by √width; query and key share the correction
     cuts = (of_query * scale, of_key * scale, of_value)
-    query_map, key_map, value_map = (_side_by_side(part, chosen, heads[1]) for part in cuts)
-    return (query_map, key_map, value_map), (output @ of_output).transpose(0, 1).flatten(1)
-
-
-def _by_head(values: Tensor, heads: int) -> Tensor:
-    return values.unflatten(-1, (heads, -1)).transpose(0, 1)  # (heads, tokens, head width)
+    return tuple(_side_by_side(part, chosen, heads[1]) for part in cuts), (output @ of_output).transpose(0, 1).flatten(
+        1
+    )
 
 
 def _side_by_side(maps: Tensor, chosen: Tensor, heads: int) -> Tensor:
