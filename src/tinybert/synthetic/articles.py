@@ -25,13 +25,9 @@ SENTENCE_END = re.compile(r"[.?!](?=\s|$)")
 
 
 def articles(seed: int) -> Iterator[dict[str, str]]:
-    """Makes all articles in shuffled order.
+    """Yields all articles in shuffled order: "title" and "text" (paragraphs separated by a newline).
 
-    Args:
-        seed: The same seed gives the same articles in every process.
-
-    Yields:
-        Dicts of "title" and "text" (paragraphs separated by a newline).
+    The same seed gives the same articles in every process.
     """
     rng = Random(f"articles {seed}")
     collection = [*_domain_articles("geography", rng), *_domain_articles("history", rng)]
@@ -71,15 +67,13 @@ def _domain_sentences(area: str, stated: list[Fact], rng: Random) -> list[str]:
     sentences = [sentence(_filler(area, rng))]
     for clause in clauses:
         form = rng.random()
-        text = clause
         if 0.45 <= form < 0.6:
-            text = rng.choice(texts["frames"]).format(clause)
+            clause = rng.choice(texts["frames"]).format(clause)
         elif 0.6 <= form < 0.7:
-            text = rng.choice(texts["filler_frames"]).format(clause=clause, filler=_filler(area, rng))
-        elif form >= 0.7:
-            after = next(clauses, None)
-            text = rng.choice(texts["pair_frames"]).format(clause, after) if after else clause
-        sentences.append(sentence(text))
+            clause = rng.choice(texts["filler_frames"]).format(clause=clause, filler=_filler(area, rng))
+        elif form >= 0.7 and (after := next(clauses, None)):
+            clause = rng.choice(texts["pair_frames"]).format(clause, after)
+        sentences.append(sentence(clause))
     filler, opening, *rest = sentences
     return [opening, *rng.sample([filler, *rest], len(rest) + 1)]
 
@@ -145,9 +139,8 @@ def _topic_article(rng: Random) -> tuple[str, list[str]]:
     topics = load("articles")["topics"]
     topic = topics[rng.choice(list(topics))]
     words = {**load("articles")["shared_words"], **topic["words"]}
-    sentences = [
-        sentence(fill(template, words, rng)) for template in rng.sample(topic["templates"], rng.randint(6, 11))
-    ]
+    templates = rng.sample(topic["templates"], rng.randint(6, 11))
+    sentences = [sentence(fill(template, words, rng)) for template in templates]
     sentences += [acceptable(rng, True)["sentence"] for _ in range(rng.randint(0, 2))]
     return fill(rng.choice(topic["titles"]), words, rng), sentences
 

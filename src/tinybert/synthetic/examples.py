@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from tinybert.pipeline.errors import UserError
 from tinybert.synthetic.grammar import Writer, lexicon, load, sentence, with_articles
 
-SPLITS = ("train", "dev")
 # Share of label 1 in each classification task, about that of the real ones.
 POSITIVE_SHARE = {"cola": 0.7, "sst2": 0.5, "mrpc": 0.67, "rte": 0.5}
 # Every fifth text, by checksum, can only be a dev text: no seed and no count can make the splits overlap.
@@ -38,7 +37,7 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
     Args:
         task: One of TASKS.
         split: "train" or "dev". No text is in both splits, whatever the seeds.
-        count: Number of rows.
+        count: How many.
         seed: The same seed gives the same rows on every machine.
 
     Returns:
@@ -46,17 +45,15 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
         positive; mrpc: 1 equivalent; rte: 0 entailment, 1 not), for stsb a float from 0 to 5.
 
     Raises:
-        UserError: The task or split is unknown, or the templates do not yield so many different rows.
+        UserError: If the templates do not yield so many different rows.
     """
-    if task not in TASKS:
-        raise UserError(
-            f"tasks.run: there is no synthetic task of this name (got {task!r}); allowed: {', '.join(TASKS)}"
-        )
-    if split not in SPLITS:
-        raise UserError(f"split: {task} has no such synthetic split (got {split!r}); allowed: {', '.join(SPLITS)}")
     rng = Random(f"{task} {split} {seed}")
+    ones = round(count * POSITIVE_SHARE.get(task, 0))
+    labels = [1] * ones + [0] * (count - ones)
+    if task in POSITIVE_SHARE:  # the sentences of an STS-B pair decide its score
+        rng.shuffle(labels)
     made: dict[str, dict] = {}
-    for label in _labels(task, count, rng):
+    for label in labels:
         for _ in range(MAX_TRIES_PER_ROW):
             row = TEXTS[task](rng, bool(label))
             row.setdefault("label", label)
@@ -73,26 +70,19 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
     return list(made.values())
 
 
-def _labels(task: str, count: int, rng: Random) -> list[int]:
-    """The labels of all rows; those of STS-B are ignored, since a pair of sentences decides its score."""
-    if task == "stsb":
-        return [0] * count
-    ones = round(count * POSITIVE_SHARE[task])
-    labels = [1] * ones + [0] * (count - ones)
-    rng.shuffle(labels)
-    return labels
-
-
 def acceptable(rng: Random, good: bool) -> dict[str, Any]:
     """A grammatical sentence, or one that breaks one rule; the text columns of CoLA."""
-    construction = rng.choice(list(load("cola")["constructions"].values()))
-    return {"sentence": sentence(with_articles(Writer(rng, good).compose(construction)))}
+    return {"sentence": sentence(_composed("cola", rng, good))}
 
 
 def review(rng: Random, positive: bool) -> dict[str, Any]:
     """A line of a review of the wanted sentiment; the text columns of SST-2."""
-    construction = rng.choice(list(load("sst2")["constructions"].values()))
-    return {"sentence": with_articles(Writer(rng, positive).compose(construction))}
+    return {"sentence": _composed("sst2", rng, positive)}
+
+
+def _composed(task: str, rng: Random, label: bool) -> str:
+    construction = rng.choice(list(load(task)["constructions"].values()))
+    return with_articles(Writer(rng, label).compose(construction))
 
 
 def retelling(construction: Mapping[str, Any], rng: Random) -> tuple[list[str], list[str]]:
@@ -116,10 +106,8 @@ def _wordings(writer: Writer, construction: Mapping[str, Any], arguments: str | 
 
 def _statements(rng: Random, same: bool) -> Pair:
     equal, unequal = retelling(rng.choice(list(load("pairs")["retellings"].values())), rng)
-    if same:
-        first, second = rng.sample(equal, 2)
-        return first, second
-    return rng.choice(equal), rng.choice(unequal)
+    first, second = rng.sample(equal, 2) if same else (rng.choice(equal), rng.choice(unequal))
+    return first, second
 
 
 def _synonym(text: str, rng: Random) -> str:
@@ -224,11 +212,8 @@ def similarity(first: Telling, second: Telling, weights: Mapping[str, float]) ->
 
 
 def credit(first: Detail | None, second: Detail | None) -> float:
-    """What two details share.
-
-    Returns:
-        1 for the same meaning (synonyms have it) or if both sentences are silent; 0.5 for related meanings (another
-        kind of the same thing, another day, swapped roles) or if one sentence is silent; else 0.
+    """What two details share: 1 for the same meaning (synonyms have it) or if both sentences are silent; 0.5 for
+    related meanings (another kind of the same thing, another day, swapped roles) or if one is silent; else 0.
     """
     if first is None or second is None:
         return 1.0 if first is second else 0.5

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from tinybert.synthetic.grammar import load
 
 MASK = "[MASK]"
-ABSENT = "-"  # an empty cell of a table
 
 
 class Fact(NamedTuple):
@@ -20,7 +19,7 @@ class Fact(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """Name of the row: its first column."""
+        """The name of the row: its first column."""
         return self.words[self.kind] or ""
 
     @property
@@ -31,7 +30,7 @@ class Fact(NamedTuple):
 def table(kind: str) -> list[dict[str, str | None]]:
     """The rows of the table of countries, battles, events, rulers or empires (`kind` in the singular)."""
     columns, rows = load("facts")[kind]["columns"], load("facts")[kind]["rows"]
-    return [dict(zip(columns, [None if cell == ABSENT else cell for cell in row], strict=True)) for row in rows]
+    return [dict(zip(columns, [None if cell == "-" else cell for cell in row], strict=True)) for row in rows]
 
 
 @cache

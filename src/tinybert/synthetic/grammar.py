@@ -1,24 +1,7 @@
 """Templates and word lists become sentences: the small language in which the YAML files of this package are written.
 
-A template is plain text with these parts:
-
-- `{name}`: a variable, one word of a list, or the text of a rule. Words have forms, separated by slashes: `{noun}` is
-  form 0, `{noun.plural}` and `{noun.1}` are form 1, `{noun.number}` is the form that the variable `number` names,
-  `{noun.!number}` the other one. `{is/are.number}` is a word on the spot. A form may have forms in turn, separated by
-  semicolons: `{thing.1.0}`.
-- `{name except other}`: another word than the variable `other` holds.
-- `{one|two|three}`: all alternatives are written from left to right, then one of them is chosen.
-- `<good|bad>`: the side of the wanted label; the other side is not written. `{!rule}` is a rule under the other label.
-
-A construction is a template, a list of constructions (steps), or a mapping. A mapping is read from top to bottom:
-
-- `name: source` draws a variable: a word of a list in all its forms, or the text of a template. `first, second: names`
-  draws two different words, `low < high: numbers` two in the order of the list, `number: coin` 1 or 0.
-- `text` is the result, `good` or `bad` the construction for the wanted label.
-- `coin` chooses one of two constructions (`coin 0.3`: the first in 3 of 10 cases), `one of` one of a list; only the
-  chosen one is read.
-
-The order of all draws follows from the text, so a seed gives the same sentences on every machine.
+The head of words.yaml explains it. The order of all draws follows from the text, so a seed gives the same sentences
+on every machine.
 """
 
 import re
@@ -51,9 +34,9 @@ def lexicon() -> dict[str, Any]:
 
 
 class Part(NamedTuple):
-    """A bracketed part of a template: "{" or "<", and the alternatives inside."""
+    """A bracketed part of a template, and the alternatives inside."""
 
-    bracket: str
+    bracket: str  # { or <
     alternatives: list[list]
 
 
@@ -84,24 +67,20 @@ def _split(reference: str) -> tuple[str, str, list[str]]:
 
 
 class Writer:
-    """Writes one construction.
+    """Writes one construction: its good sides, or the bad ones if `label` is False.
 
     Args:
         rng: Decides all draws.
-        label: True for the good sides of constructions, False for the bad ones.
-        words: Word lists and rules by name; those of the task files by default.
-        distinct: No word of a list is used twice.
+        label: Which sides.
+        words: Word lists and rules by name, no word of which is used twice; by default those of the task files.
     """
 
-    def __init__(
-        self, rng: Random, label: bool, words: Mapping[str, Any] | None = None, distinct: bool = False
-    ) -> None:
+    def __init__(self, rng: Random, label: bool, words: Mapping[str, Any] | None = None) -> None:
         self.rng = rng
         self.label = label
         self.words = lexicon() if words is None else words
-        self.distinct = distinct
         self.variables: dict[str, str] = {}
-        self._used: set[str] = set()
+        self._used: set[str] | None = None if words is None else set()
 
     def compose(self, construction: Construction) -> str:
         """The text of a construction under the writer's label; "" if it only draws variables."""
@@ -142,10 +121,12 @@ class Writer:
         return self._choose(parsed(template))
 
     def _choose(self, alternatives: list[list]) -> str:
-        texts = ["".join(part if isinstance(part, str) else self._fill(part) for part in one) for one in alternatives]
+        texts = ["".join(map(self._fill, parts)) for parts in alternatives]
         return texts[0] if len(texts) == 1 else self.rng.choice(texts)
 
-    def _fill(self, part: Part) -> str:
+    def _fill(self, part: str | Part) -> str:
+        if isinstance(part, str):
+            return part
         if part.bracket == "<":
             return self._choose([part.alternatives[0 if self.label else 1]])
         text = self._choose(part.alternatives)
@@ -173,9 +154,9 @@ class Writer:
         entry = self.words[name.removeprefix("!")]
         if isinstance(entry, list):
             if taken or self._used:
-                entry = [word for word in entry if word != taken and word not in self._used]
+                entry = [word for word in entry if word != taken and word not in (self._used or ())]
             word = self.rng.choice(entry)
-            if self.distinct:
+            if self._used is not None:
                 self._used.add(word)
             return word
         label, self.label = self.label, self.label != name.startswith("!")
@@ -194,7 +175,7 @@ class Writer:
 
 def fill(template: str, words: Mapping[str, Any], rng: Random) -> str:
     """A template over `words` (texts and word lists by slot), in which no word of a list comes twice."""
-    return with_articles(Writer(rng, True, words, distinct=True).write(template))
+    return with_articles(Writer(rng, True, words).write(template))
 
 
 def with_articles(text: str) -> str:

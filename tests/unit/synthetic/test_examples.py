@@ -254,16 +254,8 @@ def test_mrpc_false_copies_are_no_retellings():
         assert row["sentence1"] != row["sentence2"]
 
 
-@pytest.mark.parametrize(
-    ("task", "split", "count", "words"),
-    [
-        ("qnli", "train", 5, "'qnli'"),
-        ("cola", "test", 5, "'test'"),
-        ("sst2", "dev", 1_000_000, "ask for fewer"),
-    ],
-)
-def test_wrong_requests_are_refused(task, split, count, words, monkeypatch):
-    monkeypatch.setattr("tinybert.synthetic.examples.DEV_EVERY", 5 if count < 100 else 20_000)
-    with pytest.raises(UserError, match=words) as caught:
-        examples(task, split, count, seed=1)
+def test_more_rows_than_the_templates_yield_are_refused(monkeypatch):
+    monkeypatch.setattr("tinybert.synthetic.examples.DEV_EVERY", 20_000)
+    with pytest.raises(UserError, match="ask for fewer") as caught:
+        examples("sst2", "dev", 1_000_000, seed=1)
     assert "\n" not in str(caught.value)
