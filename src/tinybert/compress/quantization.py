@@ -6,7 +6,6 @@ embedding tables int8 with a scale per row. uint8 x int8 is what ONNX Runtime's 
 bias, residual sum and layer norm need them so, and 256 steps there cost more score than everything else together.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -21,7 +20,6 @@ from tinybert.compress.calibration import ActivationRange, calibrate
 from tinybert.compress.serving import Feeds
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
-from tinybert.pipeline.paths import INT8_VARIANTS
 
 ORT_DOMAIN = "com.microsoft"
 LARGEST_INT8 = 127
@@ -41,9 +39,9 @@ class EmbeddingTable:
 
 @dataclass(frozen=True)
 class LinearLayer(EmbeddingTable):
-    """input @ weight + bias. weight: (in, out) float32; bias: (out,) or None."""
+    """input @ weight + bias. weight: (in, out) float32; bias: (out,)."""
 
-    bias: np.ndarray | None = None
+    bias: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Int8Plan:
 
 
 def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, exclude: Sequence[str] = ()) -> Int8Plan:
-    """Finds the layers of an FP32 ONNX file and calibrates their inputs.
+    """Finds the layers of a file of `export_onnx` and calibrates their inputs.
 
     Args:
         fp32: the file.
@@ -94,8 +92,6 @@ def write_int8(plan: Int8Plan, path: str | Path, variant: str) -> None:
             DequantizeLinear, which the runtime fuses, except the pooler's) or "int8-qoperator" (the integer products
             of the runtime itself).
     """
-    if variant not in INT8_VARIANTS:
-        raise ValueError(f"variant {variant!r}: one of {', '.join(INT8_VARIANTS)} is expected")
     model = onnx.ModelProto()
     model.CopyFrom(plan.model)
     layers, ranges = fold_smoothing(model, plan.layers, plan.ranges)
@@ -103,45 +99,27 @@ def write_int8(plan: Int8Plan, path: str | Path, variant: str) -> None:
     replace_layers(model, layers, writer.nodes_of)
     del model.graph.value_info[:]
     model.graph.initializer.extend(writer.constants.values())
-    if ORT_DOMAIN not in {entry.domain for entry in model.opset_import}:
-        model.opset_import.append(helper.make_opsetid(ORT_DOMAIN, 1))
     with atomic_file(path, "wb") as handle:
         handle.write(model.SerializeToString(deterministic=True))
 
 
 def quantizable_layers(model: onnx.ModelProto) -> list[EmbeddingTable]:
-    """The Linear layers and embedding tables in graph order, without the layer that writes the logits."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    reads = Counter(name for node in model.graph.node for name in node.input)
-    adds = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input if reads[name] == 1}
-
-    def constant(node: onnx.NodeProto, index: int, dimensions: int) -> np.ndarray | None:
-        tensor = constants.get(node.input[index]) if index < len(node.input) else None
-        if tensor is None or tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != dimensions:
-            return None
-        return numpy_helper.to_array(tensor)
-
+    """The Linear layers and embedding tables of an exported graph in its order, without the layer of the logits."""
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    adds = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
     layers: list[EmbeddingTable] = []
     for node in model.graph.node:
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        if node.op_type == "Gather" and not attributes.get("axis") and (table := constant(node, 0, 2)) is not None:
+        if node.op_type == "Gather" and node.input[0] in constants:
+            table = constants[node.input[0]]
             layers.append(EmbeddingTable(node.name, node.input[1], node.output[0], table, (node.name,)))
-        elif node.op_type not in ("Gemm", "MatMul") or (weight := constant(node, 1, 2)) is None:
-            continue
-        elif node.op_type == "MatMul":
-            layer = LinearLayer(node.name, node.input[0], node.output[0], weight, (node.name,))
-            add = adds.get(node.output[0])
-            biases = [constant(add, index, 1) for index in range(2)] if add else []
-            for bias in biases:
-                if add and bias is not None and len(bias) == weight.shape[1]:
-                    layer = replace(layer, output=add.output[0], nodes=(node.name, add.name), bias=bias)
-            layers.append(layer)
-        elif not attributes.get("transA") and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0:
-            weight = weight.T if attributes.get("transB") else weight
-            layers.append(
-                LinearLayer(node.name, node.input[0], node.output[0], weight, (node.name,), constant(node, 2, 1))
-            )
-    return [layer for layer in layers if layer.output != "logits"]
+        elif node.op_type == "Gemm" and node.output[0] != "logits":  # a Linear layer that reads matrices
+            weight, bias = constants[node.input[1]].T, constants[node.input[2]]
+            layers.append(LinearLayer(node.name, node.input[0], node.output[0], weight, (node.name,), bias))
+        elif node.op_type == "MatMul":  # one that reads rows of tokens
+            add = adds[node.output[0]]
+            weight, bias = constants[node.input[1]], constants[add.input[0]]
+            layers.append(LinearLayer(node.name, node.input[0], add.output[0], weight, (node.name, add.name), bias))
+    return layers
 
 
 def fold_smoothing(
@@ -167,8 +145,7 @@ def fold_smoothing(
         values, reader = writers.get(node.input[2]), readers.get(node.output[0])
         if values is None or reader is None or (factors := ranges[reader.input].factors) is None:
             continue
-        bias = None if values.bias is None else values.bias / factors
-        changed[values.name] = replace(values, weight=values.weight / factors, bias=bias)
+        changed[values.name] = replace(values, weight=values.weight / factors, bias=values.bias / factors)
         changed[reader.name] = replace(reader, weight=reader.weight * factors[:, None])
         found[reader.input] = replace(ranges[reader.input], factors=None)
     return [changed.get(layer.name, layer) for layer in layers], found
@@ -180,10 +157,9 @@ def replace_layers(
     nodes_of: Callable[[EmbeddingTable], list[onnx.NodeProto]],
 ) -> None:
     """Puts `nodes_of` each layer in the place of its nodes, and drops the weights that no node reads any more."""
-    graph = model.graph
+    graph, nodes = model.graph, []
     last = {layer.nodes[-1]: layer for layer in layers}
     replaced = {name for layer in layers for name in layer.nodes}
-    nodes = []
     for node in graph.node:
         if node.name in last:
             nodes += nodes_of(last[node.name])
@@ -220,7 +196,7 @@ class _Int8Nodes:
         self.ranges = ranges
         self.constants: dict[str, onnx.TensorProto] = {}
         self.nodes: list[onnx.NodeProto] = []  # of the current layer
-        self.prepared: set[str] = set()  # inputs that are integers already
+        self.integers: dict[str, list[str]] = {}  # what is made of an input already
 
     def nodes_of(self, layer: EmbeddingTable) -> list[onnx.NodeProto]:
         """The nodes that compute the layer."""
@@ -242,56 +218,51 @@ class _Int8Nodes:
 
     def _linear(self, layer: LinearLayer) -> None:
         own, factors = layer.name, self.ranges[layer.input].factors
-        weight = layer.weight if factors is None else layer.weight * factors[:, None]
-        integers, scales = quantize_symmetric(weight, axis=0)
-        constants = [
+        floats = layer.weight if factors is None else layer.weight * factors[:, None]
+        integers, scales = quantize_symmetric(floats, axis=0)
+        weight = [
             self._constant(f"{own}_quantized", integers),
             self._constant(f"{own}_scale", scales),
             self._constant(f"{own}_zero_point", np.zeros_like(scales, dtype=np.int8)),
         ]
-        read = self._quantized_input(layer.input)
-        bias = [] if layer.bias is None else [self._constant(f"{own}_bias", layer.bias)]
-        if self.variant != "int8-qdq":
-            inputs = [read[0], constants[0], read[1], constants[1], read[2], constants[2], *bias]
-            self._node("MatMulIntegerToFloat", inputs, layer.output, domain=ORT_DOMAIN)
-            return
-        # A DequantizeLinear for each product, even of a shared input: otherwise the runtime does not fuse it.
-        self._node("DequantizeLinear", read, f"{own}_input")
-        self._node("DequantizeLinear", constants, f"{own}_weight", axis=1)
-        product = f"{own}_product" if bias else layer.output
-        self._node("MatMul", [f"{own}_input", f"{own}_weight"], product)
-        if bias:
-            self._node("Add", [product, *bias], layer.output)
+        if layer.input not in self.integers:
+            self.integers[layer.input] = self._integers_of(layer.input)
+        read, bias = self.integers[layer.input], self._constant(f"{own}_bias", layer.bias)
+        if self.variant == "int8-qdq":
+            # A DequantizeLinear for each product, even of a shared input: otherwise the runtime does not fuse it.
+            self._node("DequantizeLinear", read, f"{own}_input")
+            self._node("DequantizeLinear", weight, f"{own}_weight", axis=1)
+            self._node("MatMul", [f"{own}_input", f"{own}_weight"], f"{own}_product")
+            self._node("Add", [f"{own}_product", bias], layer.output)
+        else:
+            pairs = [name for pair in zip(read, weight, strict=True) for name in pair]
+            self._node("MatMulIntegerToFloat", [*pairs, bias], layer.output, domain=ORT_DOMAIN)
 
-    def _quantized_input(self, name: str) -> list[str]:
-        """Names of a tensor as uint8, its scale and its zero point; made once for all layers that read it."""
-        found = [f"{name}_uint8", f"{name}_scale", f"{name}_zero_point"]
-        if name in self.prepared:
-            return found
-        self.prepared.add(name)
+    def _integers_of(self, name: str) -> list[str]:
+        """Makes a tensor uint8; returns the names of the integers, their scale and their zero point."""
         values, observed = name, self.ranges[name]
+        found = [f"{name}_uint8", f"{name}_scale", f"{name}_zero_point"]
         if observed.factors is not None:
+            divisor = self._constant(f"{name}_divisor", 1 / observed.factors)
             values = f"{name}_smooth"
-            self._node("Mul", [name, self._constant(f"{name}_divisor", 1 / observed.factors)], values)
-        if self.variant == "int8-dynamic":
-            if observed.factors is not None:
-                # A channel that was small in calibration is divided by little: a single large value in it, even at
-                # a padded position, would take all steps from the rest of the batch.
-                edges = {"low": observed.low, "high": observed.high}
-                limits = [
-                    self._constant(f"{name}_{edge}", np.array(value, np.float32)) for edge, value in edges.items()
-                ]
-                self._node("Clip", [values, *limits], f"{name}_clipped")
-                values = f"{name}_clipped"
-            self.nodes.append(helper.make_node("DynamicQuantizeLinear", [values], found, name=f"{found[0]}_node"))
+            self._node("Mul", [name, divisor], values)
+        if self.variant != "int8-dynamic":
+            for constant, value in zip(found[1:], scale_and_zero_point(observed), strict=True):
+                self._constant(constant, value)
+            self._node("QuantizeLinear", [values, *found[1:]], found[0])
             return found
-        for constant, value in zip(found[1:], scale_and_zero_point(observed), strict=True):
-            self._constant(constant, value)
-        self._node("QuantizeLinear", [values, *found[1:]], found[0])
+        if observed.factors is not None:
+            # A channel that was small in calibration is divided by little: a single large value in it, even at a
+            # padded position, would take all steps from the rest of the batch.
+            low = self._constant(f"{name}_low", np.array(observed.low, np.float32))
+            high = self._constant(f"{name}_high", np.array(observed.high, np.float32))
+            self._node("Clip", [values, low, high], f"{name}_clipped")
+            values = f"{name}_clipped"
+        self._node("DynamicQuantizeLinear", [values], *found)
         return found
 
-    def _node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> None:
-        self.nodes.append(helper.make_node(operator, inputs, [output], name=f"{output}_node", **attributes))
+    def _node(self, operator: str, inputs: list[str], *outputs: str, **attributes: Any) -> None:
+        self.nodes.append(helper.make_node(operator, inputs, outputs, name=f"{outputs[0]}_node", **attributes))
 
     def _constant(self, name: str, value: np.ndarray) -> str:
         self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from tests.support.builders import batch, classifier
 from tinybert.compress.calibration import ActivationRange
@@ -263,37 +263,6 @@ def test_nothing_is_printed(models, tmp_path, capfd, caplog, variant):
         warnings.simplefilter("error")
         quantize(models["fp32"], tmp_path / "int8.onnx", variant)
     assert capfd.readouterr() == ("", "") and caplog.text == ""
-
-
-WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-def one_node(operator: str, inputs: list[str], **attributes) -> onnx.ModelProto:
-    """input -> one node with a weight -> hidden."""
-    constants = {"weight": WEIGHT, "bias": np.ones(3, np.float32)}
-    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items() if name in inputs]
-    node = helper.make_node(operator, inputs, ["hidden"], name="node", **attributes)
-    given = helper.make_tensor_value_info("given", TensorProto.FLOAT, None)
-    hidden = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, None)
-    return helper.make_model(helper.make_graph([node], "graph", [given], [hidden], initializers))
-
-
-def test_a_gemm_is_a_product_its_weight_transposed_or_not():
-    [plain] = quantizable_layers(one_node("Gemm", ["given", "weight", "bias"], alpha=1.0, beta=1.0))
-    [transposed] = quantizable_layers(one_node("Gemm", ["given", "weight"], transB=1))
-    assert isinstance(plain, LinearLayer) and np.array_equal(plain.weight, WEIGHT) and plain.bias.tolist() == [1, 1, 1]
-    assert np.array_equal(transposed.weight, WEIGHT.T) and transposed.bias is None
-
-
-@pytest.mark.parametrize("attributes", [{"transA": 1}, {"alpha": 0.5}, {"beta": 2.0}])
-def test_a_gemm_that_computes_something_else_stays_in_float(attributes):
-    assert quantizable_layers(one_node("Gemm", ["given", "weight", "bias"], **attributes)) == []
-
-
-def test_a_table_is_looked_up_by_rows():
-    [table] = quantizable_layers(one_node("Gather", ["weight", "given"]))
-    assert not isinstance(table, LinearLayer) and np.array_equal(table.weight, WEIGHT)
-    assert quantizable_layers(one_node("Gather", ["weight", "given"], axis=1)) == []
 
 
 VALUES, OUTPUT = (f"/model/bert/layer.0/{name}/MatMul" for name in ("value", "output/dense"))
