@@ -23,22 +23,17 @@ HEADING_LIMIT_CHARACTERS = 1000  # the pattern takes quadratic time
 # Each holds six requests that wait up to 10 s for an answer; the library's 20 retries are silent for half an hour.
 STREAM_RETRIES = 3
 LOCAL_FILES_KEY = "corpus.local.files"
-ENDINGS = (".txt", ".tokens", ".jsonl")  # of local files, also with .gz behind
+ENDINGS = (".txt", ".tokens", ".jsonl")  # of local files; .gz may follow
 
 
 def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
     """Yields the documents of the source in `settings` (params: corpus); memory holds one article.
 
-    Args:
-        settings: unit "article" gives an article's paragraphs, one a line; "paragraph" each paragraph under its
-            article's title. Section headings are dropped: they are no sentences.
-        seed: Matters to the synthetic corpus only.
+    The unit "article" gives an article's paragraphs, one a line; "paragraph" each paragraph under its article's title.
+    Section headings are dropped: they are no sentences. The seed matters to the synthetic corpus only.
 
     Yields:
         {"title", "text"}; texts are never empty, titles may be.
-
-    Raises:
-        UserError: If a file, the Hub or a record is at fault, or there is no text at all.
     """
     with text_progress_bar(f"corpus: {settings.source}") as progress:
         if settings.source == "synthetic":
@@ -48,7 +43,8 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
         else:
             units = _local_articles(settings.local.files, progress)
         if settings.unit == "paragraph":
-            units = _paragraphs(units)
+            lines = ((article["title"], line.strip()) for article in units for line in article["text"].split("\n"))
+            units = ({"title": title, "text": line} for title, line in lines if line)
         for document in islice(units, settings.max_documents):
             progress.advance(0, documents=1)
             yield document
@@ -59,11 +55,10 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
 def write_splits(found: Iterable[dict], *, train: Path, heldout: Path, every: int) -> dict[str, dict[str, int]]:
     """Writes each `every`-th document to the JSON-lines file `heldout`, the others to `train`, in one pass.
 
+    Neither file is written if one would stay empty.
+
     Returns:
         {"documents": {"train", "heldout"}, "words": the same}.
-
-    Raises:
-        UserError: If a split stays empty; then neither file is written.
     """
     counts = {what: {"train": 0, "heldout": 0} for what in ("documents", "words")}
     with atomic_file(train) as train_file, atomic_file(heldout) as heldout_file:
@@ -107,13 +102,6 @@ def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
         yield {"title": title, "text": "\n".join(paragraphs)}
 
 
-def _paragraphs(articles: Iterable[dict]) -> Iterator[dict]:
-    for article in articles:
-        for line in article["text"].split("\n"):
-            if text := line.strip():
-                yield {"title": article["title"], "text": text}
-
-
 def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
     fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to synthetic"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
@@ -137,7 +125,7 @@ def _local_articles(patterns: Iterable[str], progress: TextBar) -> Iterator[dict
     progress.total = sum(path.stat().st_size for path in files)
     for path in files:
         lines = read_lines(path, key=LOCAL_FILES_KEY, on_read=progress.update)
-        if _ending(path) == ".jsonl":
+        if path.name.lower().removesuffix(".gz").endswith(".jsonl"):
             found = (
                 _json_document(line, f"{LOCAL_FILES_KEY}: {path}, line {at}") for at, line in lines if line.strip()
             )
@@ -157,14 +145,10 @@ def _matching_files(patterns: Iterable[str]) -> list[Path]:
             reason = "is a folder; add /*.txt or the like" if Path(place).is_dir() else "matches no file"
             raise UserError(f"{LOCAL_FILES_KEY}: {pattern!r} {reason} (paths start at the repository's root)")
         found |= dict.fromkeys(files)
-    if unknown := [path for path in found if _ending(path) not in ENDINGS]:
+    if unknown := [path for path in found if not path.name.lower().removesuffix(".gz").endswith(ENDINGS)]:
         allowed = f"{', '.join(ENDINGS)} can be read, also .gz"
         raise UserError(f"{LOCAL_FILES_KEY}: {unknown[0]}: unknown ending; {allowed}")
     return list(found)
-
-
-def _ending(path: Path) -> str:
-    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _json_document(line: str, where: str) -> dict:

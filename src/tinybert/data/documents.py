@@ -37,9 +37,6 @@ def map_documents(function: Callable[[DocumentBatch], Result], path: str | Path,
 
     Threads do the work, one for each usable CPU: Arrow, NumPy and tokenizers release Python's lock as they compute.
     Their number changes no result, and memory holds two batches for each.
-
-    Raises:
-        UserError: If the file is no JSON lines with texts.
     """
     threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
     size_bytes = Path(path).stat().st_size

@@ -103,16 +103,10 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dic
     A hit is a place in the text where a term begins; a document is kept if it has min_hits of them and at least
     min_hits_per_1000_words. Titles are not searched. Memory holds a few batches of documents for each thread.
 
-    Args:
-        source: Documents, as prepare_corpus writes them.
-        target: Written atomically; the lines keep their order whatever the number of threads.
-        settings: The section filter of params.
+    The lines keep their order whatever the number of threads. If none is kept, that is an error, and no file is left.
 
     Returns:
         found, kept and kept_share of documents, words, each subject's documents and each term's documents.
-
-    Raises:
-        UserError: If no document is kept, or `source` is damaged; then there is no `target`.
     """
     found: Counter = Counter()
     kept: Counter = Counter()

@@ -138,7 +138,7 @@ def write_sequences(
     Args:
         source: Documents, as prepare_corpus or filter_corpus writes them.
         tokenizer: Its truncation and padding are ignored.
-        folder: Replaced as a whole.
+        folder: Is replaced.
         sequence_tokens: Longest sequence, with [CLS] and [SEP].
         packing: "pack" cuts a document into sequences, the last one shorter, or dropped if it would hold fewer than 8
             tokens and is not the only one; "paragraphs" does so with each line of a document; "truncate" keeps a

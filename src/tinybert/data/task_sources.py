@@ -17,20 +17,11 @@ UNLABELLED = -1  # the Hub's label of test rows
 
 
 def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> dict[str, list[dict]]:
-    """Reads all splits of a task.
-
-    Args:
-        task: Which one.
-        source: synthetic, hub or local.
-        settings: The section tasks of params, which says more about each source.
-        seed: Matters to synthetic rows only.
+    """Reads all splits of a task; the seed matters to synthetic rows only.
 
     Returns:
         The rows of train, the dev splits and, where the source has them, the test splits. A row has the task's text
         columns, "label" (int class or float score; absent from test rows) and "idx".
-
-    Raises:
-        UserError: If a file, a row or the Hub is at fault.
     """
     if source == "synthetic":
         return _synthetic(task, settings, seed)

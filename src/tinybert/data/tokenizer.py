@@ -17,16 +17,12 @@ from tinybert.pipeline.files import atomic_file, printable, read_json, read_line
 from tinybert.pipeline.hub import hub_folder
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUATION = "##"
-MODEL_MAX_LENGTH_TOKENS = 512
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
-    """Trains a lower-casing BERT tokenizer; the same texts in any order give the same one.
+    """Trains a lower-casing BERT tokenizer of at most so many tokens; the special ones have ids 0 to 4.
 
-    Args:
-        texts: May be a stream; memory holds its distinct words.
-        vocabulary_size: Tokens at most; the special ones have ids 0 to 4.
+    The same texts in any order give the same one. They may be a stream: memory holds the distinct words.
     """
     tokenizer = _bert_tokenizer({token: id for id, token in enumerate(SPECIAL_TOKENS)}, lowercase=True)
     words: Counter[str] = Counter()
@@ -35,7 +31,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
         words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized))
     if not words:
         raise UserError("tokenizer: the corpus has no words to learn a vocabulary from; give a corpus with text")
-    continuing = {CONTINUATION + character for word in words for character in word[1:]}
+    continuing = {"##" + character for word in words for character in word[1:]}
     # The trainer would number the characters in random order, which decides ties: number them for it.
     numbered = [*SPECIAL_TOKENS, *sorted({character for word in words for character in word}), *sorted(continuing)]
     if vocabulary_size < len(numbered):
@@ -47,13 +43,9 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_tokens: int | None = None) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and vocab.txt into the existing `folder`.
+    """Writes a tokenizer without truncation and padding into the existing `folder`, in three files.
 
-    Args:
-        tokenizer: One without truncation and padding.
-        folder: Where to.
-        max_length_tokens: Readers of the files cut rows to it, as data.encoding does, and pad a batch to its longest
-            row; None: they neither cut nor pad.
+    With `max_length_tokens`, readers of the files cut rows to it, as data.encoding does, and pad batches.
     """
     folder = Path(folder)
     stored = Tokenizer.from_str(tokenizer.to_str())
@@ -71,7 +63,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_token
         "do_lower_case": tokenizer.normalizer.lowercase,
         "strip_accents": tokenizer.normalizer.strip_accents,
         "tokenize_chinese_chars": tokenizer.normalizer.handle_chinese_chars,
-        "model_max_length": max_length_tokens or MODEL_MAX_LENGTH_TOKENS,
+        "model_max_length": max_length_tokens or 512,
     }
     write_json(folder / "tokenizer_config.json", settings | dict(zip(names, SPECIAL_TOKENS, strict=True)))
 
@@ -126,10 +118,10 @@ def _bert_from(folder: Path, where: str) -> Tokenizer:
 
 
 def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
-    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=CONTINUATION))
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    tokenizer.decoder = decoders.WordPiece()
     return tokenizer
 
 
