@@ -1,20 +1,14 @@
 """Global unstructured pruning of Linear and LSTM weights while the model trains.
 
-All these weights are ranked together (biases, embeddings and layer norms are never pruned), and sparsity rises in a
-cubic ramp (Zhu & Gupta 2017, eq. 1). The criterion ranks by magnitude (L1) or by the direction in which training moves
-a weight (Sanh et al. 2020, "Movement pruning").
+All these weights are ranked together (biases, embeddings and layer norms are never pruned), by magnitude (L1) or by the
+direction in which training moves them, and sparsity rises in a cubic ramp.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tinybert.pipeline.errors import UserError
-
-PREFIX = "pruner."  # of its tensors in a checkpoint
-STATE = ("scores", "kept", "pruned")  # names of a movement pruner's tensors there
+STATE = ("scores", "kept", "pruned")  # names of a movement pruner's tensors in a checkpoint
 
 
 class Pruner:
@@ -27,26 +21,22 @@ class Pruner:
     Args:
         model: on its device already.
         target: final share of weights that are zero, 0 to 1.
-        ramp_fraction: share of the training steps in which sparsity rises, above 0 and at most 1; every step of the
-            ramp raises it (the published run: once an epoch, 5 or 6 times in all).
-
-    Raises:
-        UserError: the model has no Linear or LSTM weights.
+        ramp_fraction: share of the training steps in which sparsity rises, above 0 and at most 1.
     """
 
     def __init__(self, model: nn.Module, *, target: float, ramp_fraction: float) -> None:
         self.weights = _linear_weights(model)
-        self.pruned = _zeros(self.weights)
+        self.pruned = [weight.detach() == 0 for weight in self.weights]
         self.target = target
         self.ramp_fraction = ramp_fraction
         self.ramp_steps = 1
 
     def begin(self, steps: int) -> None:
-        """Sets the length of the ramp. To be called with the number of optimizer steps before the first one."""
+        """Sets the length of the ramp; `steps`: the number of optimizer steps to come."""
         self.ramp_steps = max(1, round(self.ramp_fraction * steps))
 
     def scheduled_sparsity(self, step: int) -> float:
-        """The share of all weights that is zero after optimizer step `step`, counted from 0."""
+        """The share of all weights that is zero after optimizer step `step`, from 0 (Zhu & Gupta 2017, eq. 1)."""
         progress = min((step + 1) / self.ramp_steps, 1.0)
         return self.target * (1.0 - (1.0 - progress) ** 3)
 
@@ -73,11 +63,11 @@ class Pruner:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Takes over the state of a checkpoint; the model's weights are restored already."""
-        self.pruned = _zeros(self.weights)
+        self.pruned = [weight.detach() == 0 for weight in self.weights]
 
     def _raise_masks(self, count: int) -> None:
         """Chooses the `count` weights to prune from now on; gradients are those of this step, not masked yet."""
-        if count > _count_true(self.pruned):
+        if count > sum(int(pruned.sum()) for pruned in self.pruned):
             masked = zip(self.weights, self.pruned, strict=True)
             # -1 ranks pruned weights below all others, even below a weight that happens to be 0.
             self.pruned = _lowest([weight.abs().masked_fill(pruned, -1.0) for weight, pruned in masked], count)
@@ -89,14 +79,14 @@ class Pruner:
 
 
 class MovementPruner(Pruner):
-    """Prunes the weights that training moves towards zero: those of lowest S = -Σ_t (∂L/∂W')_t · W_t (section 4).
+    """Prunes the weights that training moves towards zero: those of lowest S = -Σ_t (∂L/∂W')_t · W_t.
 
-    The model holds the masked weights W' = M ⊙ W that the forward pass reads; the values of pruned weights are kept
-    here. During the ramp the mask passes gradients straight through to the scores: the score of a pruned weight
-    continues with the gradient at its W' (0) times its kept value. The value itself gets no gradient (as in the paper)
-    and no weight decay, so a weight whose score recovers returns as it was. After the ramp the masks are final.
-    The paper's constant learning rate of S changes no ranking and is left out. Gradients are those of the full batch
-    before clipping.
+    Sanh et al. 2020, section 4. The model holds the masked weights W' = M ⊙ W that the forward pass reads; the values
+    of pruned weights are kept here. During the ramp the mask passes gradients straight through to the scores: the score
+    of a pruned weight continues with the gradient at its W' (0) times its kept value. The value itself gets no gradient
+    (as in the paper) and no weight decay, so a weight whose score recovers returns as it was. After the ramp the masks
+    are final. The paper's constant learning rate of S changes no ranking and is left out. Gradients are those of the
+    full batch before clipping.
     """
 
     def __init__(self, model: nn.Module, *, target: float, ramp_fraction: float) -> None:
@@ -120,12 +110,12 @@ class MovementPruner(Pruner):
     def tensors(self) -> dict[str, Tensor]:
         """Scores, kept values and masks, by the number of the weight."""
         groups = zip(STATE, (self.scores, self.kept, self.pruned), strict=True)
-        return {f"{PREFIX}{name}.{index}": part for name, group in groups for index, part in enumerate(group)}
+        return {f"pruner.{name}.{index}": part for name, group in groups for index, part in enumerate(group)}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Takes over what `tensors` returned."""
         self.scores, self.kept, self.pruned = (
-            [tensors[f"{PREFIX}{name}.{index}"].to(weight.device) for index, weight in enumerate(self.weights)]
+            [tensors[f"pruner.{name}.{index}"].to(weight.device) for index, weight in enumerate(self.weights)]
             for name in STATE
         )
 
@@ -136,21 +126,18 @@ PRUNERS: dict[str, type[Pruner]] = {"magnitude": Pruner, "movement": MovementPru
 def linear_sparsity(model: nn.Module) -> float:
     """The share of exact zeros among all Linear and LSTM weights."""
     weights = _linear_weights(model)
-    return _count_true(_zeros(weights)) / sum(weight.numel() for weight in weights)
+    return sum(int((weight == 0).sum()) for weight in weights) / sum(weight.numel() for weight in weights)
 
 
 def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
     """All Linear weights in module order; an LSTM's are the Linear weights of its four gates."""
-    weights = [
+    return [
         parameter
         for module in model.modules()
         if isinstance(module, (nn.Linear, nn.LSTM))
         for name, parameter in module.named_parameters(recurse=False)
         if name.startswith("weight")
     ]
-    if not weights:
-        raise UserError(f"pruning: no Linear layer to prune (got {type(model).__name__}); fix: choose another student")
-    return weights
 
 
 def _lowest(scores: list[Tensor], count: int) -> list[Tensor]:
@@ -165,11 +152,3 @@ def _lowest(scores: list[Tensor], count: int) -> list[Tensor]:
     chosen[tied[: count - int(chosen.sum())]] = True
     parts = chosen.split([part.numel() for part in scores])
     return [part.view_as(score) for part, score in zip(parts, scores, strict=True)]
-
-
-def _zeros(weights: Sequence[Tensor]) -> list[Tensor]:
-    return [weight.detach() == 0 for weight in weights]
-
-
-def _count_true(masks: list[Tensor]) -> int:
-    return sum(int(mask.sum()) for mask in masks)
