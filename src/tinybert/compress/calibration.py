@@ -60,7 +60,7 @@ def calibrate(
         model: the FP32 graph.
         weights: tensor name -> (width, outputs), the weights of all Linear layers that read it, side by side.
         batches: inputs of the graph.
-        smoothing: SmoothQuant's alpha, 0 to 1: the share of a channel's magnitude that moves into the weights; 0: none.
+        smoothing: SmoothQuant's alpha, 0 to 1: the share of a channel's magnitude that moves into the weights.
     """
     least, greatest = _channel_ranges(model, list(weights), batches)
     found = {}
@@ -74,13 +74,8 @@ def calibrate(
 def smoothing_factors(least: np.ndarray, greatest: np.ndarray, weight: np.ndarray, alpha: float) -> np.ndarray | None:
     """SmoothQuant's factors of the channels (eq. 4): magnitude^alpha / weight^(1 - alpha), geometric mean 1.
 
-    Args:
-        least, greatest: (width,) range of each channel.
-        weight: (width, outputs) of the layers that read it.
-        alpha: 0: no smoothing.
-
-    Returns:
-        (width,) float32, or None if smoothing gains too little.
+    least and greatest: (width,) range of each channel; weight: (width, outputs) of the layers that read it. Returns
+    (width,) float32, or None if alpha is 0 or smoothing gains too little.
     """
     magnitudes = np.maximum(np.abs(least), np.abs(greatest))
     if not alpha or not magnitudes.any():

@@ -79,12 +79,8 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     """Writes the model in evaluation mode to one ONNX file; the same weights give the same bytes.
 
     Inputs of the graph: input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
-    sizes free. Output: logits, float32 (batch, classes).
-
-    Args:
-        model: stays as it is.
-        path: of the file.
-        real_rows: padded batches on which the graph is compared with PyTorch, besides made-up rows.
+    sizes free. Output: logits, float32 (batch, classes). The graph is compared with PyTorch on made-up rows and on the
+    padded batches `real_rows`.
 
     Raises:
         RuntimeError: ONNX Runtime and PyTorch differ by more than 1e-4 in a logit. No file is left.

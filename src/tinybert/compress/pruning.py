@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-STATE = ("scores", "kept", "pruned")  # names of a movement pruner's tensors in a checkpoint
-
 
 class Pruner:
     """Holds the weights of smallest magnitude at exactly zero, more of them with each step up to a target.
@@ -23,6 +21,8 @@ class Pruner:
         target: final share of weights that are zero, 0 to 1.
         ramp_fraction: share of the training steps in which sparsity rises, above 0 and at most 1.
     """
+
+    state: tuple[str, ...] = ("pruned",)  # what a checkpoint stores: a tensor for each weight
 
     def __init__(self, model: nn.Module, *, target: float, ramp_fraction: float) -> None:
         self.weights = _linear_weights(model)
@@ -58,12 +58,14 @@ class Pruner:
             weight.masked_fill_(pruned, 0.0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint stores beside the model's weights: nothing, because their zeros are the state."""
-        return {}
+        """What a checkpoint stores beside the model's weights."""
+        return {f"pruner.{name}.{index}": part for name in self.state for index, part in enumerate(getattr(self, name))}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Takes over the state of a checkpoint; the model's weights are restored already."""
-        self.pruned = [weight.detach() == 0 for weight in self.weights]
+        for name in self.state:
+            parts = [tensors[f"pruner.{name}.{index}"] for index in range(len(self.weights))]
+            setattr(self, name, [part.to(weight.device) for part, weight in zip(parts, self.weights, strict=True)])
 
     def _raise_masks(self, count: int) -> None:
         """Chooses the `count` weights to prune from now on; gradients are those of this step, not masked yet."""
@@ -89,6 +91,8 @@ class MovementPruner(Pruner):
     full batch before clipping.
     """
 
+    state = ("scores", "kept", "pruned")
+
     def __init__(self, model: nn.Module, *, target: float, ramp_fraction: float) -> None:
         super().__init__(model, target=target, ramp_fraction=ramp_fraction)
         self.scores = [torch.zeros_like(weight.detach()) for weight in self.weights]
@@ -106,18 +110,6 @@ class MovementPruner(Pruner):
         for weight, kept, value, pruned in zip(self.weights, self.kept, dense, self.pruned, strict=True):
             weight.copy_(value.masked_fill(pruned, 0.0))
             kept.copy_(value.masked_fill(~pruned, 0.0))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Scores, kept values and masks, by the number of the weight."""
-        groups = zip(STATE, (self.scores, self.kept, self.pruned), strict=True)
-        return {f"pruner.{name}.{index}": part for name, group in groups for index, part in enumerate(group)}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Takes over what `tensors` returned."""
-        self.scores, self.kept, self.pruned = (
-            [tensors[f"pruner.{name}.{index}"].to(weight.device) for index, weight in enumerate(self.weights)]
-            for name in STATE
-        )
 
 
 PRUNERS: dict[str, type[Pruner]] = {"magnitude": Pruner, "movement": MovementPruner}  # by criterion

@@ -54,16 +54,10 @@ class Int8Plan:
 
 
 def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, exclude: Sequence[str] = ()) -> Int8Plan:
-    """Finds the layers of a file of `export_onnx` and calibrates their inputs.
+    """Finds the layers of a file of `export_onnx`, and calibrates their inputs by `batches` of examples.
 
-    Args:
-        fp32: the file.
-        batches: calibration examples as inputs of the graph.
-        smoothing: see `calibrate`.
-        exclude: patterns (`*`, `?`) of names of nodes that stay in float.
-
-    Raises:
-        UserError: nothing is left to quantize.
+    `smoothing` is that of `calibrate`; `exclude` holds patterns (`*`, `?`) of names of nodes that stay in float.
+    UserError if nothing is left to quantize.
     """
     model = onnx.load(fp32)
     found = quantizable_layers(model)
@@ -84,13 +78,10 @@ def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, e
 def write_int8(plan: Int8Plan, path: str | Path, variant: str) -> None:
     """Writes one INT8 variant; the same plan gives the same bytes.
 
-    Args:
-        plan: of `plan_int8`.
-        path: of the file.
-        variant: "int8-dynamic" (inputs are scaled for each batch or slice anew, so a row's logits depend slightly on
-            the rows beside it), "int8-qdq" (standard operators: float products between QuantizeLinear and
-            DequantizeLinear, which the runtime fuses, except the pooler's) or "int8-qoperator" (the integer products
-            of the runtime itself).
+    - int8-dynamic: inputs are scaled for each batch or slice, so a row's logits depend slightly on the rows beside it.
+    - int8-qdq: standard operators, float products between QuantizeLinear and DequantizeLinear, which the runtime fuses
+      (except the pooler's).
+    - int8-qoperator: the integer products of the runtime itself.
     """
     model = onnx.ModelProto()
     model.CopyFrom(plan.model)
@@ -125,15 +116,13 @@ def quantizable_layers(model: onnx.ModelProto) -> list[EmbeddingTable]:
 def fold_smoothing(
     model: onnx.ModelProto, layers: Sequence[EmbeddingTable], ranges: Mapping[str, ActivationRange]
 ) -> tuple[list[EmbeddingTable], dict[str, ActivationRange]]:
-    """Moves the smoothing of attention's output into the weights of the values, where it costs no operator.
+    """Moves the smoothing of attention's output into the weights of the values; the graph computes the same.
 
     A channel of attention's output is a weighted mean of that channel of the values. So dividing the one is dividing
-    the other, which is a column of weights; INT8 scales that column by itself, so the division costs no precision.
+    the other, which is a column of weights; INT8 scales that column by itself, so the division costs no precision,
+    and it costs no operator.
     This holds for our exported graphs: attention alone reads the values, one product alone reads attention's output.
     The latter needs no Clip in the dynamic variant either, because padded positions have no part in it.
-
-    Returns:
-        The layers and ranges of a graph that computes the same.
     """
     linear = [layer for layer in layers if isinstance(layer, LinearLayer)]
     writers, readers = {layer.output: layer for layer in linear}, {layer.input: layer for layer in linear}

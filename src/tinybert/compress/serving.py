@@ -17,8 +17,6 @@ from tinybert.models.outputs import Batch
 Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
 
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
-SEVERITY_ERROR = 3
-VNNI = ("avx512_vnni", "avx_vnni")
 SLICE_TOKENS = 256  # among the fastest of 128 to 4,096, at the size of BERT-base and of TinyBERT4
 
 
@@ -92,11 +90,11 @@ def session_of(model: str | bytes, threads: int = 0) -> onnxruntime.InferenceSes
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
-    options.log_severity_level = SEVERITY_ERROR
+    options.log_severity_level = 3  # errors only
     # Otherwise idle threads of one session spin for a while on the cores that the next session runs on.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     capabilities = torch.cpu.get_capabilities()
-    if not any(capabilities.get(name) for name in VNNI):
+    if not (capabilities.get("avx512_vnni") or capabilities.get("avx_vnni")):
         # Without VNNI (uint8 x int8 into 32 bits) the fast integer product of x64 saturates at 16 bits, which can ruin
         # a score; this entry asks for an exact one. With VNNI it must stay unset: it costs half of the speed there.
         options.add_session_config_entry("session.x64quantprecision", "1")
@@ -104,13 +102,7 @@ def session_of(model: str | bytes, threads: int = 0) -> onnxruntime.InferenceSes
 
 
 def latencies(models: Mapping[str, str | Path], settings: Latency, examples: Encoded, vocab_size: int) -> dict:
-    """Times one batch on each ONNX file, for every batch size.
-
-    Args:
-        models: variant -> its ONNX file.
-        settings: the section quantization.latency of params.
-        examples: dev rows to be timed at their real lengths.
-        vocab_size: random tokens are drawn below it.
+    """Times one batch on each ONNX file (variant -> file), for every batch size.
 
     Returns:
         threads, length_tokens and dev_examples as used, and for each variant median, p10 and p90 in milliseconds of
