@@ -4,6 +4,7 @@ import argparse
 import csv
 import hashlib
 import json
+import os
 import resource
 import signal
 import sys
@@ -20,11 +21,9 @@ from tinybert.config.schema import Params
 from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import TEMPORARY, atomic_file, printable, read_json, report_full_disk, write_json
+from tinybert.pipeline.files import atomic_file, printable, read_json, report_full_disk, write_json
 from tinybert.pipeline.process import is_main_process, relaunch
 from tinybert.pipeline.tracking import Run, stage_run
-
-NOT_IN_PROVENANCE = ("tasks.teacher_cache_gb",)  # changes the speed of a run, not its result
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,10 @@ class Stage:
             entries: The loss curve of this stage.
             source: The folder of the model that this stage continued, if any.
         """
-        earlier = source / "training.json" if source else None
-        params = {key: value for key, value in self.values.items() if key not in NOT_IN_PROVENANCE}
+        params = dict(self.values)
+        params.pop("tasks.teacher_cache_gb", None)  # changes the speed of a run, not its result
         steps = entries[-1]["step"] if entries else 0
-        history = read_json(earlier) if earlier and earlier.is_file() else []
+        history = read_json(source / "training.json") if source and (source / "training.json").is_file() else []
         return [*history, {"stage": self.name, **self.items, "steps": steps, "params": params}]
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
@@ -125,7 +124,8 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
     try:
         if trains:
             relaunch(f"stages.{name}", sys.argv[1:])
-        with report_full_disk(f"a disk that the stage writes to, such as those of {Path.cwd()} and {TEMPORARY}"):
+        temporary = os.environ.get("TMPDIR", "/tmp")  # tempfile.gettempdir() fails on full disks
+        with report_full_disk(f"a disk that the stage writes to, such as those of {Path.cwd()} and {temporary}"):
             _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():
@@ -147,15 +147,11 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
         stage = Stage(name, items, StageParams(params, keys), values, names, run)
         main(stage)
         if is_main_process():
-            _write_timing(stage, time.monotonic() - started)
-
-
-def _write_timing(stage: Stage, seconds: float) -> None:
-    processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    peak_mb = max(resource.getrusage(process).ru_maxrss for process in processes) / 1024
-    timing = {"seconds": round(seconds, 1), "peak_memory_mb": round(peak_mb)}
-    write_json(paths.timing(stage.name, stage.instance), timing)
-    stage.run.log_metrics({"timing": timing})
+            processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+            peak_mb = max(resource.getrusage(process).ru_maxrss for process in processes) / 1024
+            timing = {"seconds": round(time.monotonic() - started, 1), "peak_memory_mb": round(peak_mb)}
+            write_json(paths.timing(name, stage.instance), timing)
+            run.log_metrics({"timing": timing})
 
 
 def check_items(items: dict[str, str], params: Params) -> None:

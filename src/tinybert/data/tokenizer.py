@@ -87,7 +87,8 @@ def hub_tokenizer(hub: HubModel) -> Tokenizer:
     """Loads the BERT tokenizer of a model on the Hub; UserError if it cannot be had or is no BERT WordPiece."""
     fix = "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
     files = ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]
-    return _bert_from(hub_folder(hub, files, key="teacher", fix=fix), f"teacher.hub.model: {hub.model}")
+    folder = hub_folder(hub.model, hub.revision, files, key="teacher", fix=fix)
+    return _bert_from(folder, f"teacher.hub.model: {hub.model}")
 
 
 def folder_tokenizer(folder: str | Path) -> Tokenizer:

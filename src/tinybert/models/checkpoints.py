@@ -72,7 +72,7 @@ def checkpoint_folder(source: ModelSource | Init, *, key: str) -> Path:
     """The folder that a section `key` of params names by `folder`, or by `hub` to be downloaded; UserError if none."""
     if source.hub:
         fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
-        return hub_folder(source.hub, CHECKPOINT_FILES, key=key, fix=fix)
+        return hub_folder(source.hub.model, source.hub.revision, CHECKPOINT_FILES, key=key, fix=fix)
     folder = paths.resolve(source.folder or "")
     if not folder.is_dir():
         raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path")

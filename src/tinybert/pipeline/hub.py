@@ -7,9 +7,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException, responses
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tinybert.pipeline.errors import UserError
 
@@ -27,15 +28,6 @@ REASONS = {
     "TimeoutException": "no answer in time; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT, in seconds, grant more",
 }
 BROKEN_CONNECTION = {"NetworkError", "RemoteProtocolError"}
-
-
-class HubReference(Protocol):
-    """A section of params that names a model."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def revision(self) -> str: ...
 
 
 class DamagedFileError(Exception):
@@ -62,25 +54,21 @@ def hub_access(key: str, name: str, *, fix: str) -> Iterator[None]:
         raise UserError(f"{key}: {name} cannot be loaded from the Hub ({reason}); fix: {fix}") from error
 
 
-def hub_folder(hub: HubReference, files: list[str], *, key: str, fix: str) -> Path:
-    """Downloads a model.
+def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: str) -> Path:
+    """Downloads a model into the Hub's cache and returns its folder there.
 
     Args:
-        hub: Names the model and its revision.
+        model: Its name on the Hub.
+        revision: A commit, a tag or a branch.
         files: Names or patterns of the files to download; those that the repository lacks are skipped.
-        key: The section of params that holds `hub`.
+        key: The section of params that names the model as hub.model.
         fix: What the user can do if it fails.
-
-    Returns:
-        The model's folder in the Hub's cache.
     """
-    with hub_access(f"{key}.hub.model", f"{hub.model} ({hub.revision})", fix=fix):
+    with hub_access(f"{key}.hub.model", f"{model} ({revision})", fix=fix):
         from huggingface_hub import snapshot_download
 
-        def load() -> str:
-            return snapshot_download(hub.model, revision=hub.revision, allow_patterns=files)
-
-        return Path(load_verified(load, "model", hub.model, hub.revision))
+        load = partial(snapshot_download, model, revision=revision, allow_patterns=files)
+        return Path(load_verified(load, "model", model, revision))
 
 
 def load_verified(load: Callable[[], Loaded], repo_type: str, repository: str, revision: str) -> Loaded:
@@ -89,27 +77,21 @@ def load_verified(load: Callable[[], Loaded], repo_type: str, repository: str, r
     A server's error, a broken connection and a damaged file are met by at most two further calls; damaged files leave
     the cache. On its own the library retries only some of these, and compares sizes instead of checksums.
     """
-    for wait_s in RETRY_WAITS_S:
+    waits_s = iter(RETRY_WAITS_S)
+    while True:
         try:
-            return _load_and_verify(load, repo_type, repository, revision)
+            try:
+                return load()
+            finally:  # a damaged file may also be the cause of an error
+                _remove_damaged(repo_type, repository, revision)
         except Exception as error:
-            if not _is_transient(error):
+            wait_s = next(waits_s, None)
+            if wait_s is None or not _is_transient(error):
                 raise
-        time.sleep(wait_s)
-    return _load_and_verify(load, repo_type, repository, revision)
+            time.sleep(wait_s)
 
 
-def _load_and_verify(load: Callable[[], Loaded], repo_type: str, repository: str, revision: str) -> Loaded:
-    try:
-        loaded = load()
-    except Exception as error:
-        _remove_damaged(repo_type, repository, revision, cause=error)  # a damaged file may be the cause
-        raise
-    _remove_damaged(repo_type, repository, revision)
-    return loaded
-
-
-def _remove_damaged(repo_type: str, repository: str, revision: str, *, cause: Exception | None = None) -> None:
+def _remove_damaged(repo_type: str, repository: str, revision: str) -> None:
     """Removes the repository's damaged files from the cache; DamagedFileError if there are any."""
     from huggingface_hub import verify_repo_checksums
 
@@ -117,19 +99,19 @@ def _remove_damaged(repo_type: str, repository: str, revision: str, *, cause: Ex
         found = verify_repo_checksums(repository, repo_type=repo_type, revision=revision)
     except Exception:
         return  # nothing is cached (a stream), or no server gives the checksums now (offline)
-    for mismatch in found.mismatches:
-        path = Path(found.verified_path, mismatch["path"])
+    names = sorted(mismatch["path"] for mismatch in found.mismatches)
+    for name in names:
+        path = Path(found.verified_path, name)
         path.resolve().unlink(missing_ok=True)  # the content; `path` links to it
         path.unlink(missing_ok=True)
-    if found.mismatches:
-        names = sorted(mismatch["path"] for mismatch in found.mismatches)
-        raise DamagedFileError(f"{names[0]} arrives damaged: its checksum is another") from cause
+    if names:
+        raise DamagedFileError(f"{names[0]} arrives damaged: its checksum is another")
 
 
 def _is_transient(error: Exception) -> bool:
     """Whether the same call may succeed a little later."""
     for cause in _causes(error):
-        if _kinds(cause) & (BROKEN_CONNECTION | {"DamagedFileError"}):
+        if isinstance(cause, DamagedFileError) or _kinds(cause) & BROKEN_CONNECTION:
             return True
         if status := _status(cause):
             return status >= 500

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,11 @@ LAUNCHED = "TINYBERT_LAUNCHED"  # set for the processes that a launcher starts: 
 
 
 def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
-    """A random generator that shares nothing with those of other purposes, places or seeds.
+    """A random generator that shares nothing with those of other purposes ("order", "masks"), places or seeds.
 
-    Args:
-        seed: The seed from params.
-        purpose: Such as "order" or "masks". It is hashed into NumPy's seed, because NumPy drops trailing zeros, so
-            that (42,), (42, 0) and (42, 0, 0) alone would give one stream.
-        place: Such as epoch, step and row.
+    `place` is such as epoch, step and row.
     """
+    # The number of places is part of NumPy's seed, which drops trailing zeros: (42, 0) alone would be as (42, 0, 0).
     tag = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:4])
     return np.random.default_rng((tag, len(place), *place, seed))
 
@@ -73,14 +71,9 @@ class TextBar(tqdm):
     def advance(self, size_bytes: int, *, documents: int) -> None:
         """Counts what was done since the last call."""
         self.documents += documents
+        rate = self.documents / max(time.time() - self.start_t, 1e-9)
+        self.set_postfix_str(f"{rate:,.0f} documents/s", refresh=False)
         self.update(size_bytes)
-
-    @property
-    def format_dict(self) -> dict:
-        """What tqdm shows, with the documents per second behind it."""
-        shown = super().format_dict
-        rate = self.documents / shown["elapsed"] if shown["elapsed"] else 0
-        return {**shown, "postfix": f"{rate:,.0f} documents/s"}
 
 
 def text_progress_bar(title: str, total_bytes: int | None = None) -> TextBar:

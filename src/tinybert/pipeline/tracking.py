@@ -13,10 +13,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -57,14 +56,7 @@ class Run:
         self._attempt(lambda mlflow: mlflow.log_metrics(_numbers(metrics), step=0))
 
     def log_dataset(self, frame: Any, source: str, name: str, context: str) -> None:
-        """Logs which data the run used.
-
-        Args:
-            frame: A pandas data frame, of which MLflow keeps the columns, the size and a digest.
-            source: Where it comes from: a path or an address.
-            name: Such as cola-train.
-            context: What it was used for, such as training or evaluation.
-        """
+        """Logs which data the run used, and for what (`context`): columns, size and digest of a pandas frame."""
 
         def log(mlflow: Any) -> None:
             with warnings.catch_warnings(action="ignore"):  # integer columns, which have no missing values here
@@ -73,13 +65,7 @@ class Run:
         self._attempt(log)
 
     def log_model_reference(self, name: str, folder: str | Path, metrics: dict[str, Any]) -> None:
-        """Lists a model that DVC stores as an external LoggedModel, with the md5 under which DVC keeps its weights.
-
-        Args:
-            name: Such as cola-tinybert4.
-            folder: The model's folder in the project, which `dvc pull` restores.
-            metrics: Its numbers, logged as `outer/inner`.
-        """
+        """Lists a model that DVC stores as an external LoggedModel, with the md5 under which DVC keeps its weights."""
 
         def log(mlflow: Any) -> None:
             with open(Path(folder) / "model.safetensors", "rb") as weights:
@@ -94,9 +80,7 @@ class Run:
     def log_result_table(self, rows: list[dict[str, Any]]) -> None:
         """Logs all results: as metrics of the parent run, where experiments compare, and as results.json of this run.
 
-        Args:
-            rows: Each has the texts `group` (a task, or the domain) and `model`; its numbers become the metrics
-                `<group>/<model>/<name>`.
+        The numbers of a row become the metrics `<group>/<model>/<name>`; the row's own texts are its group and model.
         """
 
         def log(mlflow: Any) -> None:
@@ -110,7 +94,8 @@ class Run:
     def _open(self, name: str, *, params: dict[str, Any], tags: dict[str, str]) -> None:
         def start(mlflow: Any) -> None:
             root = project_root()
-            with _locked(root / "mlflow.db.lock"):  # several stages may start together: one makes what is missing
+            with open(root / "mlflow.db.lock", "a", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # several stages may start together: one makes what is missing
                 mlflow.set_experiment(experiment_id=_experiment_id(mlflow, root))
                 self._parent_id = _parent_id(mlflow)
             mlflow.start_run(run_id=self._parent_id)
@@ -119,10 +104,6 @@ class Run:
 
         self.is_tracked = True
         self._attempt(start)
-
-    def _close(self, status: str) -> None:
-        """Ends the run and its parent, which takes each finished child's status: no child knows that it is last."""
-        self._attempt(lambda mlflow: _end_runs(mlflow, status))
 
     def _attempt(self, work: Callable[[Any], object]) -> None:
         if not self.is_tracked:
@@ -133,29 +114,28 @@ class Run:
             work(mlflow)
         except Exception as error:
             self.is_tracked = False
-            _warn(error)
-            try:
+            reason = " ".join(str(error).partition("[SQL:")[0].split())[:300] or type(error).__name__
+            print(f"tracking: continues without MLflow: {reason}", file=sys.stderr)
+            with suppress(Exception):  # the same store, which has been reported
                 _end_runs(mlflow, "FAILED")
-            except Exception:
-                return  # the same store, which has been reported
 
 
 @contextmanager
-def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: Mapping[str, str | None]) -> Iterator[Run]:
+def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[str, str]) -> Iterator[Run]:
     """Runs its block under an MLflow run `<stage>/<instance>`, which ends FINISHED, FAILED or KILLED.
 
     Of several processes launched together only the first is tracked.
 
     Args:
-        stage: The stage's name.
-        instance: Its matrix items; empty for a stage without a matrix.
+        instance: The stage's matrix items; empty for a stage without a matrix.
         params: Nested settings, logged as `outer.inner`.
-        tags: Such as task and student; None is left out.
+        tags: Such as task and student.
     """
-    run = Run()
+    run, origin = Run(), {"stage": stage, "dvc.exp": _dvc_experiment(), "dvc.stage": os.environ.get("DVC_STAGE", stage)}
     if is_main_process():
-        given = {key: value for key, value in tags.items() if value is not None}
-        run._open(f"{stage}/{instance}" if instance else stage, params=params, tags=_origin_tags(stage) | given)
+        origin |= {"mlflow.source.name": f"stages/{stage}.py", "mlflow.source.type": "LOCAL"}
+        origin |= {"mlflow.source.git.commit": head_revision()}
+        run._open(f"{stage}/{instance}" if instance else stage, params=params, tags=origin | tags)
     status = "FINISHED"
     try:
         with _termination_unwinds():
@@ -164,7 +144,7 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: Mappin
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
         raise
     finally:
-        run._close(status)
+        run._attempt(lambda mlflow: _end_runs(mlflow, status))
 
 
 def register_model(name: str, folder: Path) -> str:
@@ -220,20 +200,9 @@ def _parent_id(mlflow: Any) -> str:
 
 
 def _end_runs(mlflow: Any, status: str) -> None:
+    """Ends the run and its parent, which takes each finished child's status: no child knows that it is last."""
     while mlflow and mlflow.active_run():
         mlflow.end_run(status)
-
-
-def _origin_tags(stage: str) -> dict[str, str]:
-    """Where a run comes from."""
-    return {
-        "stage": stage,
-        "dvc.exp": _dvc_experiment(),
-        "dvc.stage": os.environ.get("DVC_STAGE", stage),
-        "mlflow.source.name": f"stages/{stage}.py",
-        "mlflow.source.type": "LOCAL",
-        "mlflow.source.git.commit": head_revision(),
-    }
 
 
 def _dvc_experiment() -> str:
@@ -241,19 +210,8 @@ def _dvc_experiment() -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time."""
-    with open(path, "a", encoding="utf-8") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
 def _termination_unwinds() -> Iterator[None]:
     """SIGTERM ends the block as an exit would, so that its run does not stay RUNNING forever."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -280,12 +238,6 @@ def _numbers(tree: dict[str, Any]) -> dict[str, float]:
 
 def _legal(name: str) -> str:
     return re.sub(r"[^\w\-. /]", "_", name)[:250]  # MLflow's limits
-
-
-def _warn(error: Exception) -> None:
-    message, _, _ = str(error).partition("[SQL:")
-    reason = " ".join(message.split())[:300] or type(error).__name__
-    print(f"tracking: continues without MLflow: {reason}", file=sys.stderr)
 
 
 # --- which state of the project made a result ------------------------------------------------------------------------
