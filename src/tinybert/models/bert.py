@@ -58,7 +58,7 @@ class BertConfig:
                 raise UserError(f"{name}: {rule} (got {getattr(self, name)}); fix: change it, or choose another model")
 
     @classmethod
-    def of(cls, architecture: Architecture, *, vocab_size: int, max_position_embeddings: int) -> "BertConfig":
+    def of(cls, architecture: Architecture, *, vocab_size: int, max_position_embeddings: int = 512) -> "BertConfig":
         """From an `architecture` section of params."""
         known = {theirs: getattr(architecture, ours) for ours, theirs in ARCHITECTURE_FIELDS.items()}
         known |= {"attention_probs_dropout_prob": architecture.dropout}

@@ -209,8 +209,10 @@ def _arguments(kind: type, config: dict[str, Any], path: Path) -> dict[str, Any]
     try:
         arguments = {"config": TypeAdapter(config_class).validate_json(json.dumps(config), strict=True)}
     except ValidationError as error:
-        first = error.errors()[0]  # without a place if two fields do not fit together
-        found = f"{first['loc'][0]}: {first['msg']} (got {first['input']!r:.40})" if first["loc"] else first["msg"]
+        first = error.errors()[0]
+        if not first["loc"]:  # our own check that the fields fit together
+            raise UserError(f"{path}: {first['msg'].removeprefix('Value error, ')}") from None
+        found = f"{first['loc'][0]}: {first['msg']} (got {first['input']!r:.40})"
         raise UserError(f"{path}: {found}; fix: correct the file, or choose another model") from None
     if kind is MaskedLM:
         return arguments

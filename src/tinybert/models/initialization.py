@@ -11,20 +11,13 @@ from tinybert.config.schema import Teacher
 from tinybert.config.students import Init, Student, mapped_layers
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
-from tinybert.models.checkpoints import (
-    REGRESSION_LABEL,
-    checkpoint_folder,
-    load_bert,
-    load_pretrained,
-    read_weights,
-)
+from tinybert.models.checkpoints import REGRESSION_LABEL, checkpoint_folder, load_bert, load_pretrained, read_weights
 from tinybert.models.outputs import Batch
 from tinybert.models.subclone import InitializedStudent, subclone
 from tinybert.pipeline.errors import UserError
 
 # Beside the encoder in Jiao et al.'s general students: one projection, or one for the embeddings and each layer.
 SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.weight"
-SYNTHETIC_POSITIONS = 512  # as BERT has
 DEFAULT_LABEL = re.compile(r"label_\d+")
 
 
@@ -66,7 +59,7 @@ def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     torch.manual_seed(seed)
     if teacher.source == "synthetic":
         shape = teacher.synthetic.architecture
-        return MaskedLM(BertConfig.of(shape, vocab_size=vocab_size, max_position_embeddings=SYNTHETIC_POSITIONS))
+        return MaskedLM(BertConfig.of(shape, vocab_size=vocab_size))
     if teacher.source == "hub":
         folder = checkpoint_folder(ModelSource(hub=teacher.hub), key="teacher")
     else:
@@ -79,9 +72,7 @@ def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     return model
 
 
-def finetuned_teacher(
-    source: ModelSource, task_labels: tuple[str, ...], *, key: str, vocab_size: int
-) -> SequenceClassifier:
+def finetuned_teacher(source: ModelSource, labels: tuple[str, ...], *, key: str, vocab_size: int) -> SequenceClassifier:
     """A published task teacher, in evaluation mode, with its classes in the task's order; UserError if it does not fit.
 
     They are ordered by the names in its config.json if those are the task's, and taken as they are if the names mean
@@ -89,15 +80,15 @@ def finetuned_teacher(
 
     Args:
         source: Where it is, the section `key` of params.
-        task_labels: The task's classes; none for a regression.
+        labels: The task's classes; none for a regression.
         vocab_size: Of the teacher's tokenizer.
     """
     teacher = load_bert(SequenceClassifier, checkpoint_folder(source, key=key))
     _check_vocabulary(teacher.config, vocab_size, key)
-    labels, count = task_labels or (REGRESSION_LABEL,), len(teacher.labels)
-    if count != len(labels):
-        fix = "choose a model that was fine-tuned on this task"
-        raise UserError(f"{key}: wrong number of outputs (got {count}); allowed: {len(labels)}; fix: {fix}")
+    labels = labels or (REGRESSION_LABEL,)
+    if len(teacher.labels) != len(labels):
+        problem = f"wrong number of outputs (got {len(teacher.labels)})"
+        raise UserError(f"{key}: {problem}; allowed: {len(labels)}; fix: choose a model fine-tuned on this task")
     found = [label.lower().replace(" ", "_").replace("-", "_") for label in teacher.labels]
     if sorted(found) == sorted(labels):
         order = torch.tensor([found.index(label) for label in labels])
@@ -105,11 +96,8 @@ def finetuned_teacher(
             for parameter in teacher.classifier.parameters():
                 parameter.copy_(parameter[order])
     elif len(labels) > 1 and not all(DEFAULT_LABEL.fullmatch(label) for label in found):
-        problem, fix = (
-            f"unknown classes (got {', '.join(teacher.labels)})",
-            "name all of them by id2label in config.json",
-        )
-        raise UserError(f"{key}: {problem}; allowed: {', '.join(labels)}; fix: {fix}, or choose another model")
+        problem = f"unknown classes (got {', '.join(teacher.labels)}); allowed: {', '.join(labels)}"
+        raise UserError(f"{key}: {problem}; fix: name all of them by id2label in config.json, or choose another model")
     teacher.labels = labels
     return teacher
 

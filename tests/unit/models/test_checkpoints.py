@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.builders import TEACHER, classifier, masked_lm
 from tinybert.models.bert import MaskedLM, SequenceClassifier
+from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import (
     load_bert,
     load_classifier,
@@ -169,3 +170,11 @@ def test_provenance_is_written_and_read_in_order(tmp_path):
     entries = [{"stage": "general_distill", "steps": 7}, {"stage": "prune", "steps": 0}]
     write_provenance(entries, tmp_path)
     assert read_provenance(tmp_path) == entries
+
+
+def test_a_bilstm_config_that_does_not_fit_itself_is_rejected(tmp_path):
+    save_model(BiLstmClassifier(BiLstmConfig(20, 4, 4, 1, 4), ("no", "yes"), pair=False), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pad_token_id": 20}))
+    with pytest.raises(UserError, match=r"config\.json: pad_token_id: must be below vocab_size \(got 20\)"):
+        load_model(tmp_path)
