@@ -87,7 +87,7 @@ def _clause(fact: Fact, used: set[str], rng: Random) -> str:
 
 
 def _words(fact: Fact) -> dict[str, Sequence[str] | str]:
-    return {**load("articles")["domain_words"], **{name: str(value) for name, value in fact.words.items()}}
+    return load("articles")["domain_words"] | {name: str(value) for name, value in fact.words.items()}
 
 
 def _filler(area: str, rng: Random) -> str:
@@ -147,9 +147,8 @@ def _topic_article(rng: Random) -> tuple[str, list[str]]:
 
 def _paragraphs(sentences: list[str], rng: Random) -> str:
     paragraphs = []
-    start = 0
-    while start < len(sentences):
+    while sentences:
         length = rng.randint(*PARAGRAPH_SENTENCES)
-        paragraphs.append(" ".join(sentences[start : start + length]))
-        start += length
+        paragraphs.append(" ".join(sentences[:length]))
+        sentences = sentences[length:]
     return "\n".join(paragraphs)

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import chain
 from random import Random
 from typing import Any, NamedTuple
 
@@ -90,18 +91,15 @@ def retelling(construction: Mapping[str, Any], rng: Random) -> tuple[list[str], 
     writer = Writer(rng, True)
     for names, source in construction["draw"].items():
         writer.draw(names, source)
-    same, other = (
-        [text for arguments in construction[side] for text in _wordings(writer, construction, arguments)]
-        for side in ("same", "other")
-    )
+
+    def wordings(arguments: str | list[str]) -> list[str]:
+        if isinstance(arguments, str):
+            return [writer.write(arguments)]
+        writer.variables.update(zip("ABC", map(writer.refer, arguments), strict=False))
+        return [writer.write(wording) for wording in construction["wordings"]]
+
+    same, other = (list(chain.from_iterable(map(wordings, construction[side]))) for side in ("same", "other"))
     return same, other
-
-
-def _wordings(writer: Writer, construction: Mapping[str, Any], arguments: str | list[str]) -> list[str]:
-    if isinstance(arguments, str):
-        return [writer.write(arguments)]
-    writer.variables.update(zip("ABC", [writer.refer(argument) for argument in arguments], strict=False))
-    return [writer.write(wording) for wording in construction["wordings"]]
 
 
 def _statements(rng: Random, same: bool) -> Pair:
@@ -166,11 +164,11 @@ def entailments() -> tuple:
 def _two_scenes(rng: Random, follows: bool) -> Pair:
     """The text tells two scenes without a common point; the hypothesis tells one of them, or mixes them."""
     first, second = Writer(rng, True), Writer(rng, True)
-    while not first.variables or any(
-        first.variables[name] == second.variables[name] for name in ("who", "thing", "deed")
-    ):
+    shared = True
+    while shared:
         for writer in (first, second):
             writer.compose(load("pairs")["scene"])
+        shared = any(first.variables[name] == second.variables[name] for name in ("who", "thing", "deed"))
     told = f"{first.refer('active')}, and {second.refer('active')}"
     chosen, rest = rng.choice(((first, second), (second, first)))
     if follows:
@@ -261,8 +259,7 @@ def _variant(kind: str, first: Telling, rng: Random) -> Telling:
 
 def _vary(name: str, kind: str, detail: Detail | None, change: float, rng: Random) -> Detail | None:
     choices = details(kind)[name]
-    if rng.random() >= change:
-        # The same meaning, perhaps in another word.
+    if rng.random() >= change:  # the same meaning, perhaps in another word
         return detail and rng.choice([choice for choice in choices if choice.meaning == detail.meaning])
     if name in OPTIONAL and rng.random() < 0.3:
         return None
