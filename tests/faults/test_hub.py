@@ -119,7 +119,7 @@ def test_the_profiles_tasks_have_their_splits_columns_and_labels(hub, client, ta
 def test_a_finetuned_teacher_and_a_started_student_come_from_the_hub(hub, client):
     assert client.ask("finetuned", "mnli", CLASSIFIER, SHA) == ["entailment", "neutral", "contradiction"]
     assert client.ask("start", BERT, BERT_SHA) == client.ask("teacher")
-    assert "it has 3 outputs, rte needs 2" in client.ask("finetuned", "rte", CLASSIFIER, SHA)
+    assert "wrong number of outputs (got 3); allowed: 2" in client.ask("finetuned", "rte", CLASSIFIER, SHA)
 
 
 def test_what_is_cached_loads_without_the_hub(hub, client):
