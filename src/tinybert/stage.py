@@ -5,12 +5,14 @@ import csv
 import hashlib
 import json
 import os
+import re
 import resource
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -182,23 +184,10 @@ def declared(section: str, name: str, names: dict[str, str]) -> list[str]:
     """Lists a stage's "params" or "deps" from dvc.yaml itself: asking DVC costs a second at the start of each stage."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     stage = yaml.load(Path("dvc.yaml").read_text(encoding="utf-8"), loader)["stages"][name]
-    values = []
-    for value in stage.get(section, []):
-        for key, chosen in names.items():
-            value = value.replace(f"${{{key}}}", chosen)
-        values.append(value)
-    return values
+    return [re.sub(r"\$\{(.+?)\}", lambda found: names[found[1]], value) for value in stage.get(section, [])]
 
 
 def declared_values(params: Params, keys: list[str]) -> dict[str, Any]:
-    """The keys with their values as plain data; UserError for a key that params.yaml lacks."""
+    """The keys with their values as plain data."""
     tree = params.model_dump(mode="json")
-    values = {}
-    for key in keys:
-        node = tree
-        for part in key.split("."):
-            if not isinstance(node, dict) or part not in node:
-                raise UserError(f"params.yaml: {key}: missing; the stage needs it")
-            node = node[part]
-        values[key] = node
-    return values
+    return {key: reduce(lambda node, part: node[part], key.split("."), tree) for key in keys}

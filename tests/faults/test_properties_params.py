@@ -114,9 +114,8 @@ def assert_training_can_be_scheduled(params: Params) -> None:
         assert min(training.batch_size, training.accumulation_steps) > 0
     for student in params.students.values():
         for stage in filter(None, (student.general, student.domain, student.intermediate, student.prediction)):
-            weights = stage.weighted_losses.values()
-            assert is_finite([*weights])
-            assert max(weights) > 0 == min(0, *weights)
+            weights = stage.active_losses.values()
+            assert weights and is_finite([*weights]) and min(weights) > 0
 
 
 def with_value(path: str, value) -> dict:

@@ -166,9 +166,8 @@ def merged_profile(name: str, root: Path = Path()) -> dict[str, Any]:
 def apply_profile(name: str, *, force: bool = False) -> None:
     """Merges a profile into params.yaml of the current folder.
 
-    Raises:
-        UserError: params.yaml has changes that git does not hold (unless `force`), is a merged profile already, or
-            would not be valid.
+    UserError if that is a merged profile already, has changes that git does not hold (unless `force`), or would become
+    invalid.
     """
     tree = merged_profile(name)
     first_line = PARAMS.read_text(encoding="utf-8").partition("\n")[0]

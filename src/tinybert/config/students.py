@@ -13,9 +13,8 @@ from tinybert.config.fields import (
     AboveZero,
     ConfigModel,
     Fraction,
-    HubModel,
+    ModelSource,
     Name,
-    NonEmptyStr,
     NonNegative,
     Real,
     SmallPositiveInt,
@@ -154,12 +153,10 @@ LayerMap = Annotated[
 # --- the student -----------------------------------------------------------------------------------------------------
 
 
-class Init(ConfigModel):
+class Init(ModelSource):
     """Where a student's first weights come from: teacher layers, a third-party model, or (none given) chance."""
 
     teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(_map_choice(ONE_LAYER_MAPS))] = None
-    folder: NonEmptyStr | None = None
-    hub: HubModel | None = None
 
     def check(self) -> None:
         given = [key for key in ("teacher", "folder", "hub") if getattr(self, key)]
@@ -212,15 +209,11 @@ class StageLosses(ConfigModel):
             raise ValueError("layer_map: no loss of this stage reads it; fix: remove it, or add one such as attention")
 
     @property
-    def weighted_losses(self) -> dict[str, float]:
-        """λ after the trade-off 2α·hidden + 2(1 − α)·attention; the neutral α is 0.5."""
-        factors = {"hidden": 2 * self.alpha, "attention": 2 - 2 * self.alpha, "attention_kl": 2 - 2 * self.alpha}
-        return {name: weight * factors.get(name, 1.0) for name, weight in self.losses.items()}
-
-    @property
     def active_losses(self) -> dict[str, float]:
-        """The weighted losses that are on."""
-        return {name: weight for name, weight in self.weighted_losses.items() if weight > 0}
+        """The losses that are on, with λ after the trade-off 2α·hidden + 2(1 − α)·attention; the neutral α is 0.5."""
+        factors = {"hidden": 2 * self.alpha, "attention": 2 - 2 * self.alpha, "attention_kl": 2 - 2 * self.alpha}
+        weighted = {name: weight * factors.get(name, 1.0) for name, weight in self.losses.items()}
+        return {name: weight for name, weight in weighted.items() if weight > 0}
 
 
 class Student(ConfigModel):
