@@ -17,8 +17,10 @@ import torch
 from benchmarks import ours, reference
 from benchmarks.reference import Shape
 from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware, matrix_rate
-from tinybert.distill.loop import LiveTeacher, Settings, TrainRun, train
+from tinybert.distill.batches import Batches
+from tinybert.distill.loop import LiveTeacher, Settings, train
 from tinybert.distill.masking import Masker, text_batch
+from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
 from tinybert.models.outputs import Batch, best_device
@@ -80,7 +82,7 @@ SIZES = {
 }
 
 
-class StartedBatches:
+class StartedBatches(Batches):
     """The work's batches for the loop, each at its start."""
 
     length_key = "length_tokens"

@@ -27,15 +27,16 @@ from tinybert.data.encoding import Encoded, read_examples
 from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, labelled_by_teacher, predict
-from tinybert.distill.loop import Settings, TrainRun, train
+from tinybert.distill.loop import Settings, train
+from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import save_trained
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.evaluate.predictions import paired_interval
 from tinybert.evaluate.scoring import METRICS, score
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert, load_classifier, load_task_model
 from tinybert.pipeline import paths
+from tinybert.training import save_trained
 
 KEPT_GB = 10.0
 

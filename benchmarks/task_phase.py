@@ -27,7 +27,8 @@ from benchmarks.task_work import SEED, Work, add_arguments, chosen_work
 from benchmarks.timing import Contestant, StartGun, contestant, hardware
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import ExampleBatches
-from tinybert.distill.loop import Settings, TrainRun, train
+from tinybert.distill.loop import Settings, train
+from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier

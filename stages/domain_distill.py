@@ -6,22 +6,21 @@ from tinybert.config.students import training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import SequenceBatches
-from tinybert.distill.loop import LiveTeacher, Settings, TrainRun, train
+from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import save_trained, training_metrics
-from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
+from tinybert.training import StageTraining
 
 
 def main(stage: Stage) -> None:
     """Trains a general student with the losses of its domain stage; its projections are kept."""
     params, name, seed = stage.params, stage.items["student"], int(stage.items["seed"])
-    source, training = paths.general_student(name), training_of(params, name, "domain")
+    source, section = paths.general_student(name), training_of(params, name, "domain")
     tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences("domain", "train"))
 
     torch.manual_seed(seed)
@@ -31,17 +30,12 @@ def main(stage: Stage) -> None:
     loss.load(source)
 
     masker = Masker.of(params.masking, tokenizer) if loss.reads_predictions else None
-    batches = SequenceBatches(sequences, masker, batch_size=training.batch_size, seed=seed)
-    settings = Settings(training, params.optimizer, seed, params.precision)
-    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
-    run = TrainRun(f"domain {name} seed {seed}", stage.log_entry, checkpoint)
-    curve = train(student, loss, batches, settings, teacher=LiveTeacher(teacher, loss), run=run)
-
+    batches = SequenceBatches(sequences, masker, batch_size=section.batch_size, seed=seed)
+    training = StageTraining(stage, student, loss, paths.domain_student(name, seed), source)
+    training.run(batches, section, seed, teacher=LiveTeacher(teacher, loss))
     if is_main_process():
-        save_trained(student, loss, paths.domain_student(name, seed), stage.provenance(curve, source))
-        stage.write_curve(curve)
-        stage.write_metrics(training_metrics(student, curve))
-        checkpoint.remove()
+        training.save()
+        training.finish()
 
 
 if __name__ == "__main__":

@@ -8,16 +8,14 @@ from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches
-from tinybert.distill.loop import Settings, TrainRun, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import save_trained, training_metrics
-from tinybert.distill.resume import Checkpoint
 from tinybert.evaluate.scoring import evaluate
-from tinybert.models.checkpoints import load_classifier
+from tinybert.models.checkpoints import Classifier, load_classifier
 from tinybert.models.initialization import finetuned_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
+from tinybert.training import StageTraining
 
 
 def main(stage: Stage) -> None:
@@ -30,6 +28,7 @@ def main(stage: Stage) -> None:
     dev = read_examples(folder / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
 
     torch.manual_seed(params.seed)
+    teacher: Classifier
     if config.finetuned_teacher:
         key, vocab_size = f"tasks.{task.name}.finetuned_teacher", tokenizer.get_vocab_size()
         teacher = finetuned_teacher(config.finetuned_teacher, task.labels, key=key, vocab_size=vocab_size)
@@ -39,21 +38,15 @@ def main(stage: Stage) -> None:
     for rows in (examples, dev):
         teacher.config.check_length(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 
-    curve, loss = [], DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
-    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
+    loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
+    training = StageTraining(stage, teacher, loss, paths.task_model(task.name, params.seed, "teacher"))
     if not config.finetuned_teacher:  # no model is selected: the last step counts
         batches = ExampleBatches(examples, batch_size=config.teacher.batch_size, seed=params.seed)
-        settings = Settings(config.teacher, params.optimizer, params.seed, params.precision)
-        run = TrainRun(f"{task.name} teacher", stage.log_entry, checkpoint)
-        curve = train(teacher, loss, batches, settings, run=run)
+        training.run(batches, config.teacher, params.seed)
 
     if is_main_process():
-        target = paths.task_model(task.name, params.seed, "teacher")
-        save_trained(teacher, loss, target, stage.provenance(curve))
-        stage.write_curve(curve)
-        metrics = {"layers": teacher.config.num_hidden_layers, "dev": evaluate(teacher, dev, task)}
-        stage.write_metrics(training_metrics(teacher, curve) | metrics)
-        checkpoint.remove()
+        training.save()
+        training.finish({"layers": teacher.config.num_hidden_layers, "dev": evaluate(teacher, dev, task)})
 
 
 if __name__ == "__main__":

@@ -8,48 +8,41 @@ from tinybert.config.students import training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import SequenceBatches, sample_batches
-from tinybert.distill.loop import LiveTeacher, Settings, TrainRun, train
+from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import save_trained, training_metrics
-from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
 from tinybert.models.initialization import initialize_student
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
+from tinybert.training import StageTraining
 
 
 def main(stage: Stage) -> None:
     """Trains a new student with the losses of its general stage."""
     params, name = stage.params, stage.items["student"]
-    config, training = params.students[name], training_of(params, name, "general")
+    config, section = params.students[name], training_of(params, name, "general")
     tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences("general", "train"))
     teacher = load_bert(MaskedLM, paths.TEACHER)
     check_students(load_params().used_students, teacher.config.shape)
 
     torch.manual_seed(params.seed)
     initialized = initialize_student(config, teacher, sample=lambda: sample_batches(sequences))
-    student = initialized.model
     losses = DistillationConfig.of(config, "general", seed=params.seed)
-    loss = DistillationLoss(losses, student.config, teacher.config)
+    loss = DistillationLoss(losses, initialized.model.config, teacher.config)
     if initialized.projection is not None:
         loss.start_projections(initialized.projection)
 
     # Losses on layers alone are computed on plain text (TinyBERT's general distillation).
     masker = Masker.of(params.masking, tokenizer) if loss.reads_predictions else None
-    batches = SequenceBatches(sequences, masker, batch_size=training.batch_size, seed=params.seed)
-    settings = Settings(training, params.optimizer, params.seed, params.precision)
-    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
-    run = TrainRun(f"general {name}", stage.log_entry, checkpoint)
-    curve = train(student, loss, batches, settings, teacher=LiveTeacher(teacher, loss), run=run)
-
+    batches = SequenceBatches(sequences, masker, batch_size=section.batch_size, seed=params.seed)
+    training = StageTraining(stage, initialized.model, loss, paths.general_student(name))
+    training.run(batches, section, params.seed, teacher=LiveTeacher(teacher, loss))
     if is_main_process():
-        save_trained(student, loss, paths.general_student(name), stage.provenance(curve))
-        stage.write_curve(curve)
-        stage.write_metrics(training_metrics(student, curve))
-        checkpoint.remove()
+        training.save()
+        training.finish()
 
 
 if __name__ == "__main__":

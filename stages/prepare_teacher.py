@@ -5,45 +5,40 @@ from tinybert.config.load import load_params
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import SequenceBatches
-from tinybert.distill.loop import Settings, TrainRun, train
 from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import save_trained, training_metrics
-from tinybert.distill.resume import Checkpoint
 from tinybert.evaluate.perplexity import frequency_accuracy, heldout_batches, masked_lm_scores
 from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
+from tinybert.training import StageTraining
 
 
 def main(stage: Stage) -> None:
     """Trains the teacher as a masked LM and measures it on held-out text."""
-    params, training = stage.params, stage.params.teacher.pretraining
+    params, pretraining = stage.params, stage.params.teacher.pretraining
     tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences("general", "train"))
     masker = Masker.of(params.masking, tokenizer)
     teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
     check_students(load_params().used_students, teacher.config.shape)
 
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
-    batches = SequenceBatches(sequences, masker, batch_size=training.batch_size, seed=params.seed)
-    settings = Settings(training, params.optimizer, params.seed, params.precision)
-    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
-    curve = train(teacher, loss, batches, settings, run=TrainRun("teacher", stage.log_entry, checkpoint))
+    training = StageTraining(stage, teacher, loss, paths.TEACHER)
+    batches = SequenceBatches(sequences, masker, batch_size=pretraining.batch_size, seed=params.seed)
+    training.run(batches, pretraining, params.seed)
 
     if is_main_process():
-        save_trained(teacher, loss, paths.TEACHER)
-        stage.write_curve(curve)
+        training.save()
         heldout = Sequences.open(paths.sequences("general", "heldout"))
         limit = params.domain_evaluation.heldout_sequences
         heldout_masked = heldout_batches(heldout, masker, limit=limit, seed=params.seed)
-        metrics = {
+        measured = {
             "layers": teacher.config.num_hidden_layers,
             "heldout": masked_lm_scores(teacher, heldout_masked),
             "frequency_accuracy": frequency_accuracy(sequences, heldout_masked, masker),
         }
-        stage.write_metrics(training_metrics(teacher, curve) | metrics)
-        checkpoint.remove()
+        training.finish(measured)
 
 
 if __name__ == "__main__":

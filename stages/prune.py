@@ -7,10 +7,7 @@ from tinybert.data.encoding import encode, fraction_of
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict
-from tinybert.distill.loop import Settings, TrainRun, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import save_trained, training_metrics
-from tinybert.distill.resume import Checkpoint
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.evaluate.predictions import Predictions, save_predictions
 from tinybert.evaluate.scoring import score
@@ -21,6 +18,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.files import file_sizes_mb, read_jsonl
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
+from tinybert.training import StageTraining
 
 
 def main(stage: Stage) -> None:
@@ -42,23 +40,19 @@ def main(stage: Stage) -> None:
     batches = ExampleBatches(examples, batch_size=config.pruning.batch_size, seed=seed)
     criterion, ramp_fraction = PRUNERS[params.pruning.criterion], params.pruning.ramp_fraction
     pruner = criterion(student, target=percent / 100, ramp_fraction=ramp_fraction)
-    settings = Settings(config.pruning, params.optimizer, seed, params.precision, pruner)
     cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
-    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
-    run = TrainRun(f"{task.name} {name} pruned {percent} %", stage.log_entry, checkpoint)
-    curve = train(student, loss, batches, settings, teacher=cached, run=run)
+    target = paths.task_model(task.name, seed, f"{name}_pruned{percent}")
+    training = StageTraining(stage, student, loss, target, source)
+    training.run(batches, config.pruning, seed, teacher=cached, pruner=pruner)
 
     if is_main_process():
-        target = paths.task_model(task.name, seed, f"{name}_pruned{percent}")
-        save_trained(student, loss, target, stage.provenance(curve, source))
-        stage.write_curve(curve)
+        training.save()
         predictions = Predictions(task.headline, dev.gold, predict(student, dev, task))
         save_predictions(paths.predictions(stage.name, stage.instance), {"student": predictions})
         reached = {"target": percent / 100, "sparsity": linear_sparsity(student)}
         measured = {"dev": score(task, predictions.predictions, dev.gold)}
         measured |= {"size_mb": file_sizes_mb(target / "model.safetensors")}
-        stage.write_metrics(training_metrics(student, curve) | reached | measured)
-        checkpoint.remove()
+        training.finish(reached | measured)
 
 
 if __name__ == "__main__":

@@ -7,23 +7,21 @@ from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, labelled_by_teacher
-from tinybert.distill.loop import Settings, TrainRun, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import save_trained, training_metrics
-from tinybert.distill.resume import Checkpoint
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import load_bert, load_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
+from tinybert.training import StageTraining
 
 
 def main(stage: Stage) -> None:
     """Gives the general student the task's head and trains it on the augmented rows; a student may skip this phase."""
     params, task = stage.params, TASKS[stage.items["task"]]
     name, seed = stage.items["student"], int(stage.items["seed"])
-    source, training = paths.general_student(name), training_of(params, name, "intermediate", task=task.name)
+    source, target = paths.general_student(name), paths.intermediate(task.name, seed, name)
 
     torch.manual_seed(seed)
     student = load_classifier(source, task.labels, pair=task.is_pair)
@@ -31,26 +29,19 @@ def main(stage: Stage) -> None:
     config = DistillationConfig.of(params.students[name], "intermediate", seed=seed)
     loss = DistillationLoss(config, student.config, teacher.config)
     loss.load(source)
+    training = StageTraining(stage, student, loss, target, source)
 
-    curve = []
-    checkpoint = Checkpoint(stage.checkpoint_folder(), stage.fingerprint(), is_writer=is_main_process())
-    if loss.weights and training.epochs:
-        tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
-        examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=limit)
-        if "hard" in loss.weights:
-            examples = labelled_by_teacher(examples, teacher, task)
-        batches = ExampleBatches(examples, batch_size=training.batch_size, seed=seed)
-        settings = Settings(training, params.optimizer, seed, params.precision)
-        cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
-        run = TrainRun(f"{task.name} {name} intermediate seed {seed}", stage.log_entry, checkpoint)
-        curve = train(student, loss, batches, settings, teacher=cached, run=run)
-
+    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+    examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=limit)
+    if "hard" in loss.weights:
+        examples = labelled_by_teacher(examples, teacher, task)
+    section = training_of(params, name, "intermediate", task=task.name)
+    batches = ExampleBatches(examples, batch_size=section.batch_size, seed=seed)
+    cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
+    training.run(batches, section, seed, teacher=cached)
     if is_main_process():
-        target = paths.intermediate(task.name, seed, name)
-        save_trained(student, loss, target, stage.provenance(curve, source))
-        stage.write_curve(curve)
-        stage.write_metrics(training_metrics(student, curve))
-        checkpoint.remove()
+        training.save()
+        training.finish()
 
 
 if __name__ == "__main__":

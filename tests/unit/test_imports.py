@@ -18,6 +18,7 @@ LAYERS = (
     ("augment", "compress"),
     ("report",),
     ("stage.py", "cli.py"),
+    ("training.py",),
 )
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 

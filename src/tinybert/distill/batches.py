@@ -1,11 +1,11 @@
-"""The data of training runs: task examples and token sequences, in a random order of their own each epoch.
+"""The data of training runs: rows in a random order of their own each epoch, and their micro-batches.
 
 Batches of rows of similar length would need less padding but teach less (docs/log.md, "batches of like length"). Only
 attention computes padding here (models/outputs.py, RealTokens).
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,49 +23,90 @@ SAMPLE_SEQUENCES = 256
 SAMPLE_BATCH_SIZE = 32
 
 
-def shuffled_batches(rows: int, *, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The numbers of `rows` rows, each once, in batches of `batch_size`; the last batch is what remains."""
-    order = stream(seed, "order", epoch).permutation(rows)
-    return [order[start : start + batch_size] for start in range(0, rows, batch_size)]
+class Batches:
+    """Rows in random order, each once an epoch; the last batch is what remains.
 
+    Args:
+        rows: All of them.
+        batch_size: Rows a step.
+        seed: Decides the order, together with the epoch alone.
+    """
 
-class ExampleBatches:
-    """Task examples in random order."""
+    length_key: str  # of params.yaml; it sets how long rows are
 
-    length_key = "max_length_tokens"
-
-    def __init__(self, examples: Encoded, *, batch_size: int, seed: int) -> None:
-        self.examples, self.batch_size, self.seed = examples, batch_size, seed
-        self.longest_row_tokens = int(examples.lengths.max())
+    def __init__(self, rows: Encoded | Sequences, *, batch_size: int, seed: int) -> None:
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self.longest_row_tokens = int(rows.lengths.max())
 
     def __len__(self) -> int:
-        return -(-len(self.examples) // self.batch_size)
+        return -(-len(self.rows) // self.batch_size)
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of epoch `number`, beginning with step `first`."""
-        batches = shuffled_batches(len(self.examples), batch_size=self.batch_size, seed=self.seed, epoch=number)
-        for rows in batches[first:]:
-            yield self.examples.batch(rows)
+        """The batches of epoch `number` (from 0), beginning with step `first`; skipped steps cost nothing."""
+        order = stream(self.seed, "order", number).permutation(len(self.rows))
+        for step in range(first, len(self)):
+            yield self.batch(order[step * self.batch_size : (step + 1) * self.batch_size], number, step)
+
+    def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
+        """The rows `numbers` as the batch of a step."""
+        raise NotImplementedError
 
 
-class SequenceBatches:
-    """Token sequences in random order with new masks each epoch; without a masker plain text and no labels."""
+class ExampleBatches(Batches):
+    """Task examples."""
 
+    rows: Encoded
+    length_key = "max_length_tokens"
+
+    def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
+        """The examples `numbers`."""
+        return self.rows.batch(numbers)
+
+
+class SequenceBatches(Batches):
+    """Token sequences with new masks each epoch; without a masker plain text and no labels."""
+
+    rows: Sequences
     length_key = "tokenize.sequence_tokens"
 
     def __init__(self, sequences: Sequences, masker: Masker | None, *, batch_size: int, seed: int) -> None:
-        self.sequences, self.masker, self.batch_size, self.seed = sequences, masker, batch_size, seed
-        self.longest_row_tokens = int(sequences.lengths.max())
+        super().__init__(sequences, batch_size=batch_size, seed=seed)
+        self.masker = masker
 
-    def __len__(self) -> int:
-        return -(-len(self.sequences) // self.batch_size)
+    def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
+        """The sequences `numbers`, masked."""
+        return text_batch([self.rows[row] for row in numbers], self.masker, stream(self.seed, "masks", epoch, step))
 
-    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of epoch `number`, beginning with step `first`."""
-        batches = shuffled_batches(len(self.sequences), batch_size=self.batch_size, seed=self.seed, epoch=number)
-        for step, rows in enumerate(batches[first:], start=first):
-            masks = stream(self.seed, "masks", number, step)
-            yield text_batch([self.sequences[row] for row in rows], self.masker, masks)
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some rows of a batch, and their share of the units (Batch.counts) that losses are means over."""
+
+    batch: Batch
+    shares: dict[str, float]
+
+
+def micro_batches(batch: Batch, *, processes: int, process: int, accumulation_steps: int) -> list[MicroBatch]:
+    """The micro-batches that `process` (from 0) computes, one for each accumulation step.
+
+    A loss that is a mean over a micro-batch, times the share, adds up over all micro-batches to the mean over the
+    batch. The usual mean of means would give few masked tokens the weight of many.
+    """
+    counts = batch.counts()
+    if processes == accumulation_steps == 1:
+        return [MicroBatch(batch, dict.fromkeys(counts, 1.0))]
+    # Rows are dealt in turn by length, so that processes have similar work.
+    by_length = batch.mask.sum(dim=1).argsort(stable=True)
+    found = []
+    for first in range(process, processes * accumulation_steps, processes):
+        if len(rows := by_length[first :: processes * accumulation_steps].sort().values):
+            part = batch.rows(rows)
+            shares = {unit: count / max(counts[unit], 1) for unit, count in part.counts().items()}
+        else:
+            # Every process takes part in each step, if only with a row of another whose share is 0.
+            part, shares = batch.rows(torch.zeros(1, dtype=torch.int64)), dict.fromkeys(counts, 0.0)
+        found.append(MicroBatch(part, shares))
+    return found
 
 
 def sample_batches(sequences: Sequences) -> Iterator[Batch]:

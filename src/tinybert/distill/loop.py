@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,59 +15,33 @@ from torch import Tensor, nn
 from tinybert.config.fields import Training
 from tinybert.config.schema import Optimizer
 from tinybert.config.students import LOSSES
+from tinybert.distill.batches import Batches, MicroBatch, micro_batches
 from tinybert.distill.hardware import keep_memory, start_accelerator
-from tinybert.distill.metric_log import Entry, MetricLogger
+from tinybert.distill.metric_log import Entry, MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationLoss
-from tinybert.distill.resume import Checkpoint, Resumable, TrainState
+from tinybert.distill.resume import Checkpoint
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
 from tinybert.pipeline.process import torch_seed
 
 
-class Batches(Protocol):
-    """The data of a training run; every epoch has the same number of steps.
-
-    Attributes:
-        longest_row_tokens: Compared with the positions of the models.
-        length_key: The key of params.yaml that sets how long rows are.
-    """
-
-    longest_row_tokens: int
-    length_key: str
-
-    def __len__(self) -> int:
-        """Steps of an epoch."""
-
-    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of epoch `number` (from 0), beginning with step `first`; skipped steps cost nothing.
-
-        The seed and the number alone decide them.
-        """
-
-
-class Teacher(Protocol):
-    """A teacher, asked live or cached."""
-
-    model: Model
-
-    def begin(self, accelerator: Accelerator, *, epochs: float) -> None:
-        """Called once before the first step; `epochs` is how often each row will be read."""
-
-    def __call__(self, batch: Batch) -> ModelOutput:
-        """The teacher outputs that the losses of this step read, without gradient."""
-
-
-class Pruner(Resumable, Protocol):
-    """What prunes the student while it trains; built when the student is on its device."""
+class Pruner(Protocol):
+    """What prunes the student while it trains (compress/pruning.py); built when the student is on its device."""
 
     def begin(self, steps: int) -> None:
-        """Called once before the first of `steps` steps."""
+        """Called before the first of `steps` steps."""
 
     def before_step(self, step: int) -> None:
         """Called between the backward pass and the optimizer step."""
 
     def after_step(self) -> None:
         """Called after the optimizer step."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of it, under names of its own."""
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Continues from all tensors of a checkpoint, when the model is restored already."""
 
 
 @dataclass(frozen=True)
@@ -81,33 +55,19 @@ class Settings:
     pruner: Pruner | None = None
 
 
-@dataclass(frozen=True)
-class TrainRun:
-    """How a run reports and resumes; nothing here changes the result.
-
-    Attributes:
-        title: Shown on the progress bar.
-        on_entry: Called with each entry of the loss curve.
-        checkpoint: Saves and resumes the run.
-    """
-
-    title: str
-    on_entry: Callable[[Entry], None] = lambda entry: None
-    checkpoint: Checkpoint | None = None
-
-    def describe_checkpoint(self) -> str:
-        """What is saved, for error messages."""
-        return self.checkpoint.describe() if self.checkpoint else "no checkpoint is kept"
-
-
 class LiveTeacher:
-    """A teacher that is asked at every step, in evaluation mode and without gradient."""
+    """A teacher that is asked at every step, in evaluation mode and without gradient.
+
+    Args:
+        model: The teacher.
+        loss: What reads its outputs.
+    """
 
     def __init__(self, model: Model, loss: DistillationLoss) -> None:
         self.model, self.loss = model, loss
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
-        """Puts the teacher on the run's device."""
+        """Puts the teacher on the run's device; `epochs` is how often each row will be read."""
         self.accelerator = accelerator
         self.model.to(accelerator.device).eval()
 
@@ -120,37 +80,6 @@ class LiveTeacher:
         """The teacher's outputs in the precision of the run."""
         with self.accelerator.autocast():
             return self.model(batch, spec)
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """Some rows of a batch, and their share of the units (Batch.counts) that losses are means over."""
-
-    batch: Batch
-    shares: dict[str, float]
-
-
-def micro_batches(batch: Batch, *, processes: int, process: int, accumulation_steps: int) -> list[MicroBatch]:
-    """The micro-batches that `process` (from 0) computes, one for each accumulation step.
-
-    A loss that is a mean over a micro-batch, times the share, adds up over all micro-batches to the mean over the
-    batch. The usual mean of means would give few masked tokens the weight of many.
-    """
-    counts = batch.counts()
-    if processes == accumulation_steps == 1:
-        return [MicroBatch(batch, dict.fromkeys(counts, 1.0))]
-    # Rows are dealt in turn by length, so that processes have similar work.
-    by_length = batch.mask.sum(dim=1).argsort(stable=True)
-    found = []
-    for first in range(process, processes * accumulation_steps, processes):
-        if len(rows := by_length[first :: processes * accumulation_steps].sort().values):
-            part = batch.rows(rows)
-            shares = {unit: count / max(counts[unit], 1) for unit, count in part.counts().items()}
-        else:
-            # Every process takes part in each step, if only with a row of another whose share is 0.
-            part, shares = batch.rows(torch.zeros(1, dtype=torch.int64)), dict.fromkeys(counts, 0.0)
-        found.append(MicroBatch(part, shares))
-    return found
 
 
 class Distiller(nn.Module):
@@ -169,20 +98,18 @@ class Distiller(nn.Module):
 
 
 def distillation_step(
-    batch: Batch, distiller: nn.Module, teacher: Teacher | None, accelerator: Accelerator, *, accumulation_steps: int
+    parts: list[MicroBatch], distiller: nn.Module, teacher: LiveTeacher | None, accelerator: Accelerator
 ) -> dict[str, Tensor]:
     """Computes the gradients of one batch's loss; the optimizer step follows in `train`.
 
     Args:
-        batch: The batch of all processes.
+        parts: This process's micro-batches.
         distiller: A Distiller, as Accelerate wrapped it.
         teacher: Live or cached; None if no loss reads one.
 
     Returns:
         This process's share of the "total" loss and of each unweighted term.
     """
-    processes, process = accelerator.num_processes, accelerator.process_index
-    parts = micro_batches(batch, processes=processes, process=process, accumulation_steps=accumulation_steps)
     sums: dict[str, Tensor] = {}
     for number, part in enumerate(parts, start=1):
         part = MicroBatch(part.batch.to(accelerator.device), part.shares)
@@ -192,7 +119,7 @@ def distillation_step(
                 teacher_outputs = teacher(part.batch) if teacher else ModelOutput()
                 total, terms = distiller(part, teacher_outputs)  # the student's forward pass, then the losses
             # Accelerate averages gradients over processes; shares make the sum the right one.
-            accelerator.backward(total * processes)
+            accelerator.backward(total * accelerator.num_processes)
         for name, value in {"total": total, **terms}.items():
             sums[name] = sums.get(name, 0.0) + value.detach().float()
     return sums
@@ -204,7 +131,7 @@ def train(
     batches: Batches,
     settings: Settings,
     *,
-    teacher: Teacher | None = None,
+    teacher: LiveTeacher | None = None,
     run: TrainRun,
 ) -> list[Entry]:
     """Trains the student, and what the losses learn, in place.
@@ -233,17 +160,22 @@ def train(
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     if settings.pruner:
         settings.pruner.begin(steps)
-    logger = MetricLogger(steps, run.title, accelerator, run.on_entry, loss.map.learnt, run.describe_checkpoint)
+    logger = MetricLogger(steps, run, accelerator, loss.map.learnt)
     state = TrainState(module, optimizer, logger, settings.pruner)
     first = state.resume(run.checkpoint, accelerator)
-    accumulation_steps = settings.training.accumulation_steps
-    for step, (epoch, batch) in enumerate(itertools.islice(all_epochs(batches, first), steps - first), start=first):
+    for step, (epoch, batch) in zip(range(first, steps), all_epochs(batches, first), strict=False):
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
         loss.map.redraw(step)
         factor = lr_factor(step, steps, settings.optimizer.warmup_fraction)
         for group in optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor
-        terms = distillation_step(batch, distiller, teacher, accelerator, accumulation_steps=accumulation_steps)
+        parts = micro_batches(
+            batch,
+            processes=accelerator.num_processes,
+            process=accelerator.process_index,
+            accumulation_steps=settings.training.accumulation_steps,
+        )
+        terms = distillation_step(parts, distiller, teacher, accelerator)
         norm = optimizer_step(step, distiller, optimizer, accelerator, settings)
         logger.add(epoch, settings.training.learning_rate * factor, terms, norm)
         if run.checkpoint and run.checkpoint.is_due:
@@ -304,3 +236,48 @@ def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
         map_peak = module.loss.config.map_learning_rate
         groups.append({"params": of_map, "weight_decay": 0.0, "peak_lr": map_peak})
     return torch.optim.AdamW(groups, lr=0.0, fused=True)
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """All that the next steps of a run depend on.
+
+    The order of rows, masks and dropout need no state: seed, epoch and step decide them.
+    """
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    logger: MetricLogger
+    pruner: Pruner | None = None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Saves the state; UserError instead if a step since the last entry was not finite."""
+        self.logger.check_finite()
+        tensors = {f"module.{name}": tensor for name, tensor in self.module.state_dict().items()}
+        for index, remembered in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in remembered.items()}
+        tensors |= self.logger.tensors() | (self.pruner.tensors() if self.pruner else {})
+        checkpoint.save(tensors, self.logger.facts())
+
+    def resume(self, checkpoint: Checkpoint | None, accelerator: Accelerator) -> int:
+        """Restores the saved state; returns the step to continue with, 0 if there is none."""
+        saved = checkpoint.load() if checkpoint else None
+        step = torch.tensor([saved[1]["step"] if saved else 0], device=accelerator.device)
+        # All processes must see the same state, or none may use it.
+        if len(set(accelerator.gather(step).tolist())) > 1 or not saved:
+            return 0
+        tensors, facts = saved
+        self.logger.restore(tensors, facts)
+        self.module.load_state_dict(_under("module.", tensors))
+        remembered: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _under("optimizer.", tensors).items():
+            index, _, key = name.partition(".")
+            remembered.setdefault(int(index), {})[key] = tensor
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": remembered})
+        if self.pruner:
+            self.pruner.restore(tensors)
+        return self.logger.step
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

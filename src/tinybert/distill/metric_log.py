@@ -1,11 +1,13 @@
 """The loss curve of a run: means between entries, reported during training; what is not finite stops the run."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import progress_bar
 
@@ -16,6 +18,21 @@ PREFIX = "logger."
 Entry = dict[str, float]
 
 
+@dataclass(frozen=True)
+class TrainRun:
+    """How a run reports and resumes; nothing here changes the result.
+
+    Attributes:
+        title: Shown on the progress bar.
+        on_entry: Called with each entry of the loss curve.
+        checkpoint: Saves and resumes the run.
+    """
+
+    title: str
+    on_entry: Callable[[Entry], None] = lambda entry: None
+    checkpoint: Checkpoint | None = None
+
+
 class MetricLogger:
     """Averages loss terms between entries of the curve, reports them, and refuses what is not finite.
 
@@ -24,31 +41,22 @@ class MetricLogger:
 
     Args:
         steps: Of the run.
-        title: Of the progress bar.
+        run: Told of each entry.
         accelerator: Adds up the processes' shares.
-        on_entry: Called with each entry.
         learnt: Returns further values of an entry by name.
-        last_good: Describes the checkpoint, for errors.
     """
 
     def __init__(
-        self,
-        steps: int,
-        title: str,
-        accelerator: Accelerator,
-        on_entry: Callable[[Entry], None],
-        learnt: Callable[[], dict[str, float]],
-        last_good: Callable[[], str],
+        self, steps: int, run: TrainRun, accelerator: Accelerator, learnt: Callable[[], dict[str, float]]
     ) -> None:
         self.curve: list[Entry] = []
-        self.steps, self.accelerator = steps, accelerator
-        self.on_entry, self.learnt, self.last_good = on_entry, learnt, last_good
+        self.steps, self.run, self.accelerator, self.learnt = steps, run, accelerator, learnt
         self.every = max(1, steps // CURVE_ENTRIES)
         self.names: list[str] = []  # gradient, total, terms
         self.sums = torch.zeros((), device=accelerator.device)  # (names,) since the last entry
         self.finite_steps = torch.zeros((), dtype=torch.int64, device=accelerator.device)  # (names,) since then
         self.count = self.step = 0
-        self.bar = progress_bar(total=steps, desc=title, unit="step", disable=not accelerator.is_main_process)
+        self.bar = progress_bar(total=steps, desc=run.title, unit="step", disable=not accelerator.is_main_process)
 
     def add(self, epoch: int, learning_rate: float, terms: dict[str, Tensor], gradient_norm: Tensor) -> None:
         """Counts one step; every so often the mean becomes an entry of the curve.
@@ -75,7 +83,7 @@ class MetricLogger:
         means = {name: value / self.count for name, value in zip(self.names, self.sums.tolist(), strict=True)}
         del means["gradient"]
         self.curve.append(entry | means | self.learnt())
-        self.on_entry(self.curve[-1])
+        self.run.on_entry(self.curve[-1])
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)
         self.sums, self.finite_steps, self.count = self.sums.new_zeros(()), self.finite_steps.new_zeros(()), 0
 
@@ -90,9 +98,10 @@ class MetricLogger:
         name = "gradient" if index == 0 else f"{self.names[index]} loss"
         step = self.step - self.count + earliest + 1
         self.bar.close()
+        checkpoint = self.run.checkpoint.describe() if self.run.checkpoint else "no checkpoint is kept"
         raise UserError(
             f"step {step} of {self.steps}: the {name} is {self.sums[index].item()}; fix: lower learning_rate"
-            f"{' or its λ' if index else ''}, or set precision to float32 ({self.last_good()})"
+            f"{' or its λ' if index else ''}, or set precision to float32 ({checkpoint})"
         )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -109,5 +118,5 @@ class MetricLogger:
         self.sums = tensors[f"{PREFIX}sums"].to(self.accelerator.device)
         self.finite_steps = torch.full_like(self.sums, self.count, dtype=torch.int64)
         for entry in self.curve:
-            self.on_entry(entry)
+            self.run.on_entry(entry)
         self.bar.initial = self.bar.n = self.step  # the rate shown is that of this process

@@ -7,17 +7,14 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import torch
-from accelerate import Accelerator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from tinybert.distill.metric_log import MetricLogger
 from tinybert.pipeline.errors import UserError
 
 VARIABLE = "TINYBERT_CHECKPOINT_SECONDS"
@@ -123,58 +120,3 @@ def _checksum(tensors: dict[str, Tensor], facts: str) -> str:
         total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
         total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
     return f"{total:08x}"
-
-
-class Resumable(Protocol):
-    """Something with tensors of its own in a checkpoint."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps of it; names begin with a prefix of its own."""
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Continues from all tensors of a checkpoint, the model's being restored already."""
-
-
-@dataclass(frozen=True)
-class TrainState:
-    """All that the next steps of a run depend on.
-
-    The order of rows, masks and dropout need no state: seed, epoch and step decide them.
-    """
-
-    module: nn.Module
-    optimizer: torch.optim.Optimizer
-    logger: MetricLogger
-    pruner: Resumable | None = None
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Saves the state; UserError instead if a step since the last entry was not finite."""
-        self.logger.check_finite()
-        tensors = {f"module.{name}": tensor for name, tensor in self.module.state_dict().items()}
-        for index, remembered in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in remembered.items()}
-        tensors |= self.logger.tensors() | (self.pruner.tensors() if self.pruner else {})
-        checkpoint.save(tensors, self.logger.facts())
-
-    def resume(self, checkpoint: Checkpoint | None, accelerator: Accelerator) -> int:
-        """Restores the saved state; returns the step to continue with, 0 if there is none."""
-        saved = checkpoint.load() if checkpoint else None
-        step = torch.tensor([saved[1]["step"] if saved else 0], device=accelerator.device)
-        # All processes must see the same state, or none may use it.
-        if len(set(accelerator.gather(step).tolist())) > 1 or not saved:
-            return 0
-        tensors, facts = saved
-        self.logger.restore(tensors, facts)
-        self.module.load_state_dict(_under("module.", tensors))
-        remembered: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _under("optimizer.", tensors).items():
-            index, _, key = name.partition(".")
-            remembered.setdefault(int(index), {})[key] = tensor
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": remembered})
-        if self.pruner:
-            self.pruner.restore(tensors)
-        return self.logger.step
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -18,7 +18,8 @@ from tests.support.builders import STUDENT, TEACHER, batch, classifier
 from tests.support.project import ROOT
 from tests.unit.benchmarks.test_timing import renamed, shape_of
 from tinybert.data.encoding import Encoded
-from tinybert.distill.loop import Distiller, micro_batches
+from tinybert.distill.batches import micro_batches
+from tinybert.distill.loop import Distiller
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.outputs import Batch
 from tinybert.pipeline.errors import UserError
@@ -213,14 +214,14 @@ def small_work() -> Work:
     return chosen_work(options())
 
 
-@pytest.mark.parametrize(("phase", "at_first"), [(INTERMEDIATE, set()), (PREDICTION, {"layers", "logits"})])
+@pytest.mark.parametrize(("phase", "at_first"), [(INTERMEDIATE, set()), (PREDICTION, {"hidden", "scores", "logits"})])
 def test_answers_are_made_within_the_intermediate_phase_and_before_the_other(phase, at_first, tmp_path):
     starts = Starts(tmp_path, count=4)
     with pytest.raises(SystemExit):
         run_ours(small_work(), phase, "float32", tmp_path, starts)
     first, *later = starts.seen
-    assert {name.split("-")[0] for name in first} == at_first
-    assert [{name.split("-")[0] for name in files} for files in later] == [{"layers", "logits"}] * 3
+    assert {name.split("_")[0] for name in first} == at_first
+    assert [{name.split("_")[0] for name in files} for files in later] == [{"hidden", "scores", "logits"}] * 3
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from benchmarks import reference
 from benchmarks.general_distill import SIZES, TEMPERATURE, Work, position_labels
 from tests.support.builders import STUDENT, TEACHER, batch, masked_lm
 from tests.support.project import ROOT
-from tinybert.distill.loop import Distiller, micro_batches
+from tinybert.distill.batches import micro_batches
+from tinybert.distill.loop import Distiller
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 
 LOSSES = ("embedding", "hidden", "attention", "hard", "prediction")

@@ -11,8 +11,9 @@ from tests.support.builders import STUDENT, TEACHER, classifier
 from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import ExampleBatches
-from tinybert.distill.loop import LiveTeacher, Settings, TrainRun
+from tinybert.distill.loop import LiveTeacher, Settings
 from tinybert.distill.loop import train as distil
+from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, SequenceClassifier

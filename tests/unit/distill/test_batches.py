@@ -13,7 +13,7 @@ from tests.unit.distill.test_loop import examples
 from tinybert.data.encoding import encode
 from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import TASKS
-from tinybert.distill.batches import ExampleBatches, SequenceBatches, labelled_by_teacher, predict, shuffled_batches
+from tinybert.distill.batches import ExampleBatches, SequenceBatches, labelled_by_teacher, predict
 from tinybert.distill.masking import Masker
 
 MASKER = Masker(0.15, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
@@ -70,10 +70,13 @@ def test_sequences_get_new_masks_each_epoch_by_the_seed():
 
 def test_seed_and_epoch_alone_decide_the_order_of_rows():
     def order(seed, epoch):
-        return np.concatenate(shuffled_batches(3000, batch_size=16, seed=seed, epoch=epoch))
+        return np.concatenate([batch.numbers for batch in batches(seed).epoch(epoch)])
 
-    batches = shuffled_batches(3000, batch_size=16, seed=1, epoch=0)
-    assert [len(batch) for batch in batches] == [16] * 187 + [3000 % 16]
+    def batches(seed):
+        return ExampleBatches(rows, batch_size=16, seed=seed)
+
+    rows = examples(3000)
+    assert [len(batch.numbers) for batch in batches(1).epoch(0)] == [16] * 187 + [3000 % 16]
     assert sorted(order(1, 0)) == list(range(3000))
     assert np.array_equal(order(1, 0), order(1, 0))
     assert not np.array_equal(order(1, 0), order(1, 1))

@@ -10,11 +10,12 @@ import torch
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import ExampleBatches
-from tinybert.distill.loop import Distiller, LiveTeacher, Settings, TrainRun, adamw, lr_factor, total_steps, train
+from tinybert.distill.loop import Distiller, LiveTeacher, Settings, adamw, lr_factor, total_steps, train
+from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.result import training_metrics
 from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline.errors import UserError
+from tinybert.training import training_metrics
 
 OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.25)
 RUN = TrainRun("test")

@@ -11,7 +11,7 @@ import torch
 
 from tests.support.builders import batch
 from tests.support.small_distillation import distil
-from tinybert.distill.loop import micro_batches
+from tinybert.distill.batches import micro_batches
 
 ROOT = Path(__file__).resolve().parents[3]
 
