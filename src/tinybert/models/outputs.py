@@ -56,7 +56,7 @@ class RealTokens:
     """Where the real tokens of padded rows are: models compute these alone, and only attention sees rows.
 
     In a graph that is being exported their number is unknown: there every place counts as a token, nothing is moved,
-    and `rows` and `at` do not exist.
+    and `at` does not exist.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -70,12 +70,6 @@ class RealTokens:
         """The place of each token in its row: (tokens,) int64."""
         length = self.mask.shape[1]
         return torch.arange(length, device=self.mask.device) if self.index is None else self.index % length
-
-    @property
-    def rows(self) -> Tensor:
-        """The row of each token: (tokens,) int64."""
-        assert self.index is not None
-        return self.index // self.mask.shape[1]
 
     @property
     def first_rows(self) -> Rows:

@@ -13,5 +13,4 @@ def test_real_tokens_are_unpadded_and_padded():
     assert torch.equal(real.pad(tokens), rows * mask[..., None])
     assert real.first(tokens)[:, 0].tolist() == [0, 6, 12]
     assert real.columns.tolist() == [0, 1, 0, 0, 1, 2]
-    assert real.rows.tolist() == [0, 0, 1, 2, 2, 2]
     assert real.at(tokens, torch.tensor([7, 1, 3]))[:, 0].tolist() == [14, 2, 6]
