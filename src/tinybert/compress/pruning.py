@@ -17,22 +17,20 @@ class Pruner:
     loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
 
     Args:
-        model: on its device already.
         target: final share of weights that are zero, 0 to 1.
         ramp_fraction: share of the training steps in which sparsity rises, above 0 and at most 1.
     """
 
     state: tuple[str, ...] = ("pruned",)  # what a checkpoint stores: a tensor for each weight
 
-    def __init__(self, model: nn.Module, *, target: float, ramp_fraction: float) -> None:
+    def __init__(self, model: nn.Module, target: float, ramp_fraction: float) -> None:
         self.weights = _linear_weights(model)
-        self.pruned = [weight.detach() == 0 for weight in self.weights]
         self.target = target
         self.ramp_fraction = ramp_fraction
-        self.ramp_steps = 1
 
     def begin(self, steps: int) -> None:
-        """Sets the length of the ramp; `steps`: the number of optimizer steps to come."""
+        """Reads the masks off the weights, on their device, and sets the length of the ramp among `steps` steps."""
+        self.pruned = [weight.detach() == 0 for weight in self.weights]
         self.ramp_steps = max(1, round(self.ramp_fraction * steps))
 
     def scheduled_sparsity(self, step: int) -> float:
@@ -93,8 +91,9 @@ class MovementPruner(Pruner):
 
     state = ("scores", "kept", "pruned")
 
-    def __init__(self, model: nn.Module, *, target: float, ramp_fraction: float) -> None:
-        super().__init__(model, target=target, ramp_fraction=ramp_fraction)
+    def begin(self, steps: int) -> None:
+        """The same, with scores of 0."""
+        super().begin(steps)
         self.scores = [torch.zeros_like(weight.detach()) for weight in self.weights]
         self.kept = [torch.zeros_like(weight.detach()) for weight in self.weights]  # 0 where not pruned
 
