@@ -79,8 +79,8 @@ def chosen_work(options: argparse.Namespace) -> Work:
     examples = encode(rows, task, tokenizer, max_length_tokens=padded_length_tokens)
     pieces = tokenizer.get_vocab_size()
     described = (
-        f"{task.name}, {options.data or 'synthetic'}: {len(rows)} training rows of {examples.lengths.mean():.1f} pieces "
-        f"in the mean; vocabulary of {pieces} pieces, {options.vocabulary or 'learnt from the texts'}"
+        f"{task.name}, {options.data or 'synthetic'}: {len(rows)} training rows of {examples.lengths.mean():.1f} "
+        f"pieces in the mean; vocabulary of {pieces} pieces, {options.vocabulary or 'learnt from the texts'}"
     )
     return Work(sizes, task, examples, max(pieces, sizes.vocabulary), padded_length_tokens, described)
 

@@ -1,5 +1,7 @@
 """Evaluation of a domain student: perplexity, cloze accuracy, agreement with the teacher, answers side by side."""
 
+from typing import Any
+
 import torch
 
 from tinybert.data.sequences import Sequences
@@ -30,7 +32,7 @@ def main(stage: Stage) -> None:
     teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, paths.domain_student(name, seed))
     torch.manual_seed(params.seed)
     models = {"teacher": teacher, "student": student, "untrained": MaskedLM(student.config)}
-    metrics = {}
+    metrics: dict[str, dict[str, Any]] = {}
     for role, model in models.items():
         metrics[role] = {corpus: masked_lm_scores(model, batches) for corpus, batches in texts.items()}
         metrics[role]["cloze"] = cloze_scores(model, questions, prompts)

@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tinybert.compress.pruning import linear_sparsity
+from tinybert.config.load import StageParams
 from tinybert.config.schema import Params
 from tinybert.config.students import MAPPED_LOSSES
 from tinybert.data.tasks import Task
@@ -44,7 +45,7 @@ class Finished:
     name: str
     model: Model
     provenance: Provenance
-    params: Params
+    params: Params | StageParams
 
     @property
     def is_bert(self) -> bool:
@@ -137,7 +138,7 @@ def _card_data(of: Finished, pipeline_tag: str, *, is_english: bool) -> ModelCar
     )
 
 
-def _eval_results(task: Task, params: Params, variants: dict[str, dict]) -> list[EvalResult]:
+def _eval_results(task: Task, params: Params | StageParams, variants: dict[str, dict]) -> list[EvalResult]:
     """The FP32 scores as the Hub lists them, of its own data only."""
     hub, split = params.tasks.hub, task.dev_splits[0].replace("dev", "validation")
     return [
