@@ -1,4 +1,4 @@
-"""docs/paper_map.md names files, functions and tests that exist."""
+"""docs/paper_map.md names files, functions, tables and tests that exist."""
 
 import ast
 import re
@@ -17,11 +17,13 @@ def source_of(path: str) -> Path:
 
 
 def definitions(path: Path) -> set[str]:
-    """Functions and classes of a module, and methods as Class.method."""
+    """Functions, classes and annotated tables of a module, and methods as Class.method."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
+        if isinstance(node, ast.AnnAssign):
+            found.add(ast.unparse(node.target))
         if isinstance(node, ast.ClassDef):
             found |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
     return found
