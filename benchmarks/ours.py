@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 from benchmarks import reference
 from benchmarks.reference import Shape
-from tinybert.distill.hardware import check_bfloat16
 from tinybert.models.bert import BertConfig
+from tinybert.models.outputs import check_bfloat16
 from tinybert.pipeline.errors import UserError
 
 DROPOUT = 0.1

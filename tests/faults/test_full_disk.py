@@ -18,7 +18,7 @@ from tests.unit.distill.test_loop import examples
 from tinybert.compress.export import export_onnx
 from tinybert.data.sequences import sequences_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.distill.hardware import start_accelerator
+from tinybert.distill.loop import start_accelerator
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from tinybert.augment.word_vectors import is_plain_word
 from tinybert.config.schema import Substitution
-from tinybert.distill.hardware import check_bfloat16
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, Encoder, MaskedLM, SelfAttention
+from tinybert.models.outputs import check_bfloat16
 from tinybert.models.packed_linear import for_inference, linear
 from tinybert.pipeline.process import progress_bar
 

@@ -27,16 +27,12 @@ class LayerWeights(nn.Module):
     def __init__(self, layers: list[list[int]], kind: str, *, init: str = "equal", seed: int = 0) -> None:
         super().__init__()
         self.layers, self.kind, self.seed = layers, kind, seed
+        self.is_fixed = kind not in ("random", "learnable")  # the weights are the same at all steps
         self.drawn = layers
         self.theta = nn.ParameterList()
         if kind == "learnable":
             self.theta.extend(nn.Parameter(torch.tensor(INITIAL_THETA[init](len(group)))) for group in layers)
         self.redraw(0)
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the weights are the same at all steps."""
-        return self.kind not in ("random", "learnable")
 
     def redraw(self, step: int) -> None:
         """Draws the layers of a random map for a training step; they depend on the seed and the step only."""
@@ -44,13 +40,9 @@ class LayerWeights(nn.Module):
             rng = stream(self.seed, "layer map", step)
             self.drawn = [[group[rng.integers(len(group))]] for group in self.layers]
 
-    def group(self, student_layer: int) -> list[int]:
-        """The teacher layers that `student_layer` (1-based) may read."""
-        return self.layers[student_layer - 1]
-
-    def read(self, student_layer: int) -> list[int]:
-        """The teacher layers that `student_layer` (1-based) reads at this step."""
-        return self.drawn[student_layer - 1]
+    def read(self, student_layer: int, *, at_any_step: bool = False) -> list[int]:
+        """The teacher layers that `student_layer` (1-based) reads at this step, or may read."""
+        return (self.layers if at_any_step else self.drawn)[student_layer - 1]
 
     def row(self, student_layer: int) -> Tensor | list[float]:
         """The weights of the layers that are read."""

@@ -1,14 +1,17 @@
 """The one training loop: pretraining, fine-tuning, every kind of distillation, and pruning."""
 
 import contextlib
+import ctypes
 import itertools
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
 
@@ -16,13 +19,17 @@ from tinybert.config.fields import Training
 from tinybert.config.schema import Optimizer
 from tinybert.config.students import LOSSES
 from tinybert.distill.batches import Batches, MicroBatch, micro_batches
-from tinybert.distill.hardware import keep_memory, start_accelerator
 from tinybert.distill.metric_log import Entry, MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.checkpoints import Model
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
 from tinybert.pipeline.process import torch_seed
+
+# How long processes wait for the one that fills the teacher cache.
+LONGEST_WAIT = timedelta(hours=12)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
+LARGEST_INT = 2**31 - 1
 
 
 class Pruner(Protocol):
@@ -73,7 +80,7 @@ class LiveTeacher:
 
     def __call__(self, batch: Batch) -> ModelOutput:
         """The outputs that the losses of this step read."""
-        return self.ask(batch, self.loss.teacher_spec)
+        return self.ask(batch, self.loss.teacher_spec())
 
     @torch.no_grad()
     def ask(self, batch: Batch, spec: OutputSpec) -> ModelOutput:
@@ -183,6 +190,32 @@ def train(
     logger.bar.close()
     student.eval()
     return logger.curve
+
+
+def start_accelerator(precision: str) -> Accelerator:
+    """Accelerate for this process, which may be one of several; UserError if the machine lacks the precision."""
+    if precision == "bfloat16":
+        check_bfloat16()
+    # Not every loss reaches all of a student's weights.
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
+    patient = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
+    mixed_precision = "bf16" if precision == "bfloat16" else "no"
+    return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[unused, patient])
+
+
+def keep_memory() -> None:
+    """Lets this process reuse freed memory instead of returning it to the system.
+
+    glibc returns a block of 32 MiB or more immediately, and the gradient of the word embeddings is one: mapping its
+    pages again at each step took a fifth of a small student's step.
+    """
+    is_linux = sys.platform.startswith("linux")
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if is_linux else None  # absent from musl
+    if mallopt:
+        # Some versions of glibc refuse so high a threshold; forbidding mmap has the same effect.
+        if not mallopt(M_MMAP_THRESHOLD, LARGEST_INT):
+            mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, LARGEST_INT)
 
 
 def optimizer_step(

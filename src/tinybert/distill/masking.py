@@ -17,12 +17,9 @@ class Masker:
     """Chooses tokens to predict and corrupts them (Devlin et al. 2019, sec. 3.1).
 
     Attributes:
-        rate: Fraction of tokens that are chosen; never special tokens or padding.
+        rate: Fraction of the tokens that are chosen; never `special_ids`.
         mask_fraction: Of the chosen, the fraction that becomes [MASK].
-        random_fraction: Of the chosen, the fraction that becomes a random token; the rest stays.
-        special_ids: Tokens that are never chosen.
-        mask_id: The id of [MASK].
-        vocabulary_size: Random tokens are drawn from all of it.
+        random_fraction: Of the chosen, the fraction that becomes any token of the vocabulary; the rest stays.
     """
 
     rate: float

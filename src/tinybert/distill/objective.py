@@ -1,12 +1,11 @@
 """The λ-weighted sum of losses that a student minimises."""
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -31,10 +30,8 @@ class DistillationConfig:
         weights: λ by loss name; without any, nothing is trained.
         layer_map: A named map, or a teacher layer for each student layer.
         map_init: Initial weights of a learnable map: "equal" or "last".
-        map_learning_rate: Of a learnable map.
         map_is_new: Whether a learnable map starts again instead of continuing from the stage before.
         projection: "shared" by all layers, or "per_layer".
-        temperature: Of the prediction loss.
         relation_heads: Into how many heads the relation losses cut the widths.
         seed: Of a random map.
     """
@@ -56,12 +53,14 @@ class DistillationConfig:
         if stage_losses is None:
             return cls({})
         layer_map = stage_losses.layer_map or student.layer_map
-        learnable = layer_map.learnable if isinstance(layer_map, Learnable) else None
+        learnt: dict = {}
+        if isinstance(layer_map, Learnable):
+            learnt = {"map_init": layer_map.learnable.init, "map_learning_rate": layer_map.learnable.learning_rate}
+            layer_map = "learnable"
         return cls(
             weights=stage_losses.active_losses,
-            layer_map="learnable" if isinstance(layer_map, Learnable) else layer_map,
-            map_init=learnable.init if learnable else "equal",
-            map_learning_rate=learnable.learning_rate if learnable else None,
+            layer_map=layer_map,
+            **learnt,
             map_is_new=stage_losses.layer_map is not None,
             projection=student.projection,
             temperature=stage_losses.temperature or 1.0,
@@ -121,24 +120,15 @@ class DistillationLoss(nn.Module):
             return "embedding"
         return "hidden" if self.config.projection == "shared" else f"hidden_{layer}"
 
-    @property
-    def teacher_spec(self) -> OutputSpec:
-        """What the teacher exposes at this step: a random map reads one layer of each group."""
-        return self._teacher_spec(self.map.read)
-
-    @property
-    def teacher_full_spec(self) -> OutputSpec:
-        """What the teacher exposes for all steps."""
-        return self._teacher_spec(self.map.group)
-
-    def _teacher_spec(self, layers_of: Callable[[int], list[int]]) -> OutputSpec:
-        def mapped(student_layers: frozenset[int]) -> frozenset[int]:
-            read = {teacher for layer in student_layers if layer for teacher in layers_of(layer)}
-            return frozenset(read | ({0} & student_layers))  # the embedding output is mapped to itself
-
+    def teacher_spec(self, *, at_any_step: bool = False) -> OutputSpec:
+        """What the teacher exposes at this step, or at any: a random map reads one layer of each group."""
         spec = self.student_spec
+        mapped = []
+        for layers in (spec.hidden, spec.scores, spec.qkv):
+            read = (self.map.read(layer, at_any_step=at_any_step) for layer in layers if layer)
+            mapped.append(frozenset({0} & layers).union(*read))  # the embedding output is mapped to itself
         logits = any(info.reads == "logits" and info.reads_teacher for info in self.infos.values())
-        return OutputSpec(mapped(spec.hidden), mapped(spec.scores), mapped(spec.qkv), logits)
+        return OutputSpec(*mapped, logits=logits)
 
     def targets(self, teacher: ModelOutput) -> DistillationTargets:
         """What the student imitates: the teacher's hidden states and scores, weighted by the layer map."""
@@ -216,14 +206,13 @@ class DistillationLoss(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Writes projections and map weights, if there are any, into the existing `folder`."""
         if tensors := self.unused | self.state_dict():
-            copies = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-                      for name, tensor in tensors.items()}  # fmt: skip
-            save_file(copies, Path(folder) / FILE)
+            save_file(
+                {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}, Path(folder) / FILE
+            )
 
     def load(self, folder: str | Path) -> None:
         """Continues with what an earlier stage left in `folder`; what it did not need keeps its initial values."""
-        path = Path(folder) / FILE
-        if path.is_file():
+        if (path := Path(folder) / FILE).is_file():
             self._take(read_weights(path))
 
     def _take(self, tensors: dict[str, Tensor]) -> None:

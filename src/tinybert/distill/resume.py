@@ -7,6 +7,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import IO
 
@@ -35,7 +36,6 @@ class Checkpoint:
         self.folder, self.fingerprint, self.is_writer = folder, fingerprint, is_writer
         self.step: int | None = None  # of the saved state
         self._last = time.monotonic()
-        self._path: Path | None = None
         self._lock: IO | None = None
         self._is_taken = False  # by another process that runs the same
         given = os.environ.get(VARIABLE, str(SECONDS_BETWEEN))
@@ -44,11 +44,10 @@ class Checkpoint:
         except ValueError:
             raise UserError(f"{VARIABLE}: must be a number of seconds (got {given!r}); fix: set it to 60") from None
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The file of this very run."""
-        self._path = self._path or self.folder / f"{self.fingerprint()}.safetensors"
-        return self._path
+        return self.folder / f"{self.fingerprint()}.safetensors"
 
     @property
     def is_due(self) -> bool:
@@ -97,9 +96,9 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Removes the saved state; called when the run's outputs are in place."""
-        if self._path and self._is_ours():
+        if "path" in vars(self) and self._is_ours():  # without a path nothing was saved
             for ending in (".safetensors", ".partial", ".lock"):
-                self._path.with_suffix(ending).unlink(missing_ok=True)
+                self.path.with_suffix(ending).unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
         """Whether this process, or the writer of its group, holds the lock; a process that dies releases it."""

@@ -203,7 +203,7 @@ class CachedTeacher(LiveTeacher):
 
     def _compute(self, batch: Batch) -> dict[tuple[str, int], Tensor]:
         """All that is cached of a batch, by field and layer; logits last."""
-        spec = replace(self.loss.teacher_full_spec, logits=True)
+        spec = replace(self.loss.teacher_spec(at_any_step=True), logits=True)
         found = self._reduced(self.ask(batch.to(self.accelerator.device), spec))
         of_layers = {
             (name, layer): part for name in LAYER_FIELDS for layer, part in sorted(getattr(found, name).items())

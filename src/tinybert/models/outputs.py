@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tinybert.pipeline.errors import UserError
+
 Rows = Tensor | tuple[slice, slice]  # an index into hidden states
 
 
@@ -170,6 +172,16 @@ def best_device() -> torch.device:
     """The GPU if there is one, a separate one for each of several processes; otherwise the CPU."""
     rank = os.environ.get("LOCAL_RANK", "0")
     return torch.device(f"cuda:{rank}" if torch.cuda.is_available() else "cpu")
+
+
+def check_bfloat16() -> None:
+    """Raises UserError if this machine does not compute bfloat16 in hardware."""
+    if torch.cuda.is_available():
+        supported = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        supported = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if not supported:
+        raise UserError("precision: bfloat16 is not supported by this machine; fix: set it to float32")
 
 
 def pad(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:

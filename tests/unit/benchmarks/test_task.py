@@ -58,7 +58,7 @@ def both_systems(phase) -> tuple:
 
 @torch.no_grad()
 def our_losses(teacher, ours, example) -> dict[str, torch.Tensor]:
-    answer = teacher(example, ours.loss.teacher_spec)
+    answer = teacher(example, ours.loss.teacher_spec())
     _, found = ours(micro_batches(example, processes=1, process=0, accumulation_steps=1)[0], answer)
     return found
 

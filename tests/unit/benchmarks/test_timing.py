@@ -81,7 +81,7 @@ def test_reference_computes_the_same_losses_from_the_same_weights():
         module.double()
     with torch.no_grad():
         (whole,) = micro_batches(example, processes=1, process=0, accumulation_steps=1)
-        _, found = ours(whole, teacher(example, ours.loss.teacher_spec))
+        _, found = ours(whole, teacher(example, ours.loss.teacher_spec()))
     expected = plain.losses(example.input_ids, example.mask, position_labels(example))
     assert set(found) == set(expected) == set(LOSSES)
     for name in LOSSES:

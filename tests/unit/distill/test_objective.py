@@ -33,26 +33,26 @@ def masked_batch():
 
 def run(objective, student, teacher, example):
     with torch.no_grad():
-        answers = teacher(example, objective.teacher_spec)
+        answers = teacher(example, objective.teacher_spec())
     return objective(student(example, objective.student_spec), answers, example)
 
 
 def test_asks_only_for_what_its_losses_read():
     hard = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
     assert hard.student_spec == OutputSpec()
-    assert hard.teacher_spec == OutputSpec(logits=False)
+    assert hard.teacher_spec() == OutputSpec(logits=False)
     top = DistillationLoss(
         DistillationConfig({"value_relation": 1.0, "cosine": 1.0}, relation_heads=3), STUDENT, TEACHER
     )
     assert top.student_spec == OutputSpec(frozenset({2}), qkv=frozenset({2}), logits=False)
-    assert top.teacher_spec == OutputSpec(frozenset({4}), qkv=frozenset({4}), logits=False)
+    assert top.teacher_spec() == OutputSpec(frozenset({4}), qkv=frozenset({4}), logits=False)
     patient = DistillationLoss(DistillationConfig({"pkd": 1.0}), STUDENT, TEACHER)
-    assert patient.teacher_spec == OutputSpec(frozenset({2}), logits=False)  # all student layers but the last
+    assert patient.teacher_spec() == OutputSpec(frozenset({2}), logits=False)  # all student layers but the last
     layers = DistillationLoss(DistillationConfig({"attention": 1.0, "hidden": 1.0}, layer_map=(1, 3)), STUDENT, TEACHER)
     assert layers.student_spec == OutputSpec(frozenset({1, 2}), frozenset({1, 2}), logits=False)
-    assert layers.teacher_spec == OutputSpec(frozenset({1, 3}), frozenset({1, 3}), logits=False)
+    assert layers.teacher_spec() == OutputSpec(frozenset({1, 3}), frozenset({1, 3}), logits=False)
     answers = DistillationLoss(DistillationConfig({"prediction": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
-    assert answers.teacher_spec == OutputSpec(frozenset({0}), frozenset(), logits=True)
+    assert answers.teacher_spec() == OutputSpec(frozenset({0}), frozenset(), logits=True)
 
 
 def test_total_is_the_weighted_sum_of_terms():
@@ -70,7 +70,7 @@ def test_layer_terms_are_sums_over_student_layers_in_numpy():
     student, teacher = masked_lm().double(), masked_lm(TEACHER, seed=1).double()
     example = batch()
     terms = run(objective, student, teacher, example)
-    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec)
+    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec())
     project = objective.projections["hidden"].weight.detach().numpy().T
     real = [np.flatnonzero(row) for row in example.mask.numpy()]
     hidden = attention = 0.0
@@ -191,7 +191,7 @@ def test_a_random_map_asks_for_the_layers_it_drew_and_for_no_others():
     seen = set()
     for step in range(20):
         objective.map.redraw(step)
-        wanted = objective.teacher_spec
+        wanted = objective.teacher_spec()
         assert wanted.hidden == wanted.scores
         seen.add(tuple(sorted(wanted.hidden)))
         run(objective, masked_lm(), masked_lm(TEACHER), batch())
@@ -201,7 +201,7 @@ def test_a_random_map_asks_for_the_layers_it_drew_and_for_no_others():
 def test_mean_map_imitates_the_mean_of_each_block():
     objective = DistillationLoss(DistillationConfig({"attention": 1.0}, layer_map="mean"), STUDENT, TEACHER)
     student, teacher, example = masked_lm(), masked_lm(TEACHER, seed=1), batch()
-    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec)
+    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec())
     pairs = (example.mask[:, :, None] & example.mask[:, None, :])[:, None].expand(-1, 3, -1, -1).numpy()
     expected = 0.0
     for ours, (first, second) in ((1, (1, 2)), (2, (3, 4))):
@@ -214,7 +214,7 @@ def test_cls_reads_the_first_token_of_all_layers_but_the_last_in_numpy():
     student_config = replace(TEACHER, num_hidden_layers=3)
     objective = DistillationLoss(DistillationConfig({"pkd": 1.0}, layer_map=(1, 3, 4)), student_config, TEACHER)
     student, teacher, example = masked_lm(student_config, seed=2), masked_lm(TEACHER, seed=1), batch()
-    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec)
+    s, t = student(example, objective.student_spec), teacher(example, objective.teacher_spec())
     expected = 0.0
     for ours, theirs in ((1, 1), (2, 3)):
         # rows of 7, 4 and 5 tokens

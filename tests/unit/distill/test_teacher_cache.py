@@ -10,8 +10,7 @@ import torch
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples
 from tinybert.distill.batches import ExampleBatches
-from tinybert.distill.hardware import start_accelerator
-from tinybert.distill.loop import LiveTeacher, Settings, train
+from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, OutputFile, TeacherCache
 
@@ -31,7 +30,7 @@ class CountingTeacher(CachedTeacher):
 
     def live(self, batch):
         """The answer without the cache."""
-        return super().ask(batch, self.loss.teacher_spec)
+        return super().ask(batch, self.loss.teacher_spec())
 
 
 def loss_of(losses, layer_map="uniform", **settings) -> DistillationLoss:

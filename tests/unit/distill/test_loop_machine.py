@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.support.root import ROOT
-from tinybert.distill.hardware import start_accelerator
+from tinybert.distill.loop import start_accelerator
 from tinybert.pipeline.errors import UserError
 
 SCRIPT = """
 import os, sys, torch
-from tinybert.distill.hardware import keep_memory
+from tinybert.distill.loop import keep_memory
 if sys.argv[1] == "kept":
     keep_memory()
 block = torch.ones(25_000_000)
