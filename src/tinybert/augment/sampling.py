@@ -77,21 +77,17 @@ class Unigrams:
 
 
 def sample(rows: Sequence[dict], task: Task, settings: Sampling, *, copies: int, seed: int) -> list[dict]:
-    """Augments the rows of a task. Any word may be varied, stop words too.
+    """Augments the rows of a task, which have its columns and "idx". Any word may be varied, stop words too.
 
-    Args:
-        rows: of the task's columns and "idx".
-        task: of a pair in turn the first sentence, the second, and both are varied.
-        settings: probabilities and tagger.
-        copies: draws per row.
-        seed: a row's variations depend on its text, the words of all rows, the seed and its idx.
+    There are `copies` draws per row; of a pair in turn the first sentence, the second, and both are varied. They depend
+    on the row's text and idx, the words of all rows, and the seed.
 
     Returns:
         Each row as it is, followed by its distinct variations, which have its keys and "augmented": True.
     """
     texts = tag_texts(dict.fromkeys(row[column] for row in rows for column in task.columns), settings.pos_tagger)
     unigrams = Unigrams(texts[row[column]] for row in rows for column in task.columns)
-    turns = [*((column,) for column in task.columns), *([task.columns] if task.is_pair else [])]
+    turns = [(column,) for column in task.columns] + ([task.columns] if task.is_pair else [])
     augmented = []
     for row in rows:
         rng = stream(seed, "augmentation", row["idx"])

@@ -53,13 +53,8 @@ def replacement_candidates(
     """Finds the words that may replace each word: likely ones for a word of one token, near ones for a longer word.
 
     The word itself is no candidate. (The paper's code keeps it among the likely ones, where "replaced" then often means
-    "left as it is".)
-
-    Args:
-        sentences: of distinct texts.
-        settings: `candidates` words at most for each word; a longer word without a vector has none.
-        predictor, vectors: of words of one token, and of longer ones.
-        checkpoint: lets an interrupted run resume.
+    "left as it is".) A word has `settings.candidates` at most, a longer one without a vector none. The sentences are
+    distinct; with a checkpoint an interrupted run resumes.
     """
     single = [Query(each.ids, word.first_token) for each in sentences for word in each.words if word.tokens == 1]
     several = {word.spelling for sentence in sentences for word in sentence.words if word.tokens > 1}
@@ -80,11 +75,13 @@ def substitute(
 ) -> list[dict]:
     """Augments the rows of a task.
 
+    Of a pair first the one, then the other sentence is varied, while its partner stays the original.
+
     Args:
         rows: of the task's columns and "idx".
-        task: of a pair first the one, then the other sentence is varied, while its partner stays the original.
+        task: of the rows.
         candidates: for all texts of the rows.
-        probability: each word is replaced with it (p_t), by a random candidate.
+        probability: of each word to be replaced, by a random candidate (p_t).
         copies: draws per sentence (N_a).
         seed: a row's variations depend on its text, the seed and its idx alone, not on batch size or other rows (in
             bfloat16 up to candidates that are almost equally likely).

@@ -74,10 +74,8 @@ def word_vectors(settings: WordVectorSettings, corpus: str | Path, *, seed: int)
 def from_file(path: str | Path) -> WordVectors:
     """Reads the plain words among the first 100,000 lines of a GloVe text file, plain or .gz.
 
-    A line is a word and its numbers, separated by spaces. Of spellings that differ in case the first line is taken.
-
-    Raises:
-        UserError: the file cannot be read or is empty, or a line is no word with as many numbers as the first line has.
+    A line is a word and its numbers, as many as in the first line, separated by spaces; UserError if one is not. Of
+    spellings that differ in case the first line is taken.
     """
     vectors: dict[str, np.ndarray] = {}
     dimensions = 0
@@ -101,16 +99,9 @@ def from_file(path: str | Path) -> WordVectors:
 def from_corpus(read_texts: Callable[[], Iterable[str]], settings: WordVectorSettings, *, seed: int) -> WordVectors:
     """Learns vectors as a truncated SVD of the words' positive PMI (Levy et al. 2015).
 
-    Two words co-occur if they are at most `window_words` apart in one text, and count 1/distance. Memory holds the
-    vocabulary and one sparse matrix over it.
-
-    Args:
-        read_texts: starts a pass over the texts; called twice.
-        settings: `max_words` most frequent plain words get vectors of `dimensions` numbers.
-        seed: of the SVD.
-
-    Raises:
-        UserError: the corpus has too few words for `dimensions`.
+    Two words co-occur if they are at most `window_words` apart in one text, and count 1/distance. The `max_words` most
+    frequent plain words get vectors of `dimensions` numbers; UserError if there are too few. Memory holds the
+    vocabulary and one sparse matrix over it: `read_texts` starts a pass over the texts and is called twice.
     """
     from sklearn.decomposition import TruncatedSVD
 
