@@ -1,9 +1,9 @@
-"""What speed costs in score: bfloat16 and kept answers against float32 and a teacher that is asked at every step.
+"""What speed costs in score: bfloat16 with cached teacher outputs against float32 with a live teacher.
 
 `python -m benchmarks.speed_cost [--task cola] [--seeds 3] [--epochs 3 2]`, after `dvc repro`: distils the task student
 of params.yaml through both phases with each seed and either way, and scores it on the dev split. Both see the same
 rows in the same order. Printed are the 95 % interval of the difference, a paired bootstrap over seeds and dev rows,
-and last the ratio of the times; answers that an earlier run kept are used, so that it is the one of further runs.
+and last the ratio of the times; outputs that an earlier run cached are used, so it is the ratio of further runs.
 """
 
 import argparse
@@ -43,7 +43,7 @@ KEPT_GB = 10.0
 
 @dataclass(frozen=True)
 class Run:
-    """A student's answers on the dev split, its headline score, and the seconds that both phases took."""
+    """A student's predictions on the dev split, its headline score, and the seconds that both phases took."""
 
     predictions: np.ndarray
     score: float

@@ -3,7 +3,7 @@
 BERT-base with random weights teaches TinyBERT4 on a task's training rows, 32 in a batch. The reference is
 benchmarks/reference.py: every row padded to 64 tokens (pairs: 128), the teacher asked at every step, fp32. Ours is the
 training run as the stages call it: padding computed in attention alone, bf16 where the hardware has it, the teacher's
-answers kept (up to 8 GB). Ours takes its whole first epoch, in which answers are checked as they are read; then the two
+outputs cached (up to 8 GB). Ours runs its first epoch alone, which checks cached outputs as it reads them; then the two
 take turns: a step of the reference, all of whose steps are alike, and several of ours, whose batches come in the random
 order of an epoch.
 """
@@ -43,7 +43,7 @@ BLOCK_STEPS = 20  # of ours, to one of the reference
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of the published recipe; `after`: the one before it, which leaves its kept answers."""
+    """A phase of the published recipe; `after`: the one before it, which fills the teacher cache."""
 
     name: str
     losses: tuple[str, ...]
@@ -99,7 +99,7 @@ def distil(
     precision: str,
     folder: Path,
 ) -> None:
-    """A phase as its stage runs it, the teacher's answers kept in `folder`."""
+    """A phase as its stage runs it, the teacher cache in `folder`."""
     loss = DistillationLoss(DistillationConfig(dict.fromkeys(phase.losses, 1.0)), student.config, teacher.config)
     batches = ExampleBatches(work.examples, batch_size=work.sizes.batch_rows, seed=SEED)
     training = ours.training(epochs=epochs, batch_size=work.sizes.batch_rows)
@@ -154,20 +154,20 @@ def compare(work: Work, phase: Phase, precision: str, *, blocks: int) -> float:
     print(f"{work.sizes.teacher} teaches {work.sizes.student}; losses: {', '.join(phase.losses)}")
     print(f"{phase.epochs} epochs of {work.epoch_steps} steps; {work.sizes.batch_rows} rows a step")
     print(f"{hardware()}; reference in float32, rows of {work.padded_length_tokens}; ours in {precision}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="kept-answers.") as name:
+    with tempfile.TemporaryDirectory(prefix="teacher-cache.") as name:
         folder = Path(name)
         with (
             contestant(run_reference, work, phase) as plain,
             contestant(run_ours, work, phase, precision, folder) as mine,
         ):
             found = measure(plain, mine, epoch_steps=work.epoch_steps, blocks=blocks)
-        kept_mb = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+        cached_mb = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     totals_s = found.totals_s(epochs=phase.epochs, epoch_steps=work.epoch_steps)
     print(report("reference", found.reference_steps_s, median(found.reference_steps_s), totals_s[0], plain))
     print(report("ours", found.our_steps_s, mean(found.our_steps_s), totals_s[1], mine))
     print(
         f"ours: {found.our_start_s:.1f} s before the first step, {found.our_first_epoch_s:.1f} s for the first epoch; "
-        f"{kept_mb:.1f} MB of the teacher's answers"
+        f"{cached_mb:.1f} MB of cached teacher outputs"
     )
     if max(plain.peak_mib, mine.peak_mib) > LIMIT_MIB:
         sys.exit(f"peak memory: {max(plain.peak_mib, mine.peak_mib):.0f} MiB; at most {LIMIT_MIB} MiB are allowed")

@@ -96,7 +96,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_writer_tells_it_and_leaves_what_was_there(disk, name, is_first):
+def test_a_writer_reports_a_full_disk_and_keeps_the_old_file(disk, name, is_first):
     path = disk / name
     if not is_first:
         WRITERS[name](path)
@@ -109,7 +109,7 @@ def test_a_writer_tells_it_and_leaves_what_was_there(disk, name, is_first):
     assert list(disk.rglob("*.partial")) == []
 
 
-def test_a_full_folder_for_temporary_files_is_the_one_that_is_named(disk, tmp_path, monkeypatch):
+def test_a_full_temporary_folder_is_named(disk, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(disk))
     fill(disk)
     with pytest.raises(
@@ -120,7 +120,7 @@ def test_a_full_folder_for_temporary_files_is_the_one_that_is_named(disk, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["full", "missing"])
-def test_a_training_goes_on_without_its_checkpoint(disk, capsys, name):
+def test_a_training_continues_without_its_checkpoint(disk, capsys, name):
     checkpoint = Checkpoint(disk / "checkpoints", lambda: "run")
     if name == "full":
         checkpoint.save({"weight": torch.zeros(10)}, {"step": 1})
@@ -166,7 +166,7 @@ def test_without_a_disk_to_fill(tmp_path, kind, fault):
     assert {name: left.decode() for name, left in content(tmp_path).items()} == {"output": "old"}
 
 
-def test_other_errors_and_told_ones_stay_as_they_are(tmp_path):
+def test_other_errors_and_reported_ones_are_not_changed(tmp_path):
     for error in (OSError(errno.EACCES, "no"), UserError("a: No space left on device"), ValueError("disk")):
         with pytest.raises(type(error)) as found, report_full_disk(tmp_path):
             raise error
@@ -180,7 +180,7 @@ def project(tmp_path_factory):
     return folder
 
 
-def test_a_stage_on_a_full_disk_says_so_in_a_line_and_runs_when_there_is_room(project):
+def test_a_stage_reports_a_full_disk_and_runs_when_there_is_room(project):
     mounted(project / "data", "32k")
     try:
         full = run(project, "stages.prepare_corpus")
@@ -199,7 +199,7 @@ def test_a_stage_on_a_full_disk_says_so_in_a_line_and_runs_when_there_is_room(pr
         subprocess.run(["umount", "--lazy", project / "data"], check=True)
 
 
-def test_a_stage_tells_it_whoever_finds_it(project):
+def test_a_stage_reports_a_full_disk_that_a_library_finds(project):
     """Such as a library that writes elsewhere, to files that it does not name."""
     script = project / "stages/prepare_corpus.py"
     whole = script.read_text()

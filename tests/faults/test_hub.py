@@ -70,7 +70,7 @@ def check_broken_cache(client) -> None:
         assert blob.name in (hashlib.sha256(content).hexdigest(), hashlib.sha1(git_object).hexdigest())
 
 
-def test_the_profiles_tokenizer_is_the_models_own_at_the_pinned_revision(hub, client):
+def test_the_tokenizer_is_the_models_own_at_the_pinned_revision(hub, client):
     assert len(VOCABULARY) == VOCABULARY_SIZE
     assert client.ask("tokenizer") == TOKENS
     requests = asked_of(hub, BERT)
@@ -78,11 +78,11 @@ def test_the_profiles_tokenizer_is_the_models_own_at_the_pinned_revision(hub, cl
 
 
 @pytest.mark.long
-def test_the_profiles_tokenizer_is_what_from_pretrained_makes_of_the_model(hub, client):
+def test_the_tokenizer_equals_the_one_of_from_pretrained(hub, client):
     assert client.ask("transformers", BERT_SHA, BERT) == client.ask("tokenizer")[1:-1] == TOKENS[1:-1]
 
 
-def test_the_profiles_teacher_has_the_models_weights_and_asks_for_no_other_file(hub, client):
+def test_the_teacher_has_the_models_weights_and_loads_no_more(hub, client):
     stored = load(hub.repositories["models", BERT].files["model.safetensors"])
     sums = client.ask("teacher")
     assert sums["bert.encoder.layer.1.output.LayerNorm.weight"] == pytest.approx(24)  # ones, stored as gamma
@@ -116,7 +116,7 @@ def test_the_profiles_tasks_have_their_splits_columns_and_labels(hub, client, ta
     assert all(PROFILE.tasks.hub.revision in line for line in asked_of(hub, "nyu-mll/glue"))
 
 
-def test_a_finetuned_teacher_and_a_started_student_come_from_the_hub(hub, client):
+def test_a_finetuned_teacher_and_a_student_come_from_the_hub(hub, client):
     assert client.ask("finetuned", "mnli", CLASSIFIER, SHA) == ["entailment", "neutral", "contradiction"]
     assert client.ask("start", BERT, BERT_SHA) == client.ask("teacher")
     assert "wrong number of outputs (got 3); allowed: 2" in client.ask("finetuned", "rte", CLASSIFIER, SHA)
@@ -200,13 +200,13 @@ def check_unclear(line: str, question: str, reason: str, name: str | None = None
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_revision_that_is_not_there_is_told_so(hub, client, question):
+def test_an_absent_revision_is_reported(hub, client, question):
     line = client.ask(question, *ARGUMENTS.get(question, ()), ABSENT)
     check_unclear(line, question, f"{ABSENT}) cannot be loaded from the Hub (the repository has no such revision);")
 
 
 @pytest.mark.parametrize("question", ["tokenizer", "teacher"])
-def test_a_model_that_is_not_there_or_gated_is_told_so(hub, client, question):
+def test_an_absent_or_gated_model_is_reported(hub, client, question):
     line = client.ask(question, SHA, "someone/none")
     check_unclear(line, question, "there is no such repository, or it is private and HF_TOKEN holds", "someone/none")
     line = client.ask(question, SHA, GATED)
@@ -215,7 +215,7 @@ def test_a_model_that_is_not_there_or_gated_is_told_so(hub, client, question):
 
 
 @pytest.mark.long
-def test_a_stage_that_is_refused_a_model_says_one_line_and_leaves_no_output(hub, tmp_path):
+def test_a_stage_without_access_prints_one_line_and_no_output(hub, tmp_path):
     tree = shrunk_profile()
     tree["teacher"]["hub"] = {"model": GATED, "revision": SHA}
     project, variables = copy_project(tmp_path / "project"), environment(hub.endpoint, tmp_path / "home")
@@ -265,10 +265,10 @@ def test_the_profiles_stages_run_on_what_the_hub_serves(hub, tmp_path):
     for task in TASKS:
         counts = json.loads((project / "reports/metrics" / "prepare_task" / f"{task}.json").read_text())["examples"]
         assert counts == {split: SPLITS[split.split("_")[0]] for split in counts} and len(counts) in (3, 5)
-        assert (project / "models" / "task" / task / "teacher" / "model.safetensors").is_file()
+        assert (project / "models" / "task" / task / f"seed{PROFILE.seed}" / "teacher" / "model.safetensors").is_file()
     # Neither is trained, so both are what was served.
     served = load(hub.repositories["models", CLASSIFIER].files["model.safetensors"])
-    kept = load_file(project / "models" / "task" / "mnli" / "teacher" / "model.safetensors")
+    kept = load_file(project / "models" / "task" / "mnli" / f"seed{PROFILE.seed}" / "teacher" / "model.safetensors")
     assert torch.equal(kept["classifier.weight"], served["classifier.weight"][[2, 1, 0]])
     served = load(hub.repositories["models", BERT].files["model.safetensors"])
     kept = load_file(project / "models" / "teacher" / "model.safetensors")
@@ -276,7 +276,7 @@ def test_the_profiles_stages_run_on_what_the_hub_serves(hub, tmp_path):
     assert torch.equal(kept[name], served[name])
 
 
-def test_a_data_set_that_is_not_there_is_told_so(hub, client):
+def test_an_absent_data_set_is_reported(hub, client):
     del hub.repositories["datasets", "nyu-mll/glue"]
     try:
         check_unclear(client.ask("task_rows", "rte"), "task_rows", "doesn't exist on the Hub or cannot be accessed")

@@ -77,7 +77,7 @@ def saved_step(project: Path, stage: str) -> int:
         return 0
 
 
-def test_a_killed_training_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
+def test_a_killed_training_resumes_and_ends_with_the_same_bytes(tmp_path):
     project, log = copy_project(tmp_path / "project"), tmp_path / "log"
     tree = tiny_params()
     tree["teacher"]["pretraining"] |= {"epochs": 100, "max_steps": 300}
@@ -152,7 +152,7 @@ IN_STUDY = ALWAYS_SAVED | {"PYTHONPATH": "src"}
 
 
 @pytest.mark.long
-def test_a_killed_study_ends_with_the_same_table_and_runs_no_experiment_twice(tmp_path):
+def test_a_killed_study_resumes_and_runs_no_experiment_twice(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     write_params(copy_project(whole), few_students_params())
     (whole / "studies/small.yaml").write_text(STUDY)

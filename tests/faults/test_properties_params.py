@@ -134,7 +134,7 @@ def with_value(path: str, value) -> dict:
 @example(with_value("quantization.latency.batch_sizes", [1, 1]))
 @example(with_value("students.tinybert4.prediction", {"losses": {"hidden": 1e308}, "alpha": 1.0}))
 @example(with_value("filter.subjects", {"history": [" ", "a\0b"]}))
-def test_a_changed_tree_is_accepted_and_meaningful_or_refused_by_line(tree):
+def test_a_changed_tree_is_valid_or_refused_by_line(tree):
     params = read(tree)
     if params is not REFUSED:
         assert_meaningful(params)
@@ -272,7 +272,7 @@ def damaged_files(draw) -> bytes:
 
 
 @given(damaged_files())
-def test_a_damaged_file_is_accepted_and_meaningful_or_refused_by_line(folder, content):
+def test_a_damaged_file_is_valid_or_refused_by_line(folder, content):
     params = read_file(folder / "params.yaml", content)
     if params is not REFUSED:
         assert_meaningful(params)

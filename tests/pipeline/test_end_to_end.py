@@ -90,7 +90,9 @@ def test_mlflow_has_a_run_for_each_stage_under_one_parent(project):
     assert "report" in stages
     assert len({value for _, key, value in tags if key == "mlflow.parentRunId"}) == 1
     assert unfinished == 0
-    assert curve == 4 * 15  # one entry a step in each training stage; a bilstm skips some of them
+    # An entry for each of 4 steps; the bilstm has no general and no intermediate training.
+    students = {"general": 2, "domain": 2, "intermediate": 2, "prediction": 4, "pruned": 2}
+    assert curve == 4 * (len(["pretraining", "fine-tuning"]) + sum(students.values()))
 
 
 def test_the_student_folder_serves_itself(project):
@@ -119,16 +121,18 @@ def test_models_answer_questions(project):
     assert probabilities == sorted(probabilities, reverse=True)
     refused = run(project, "tinybert.cli", "ask", "The capital of France is Paris.", PYTHONPATH="src")
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
-    assert "must hold [MASK] exactly once" in refused.stderr
+    assert "must contain [MASK] exactly once" in refused.stderr
 
 
 def test_changing_a_domain_loss_reruns_its_stages_only(project):
+    before = (project / "params.yaml").read_bytes()
     changed = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.losses.attention=2.0")
     assert changed.returncode == 0, changed.stderr
     assert sorted(stages_run(changed.stdout)) == sorted(
         ["check_params", *DOMAIN, "package_domain@little_professor", "report"]
     )
-    back = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.losses.attention=1.0")
+    (project / "params.yaml").write_bytes(before)
+    back = run(project, "dvc", "repro")
     found = [line.split("'")[1] for line in back.stdout.splitlines() if "is cached - skipping run" in line]
     assert set(found) >= {"check_params", *DOMAIN}
     refused = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.loses.attention=2.0")

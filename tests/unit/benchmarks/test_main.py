@@ -38,7 +38,7 @@ def test_the_report_has_every_ratio_and_every_line():
 
 
 @pytest.mark.parametrize(("second", "code"), [(BAD, 1), (GOOD, 0)])
-def test_a_failure_loses_no_other_result_and_shows_in_the_exit_code(second, code, tmp_path, monkeypatch):
+def test_a_failure_keeps_other_results_and_sets_the_exit_code(second, code, tmp_path, monkeypatch):
     monkeypatch.setattr(everything, "BENCHMARKS", (("one",), ("two", "--fast")))
     monkeypatch.setattr(everything, "REPORT", tmp_path / "benchmarks.md")
     outcomes = {"benchmarks.one": GOOD, "benchmarks.two": second}

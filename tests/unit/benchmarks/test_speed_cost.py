@@ -8,7 +8,7 @@ from tinybert.data.encoding import Encoded
 from tinybert.data.tasks import TASKS
 
 
-def test_the_ways_differ_in_precision_and_kept_answers_alone(monkeypatch):
+def test_the_ways_differ_in_precision_and_teacher_cache_only(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("benchmarks.speed_cost.best_precision", lambda: "bfloat16")
     found = {name: params.model_dump() for name, params in ways(TASKS["cola"], [3, 2]).items()}

@@ -64,7 +64,7 @@ def our_losses(teacher, ours, example) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def test_the_reference_computes_the_same_layer_losses_from_the_same_weights():
+def test_the_reference_computes_the_same_layer_losses():
     teacher, ours, plain = both_systems(INTERMEDIATE)
     example = pair_batch()
     found = our_losses(teacher, ours, example)
@@ -75,7 +75,7 @@ def test_the_reference_computes_the_same_layer_losses_from_the_same_weights():
 
 
 @torch.no_grad()
-def test_the_reference_adds_but_the_teachers_entropy_to_our_prediction_loss_whatever_the_padding():
+def test_reference_prediction_loss_is_ours_plus_teacher_entropy():
     teacher, ours, plain = both_systems(PREDICTION)
     example, wider = pair_batch((7, 4, 5), 7), pair_batch((7, 4, 5), 12)
     found = our_losses(teacher, ours, example)["prediction"].item()
@@ -109,7 +109,7 @@ def test_scores_of_padded_keys_are_zero_and_others_as_they_were():
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_a_step_of_the_reference_trains_what_its_losses_read_not_the_teacher(phase, trained):
+def test_a_reference_step_trains_the_student_not_the_teacher(phase, trained):
     _, _, plain = both_systems(phase)
     before = {name: value.clone() for name, value in plain.state_dict().items()}
     example = pair_batch()
@@ -140,7 +140,7 @@ def test_the_references_batches_are_padded_to_one_length():
     assert seen == expected.keys()
 
 
-def test_the_totals_count_what_ours_takes_before_its_first_step_and_for_its_first_epoch():
+def test_totals_count_preparation_and_first_epoch():
     found = Measurement(5.0, 7.0, reference_steps_s=[2.0, 9.0, 1.0], our_steps_s=[0.1, 0.5])
     # Of the reference a median, for its steps are alike: 12·2; of ours a mean, for they are not: 5 + 7 + 8·0.3.
     assert found.totals_s(epochs=3, epoch_steps=4) == pytest.approx((24.0, 14.4), rel=1e-12)
@@ -157,7 +157,7 @@ class Recorded:
         return float(self.steps)
 
 
-def test_ours_takes_its_first_epoch_alone_then_twenty_steps_to_one():
+def test_first_epoch_runs_alone_then_twenty_steps_to_one():
     found = measure(Recorded(), Recorded(), epoch_steps=3, blocks=2)
     assert (found.our_start_s, found.our_first_epoch_s) == (1.0, 2.0 + 3.0 + 4.0)
     assert found.reference_steps_s == [2.0, 3.0]  # the first was to warm up
@@ -215,7 +215,7 @@ def small_work() -> Work:
 
 
 @pytest.mark.parametrize(("phase", "at_first"), [(INTERMEDIATE, set()), (PREDICTION, {"hidden", "scores", "logits"})])
-def test_answers_are_made_within_the_intermediate_phase_and_before_the_other(phase, at_first, tmp_path):
+def test_teacher_outputs_are_cached_in_the_intermediate_phase(phase, at_first, tmp_path):
     starts = Starts(tmp_path, count=4)
     with pytest.raises(SystemExit):
         run_ours(small_work(), phase, "float32", tmp_path, starts)

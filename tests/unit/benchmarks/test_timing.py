@@ -66,7 +66,7 @@ def copy_of(model) -> reference.MaskedLM:
     return copy
 
 
-def test_reference_computes_the_same_losses_from_the_same_weights():
+def test_the_reference_computes_the_same_losses():
     teacher, student = masked_lm(TEACHER, seed=1), masked_lm(STUDENT, seed=2)
     weights = dict.fromkeys(LOSSES, 1.0)
     ours = Distiller(student, DistillationLoss(DistillationConfig(weights, temperature=TEMPERATURE), STUDENT, TEACHER))
@@ -88,7 +88,7 @@ def test_reference_computes_the_same_losses_from_the_same_weights():
         assert found[name].item() == pytest.approx(expected[name].item(), rel=1e-10)
 
 
-def test_reference_trains_the_student_and_the_projections_not_the_teacher():
+def test_the_reference_trains_student_and_projections_only():
     work = SIZES["small"]
     models = [reference.MaskedLM(shape, work.vocabulary, dropout=0.1) for shape in (work.teacher, work.student)]
     plain = reference.GeneralDistillation(*models, vocabulary_losses=False, temperature=1.0)
