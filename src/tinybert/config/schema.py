@@ -56,7 +56,7 @@ class Masking(ConfigModel):
 
 
 class LocalFolder(ConfigModel):
-    """A folder on this machine, relative to the project."""
+    """A folder on this machine; relative paths start at the project."""
 
     folder: NonEmptyStr
 

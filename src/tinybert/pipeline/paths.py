@@ -18,11 +18,7 @@ def project_root() -> Path:
 
 
 def resolve(path: str) -> Path:
-    """Resolves a path from params.yaml: relative paths start at the user's project.
-
-    In that project they stay as written. In the copy of a queued experiment, which lacks files outside of git, they
-    point back to the original.
-    """
+    """A path from params.yaml: as written in the user's project, and pointing back to it from a queued experiment."""
     root = project_root()
     return Path(path) if root == Path.cwd() else root / path
 
@@ -113,10 +109,7 @@ def teacher_cache() -> Path:
 
 
 def checkpoints(stage: str, items: dict[str, str]) -> Path:
-    """Checkpoints that let a killed stage instance resume; not an output, not in git.
-
-    They lie in the user's project, so that a restarted queued experiment finds them.
-    """
+    """Checkpoints that let a killed stage instance, queued or not, resume; not an output, not in git."""
     return resolve("/".join([".checkpoints", stage, *items.values()]))
 
 
