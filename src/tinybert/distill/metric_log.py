@@ -41,7 +41,7 @@ class MetricLogger:
 
     Args:
         steps: Of the run.
-        run: Told of each entry.
+        run: Its `on_entry` is called with each entry.
         accelerator: Adds up the processes' shares.
         learnt: Returns further values of an entry by name.
     """
@@ -62,9 +62,7 @@ class MetricLogger:
         """Counts one step; every so often the mean becomes an entry of the curve.
 
         Args:
-            epoch: From 0.
-            learning_rate: Of this step.
-            terms: This process's share of the total and of each term.
+            terms: This process's share of the total and of each term, by name.
             gradient_norm: Of all processes, before clipping.
         """
         self.names = ["gradient", *terms]

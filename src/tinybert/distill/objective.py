@@ -53,14 +53,12 @@ class DistillationConfig:
         if stage_losses is None:
             return cls({})
         layer_map = stage_losses.layer_map or student.layer_map
-        learnt: dict = {}
-        if isinstance(layer_map, Learnable):
-            learnt = {"map_init": layer_map.learnable.init, "map_learning_rate": layer_map.learnable.learning_rate}
-            layer_map = "learnable"
+        learnable = layer_map.learnable if isinstance(layer_map, Learnable) else None
         return cls(
             weights=stage_losses.active_losses,
-            layer_map=layer_map,
-            **learnt,
+            layer_map="learnable" if isinstance(layer_map, Learnable) else layer_map,
+            map_init=learnable.init if learnable else "equal",
+            map_learning_rate=learnable.learning_rate if learnable else None,
             map_is_new=stage_losses.layer_map is not None,
             projection=student.projection,
             temperature=stage_losses.temperature or 1.0,
@@ -206,9 +204,8 @@ class DistillationLoss(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Writes projections and map weights, if there are any, into the existing `folder`."""
         if tensors := self.unused | self.state_dict():
-            save_file(
-                {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}, Path(folder) / FILE
-            )
+            copies = {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}
+            save_file(copies, Path(folder) / FILE)
 
     def load(self, folder: str | Path) -> None:
         """Continues with what an earlier stage left in `folder`; what it did not need keeps its initial values."""
