@@ -1,0 +1,44 @@
+"""What training stages share: the checkpoint stays until metrics are written, the model folder has all it needs."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.builders import STUDENT, classifier
+from tests.support.fake_stage import FakeStage
+from tests.unit.distill.test_loop import OPTIMIZER, examples, settings
+from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.models.checkpoints import load_model
+from tinybert.pipeline import paths
+from tinybert.training import StageTraining
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch) -> StageTraining:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
+    paths.TOKENIZER.mkdir(parents=True)
+    save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
+    stage = FakeStage("stage", {"task": "cola"}, SimpleNamespace(seed=1, optimizer=OPTIMIZER, precision="float32"))
+    loss = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
+    return StageTraining(stage, classifier(seed=1), loss, tmp_path / "model")
+
+
+def test_the_checkpoint_is_kept_until_the_metrics_are_written(training):
+    training.run(ExampleBatches(examples(), batch_size=8, seed=7), settings(epochs=1).training, 7)
+    checkpoint = training.checkpoint.path
+    training.save()
+    assert checkpoint.is_file() and training.stage.metrics == {"curve": training.curve}
+    training.finish({"dev": 0.5})
+    assert not checkpoint.exists()
+    assert training.stage.metrics["steps"] == 3 and training.stage.metrics["dev"] == 0.5
+
+
+def test_the_model_folder_has_weights_and_tokenizer(training):
+    training.save()
+    assert load_model(training.target).parameter_count == training.model.parameter_count
+    assert {"config.json", "model.safetensors", "vocab.txt"} <= {path.name for path in training.target.iterdir()}
+    assert training.curve == []
