@@ -217,7 +217,7 @@ def parts(text: str) -> tuple[dict, str]:
     return yaml.safe_load(front), "\n".join(" ".join(line.split()) for line in body.splitlines())
 
 
-def test_a_card_tells_data_teacher_recipe_scores_and_limits(tmp_path, monkeypatch):
+def test_a_card_has_data_teacher_training_scores_and_limits(tmp_path, monkeypatch):
     text, train = {"epochs": 4, "max_steps": None, "batch_size": 64, "learning_rate": 2e-3}, [(3, 5e-4), (2, 3e-4)]
     phases = [{"epochs": n, "max_steps": None, "batch_size": 32, "learning_rate": rate} for n, rate in train]
     params = params_with(
@@ -233,7 +233,7 @@ def test_a_card_tells_data_teacher_recipe_scores_and_limits(tmp_path, monkeypatc
     assert "model-index" not in front and "base_model" not in front and front["license"] == "apache-2.0"
     for line in (
         "- Rows: 1,500 train, 500 dev",
-        "- Of the training rows: 100.0 %, each with 2 variations drawn (substitution)",
+        "- Training rows used: 100.0 %, each with 2 augmented copies drawn (substitution)",
         "| general distillation | attention 1, hidden 1, embedding 1 | uniform | 4 | 7 | 64 | 0.002 |",
         "| task, phase 1 | attention 1, hidden 1, embedding 1 | uniform | 3 | 7 | 32 | 0.0005 |",
         "| task, phase 2 | prediction 1, T 1 | | 2 | 7 | 32 | 0.0003 |",
@@ -261,7 +261,7 @@ def test_a_card_of_real_data_names_it_and_lists_its_scores_as_the_hub_does(tmp_p
     assert "synthetic" not in body
 
 
-def test_collapse_and_sparsity_are_told(tmp_path, monkeypatch):
+def test_collapse_and_sparsity_are_reported(tmp_path, monkeypatch):
     model = classifier(labels=TASKS["cola"].labels)
     with torch.no_grad():
         for module in model.modules():
@@ -274,7 +274,7 @@ def test_collapse_and_sparsity_are_told(tmp_path, monkeypatch):
     assert "| pruning | prediction 1, T 1 | |" in body
 
 
-def test_a_bilstm_is_not_said_to_load_with_transformers(tmp_path, monkeypatch):
+def test_a_bilstm_card_does_not_use_transformers(tmp_path, monkeypatch):
     model = BiLstmClassifier(BiLstmConfig(50, 8, 8, 1, 8), ("no", "yes"), pair=False)
     front, body = card(tmp_path, task_model(load_params(ROOT / "params.yaml"), monkeypatch, name="bilstm", model=model))
     assert front["library_name"] == "onnx"
@@ -282,7 +282,7 @@ def test_a_bilstm_is_not_said_to_load_with_transformers(tmp_path, monkeypatch):
     assert "A BiLSTM of 1 layers" in body
 
 
-def test_names_of_others_stay_text(tmp_path, monkeypatch):
+def test_third_party_names_stay_text(tmp_path, monkeypatch):
     evil = "a --- license: mit # <script>alert(1)<\\script> ```x``` [l](http:e) **b** |"  # what params.yaml takes
     params = params_with(tasks__source="local", tasks__local__folder=evil, teacher__source="hub",
                          teacher__hub={"model": evil, "revision": evil},
