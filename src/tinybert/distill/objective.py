@@ -126,7 +126,8 @@ class DistillationLoss(nn.Module):
             read = (self.map.read(layer, at_any_step=at_any_step) for layer in layers if layer)
             mapped.append(frozenset({0} & layers).union(*read))  # the embedding output is mapped to itself
         logits = any(info.reads == "logits" and info.reads_teacher for info in self.infos.values())
-        return OutputSpec(*mapped, logits=logits)
+        hidden, scores, qkv = mapped
+        return OutputSpec(hidden, scores, qkv, logits)
 
     def targets(self, teacher: ModelOutput) -> DistillationTargets:
         """What the student imitates: the teacher's hidden states and scores, weighted by the layer map."""
