@@ -18,7 +18,7 @@ from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Writes the rows, each followed by its variations; with 0 copies the rows alone."""
+    """Writes the rows, each followed by its variations; with 0 copies only the rows."""
     params, task = stage.params, TASKS[stage.items["task"]]
     settings, checkpoint = params.tasks[task.name], Checkpoint(stage.checkpoint_folder(), stage.fingerprint())
     train = list(read_jsonl(paths.task_rows(task.name) / "train.jsonl"))

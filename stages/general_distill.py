@@ -35,7 +35,7 @@ def main(stage: Stage) -> None:
     if initialized.projection is not None:
         loss.start_projections(initialized.projection)
 
-    # Losses on layers alone are computed on plain text (TinyBERT's general distillation).
+    # Losses on layers only are computed on plain text (TinyBERT's general distillation).
     masker = Masker.of(params.masking, tokenizer) if loss.reads_predictions else None
     batches = SequenceBatches(sequences, masker, batch_size=section.batch_size, seed=params.seed)
     training = StageTraining(stage, initialized.model, loss, paths.general_student(name))

@@ -18,7 +18,7 @@ def ask(argv: Sequence[str]) -> None:
 
 
 def study(argv: Sequence[str]) -> None:
-    """Runs a published comparison of studies/ and judges it."""
+    """Runs a published comparison of studies/ and tests its claims."""
     from tinybert.report.studies import main
 
     main(argv)

@@ -34,10 +34,10 @@ class Stage:
 
     Attributes:
         name: The stage's name in dvc.yaml.
-        items: The instance's place in the matrix, for example {"task": "cola", "student": "tinybert4", "seed": "42"}.
+        items: The instance's matrix items, for example {"task": "cola", "student": "tinybert4", "seed": "42"}.
         params: The params that dvc.yaml declares for the stage; reading others is an error.
         values: The same as plain data by dotted key.
-        names: What dvc.yaml's ${...} stand for in this instance: "item.task", "seed" and so on.
+        names: The values of dvc.yaml's ${...} in this instance: "item.task", "seed" and so on.
         run: The MLflow run of the instance.
     """
 
@@ -77,7 +77,7 @@ class Stage:
         return paths.checkpoints(self.name, self.items | part)
 
     def provenance(self, entries: Sequence[dict[str, float]], source: Path | None = None) -> list[dict[str, Any]]:
-        """How a trained model came about: one entry for each training stage, this one last.
+        """How a model was trained: one entry for each training stage, this one last.
 
         Args:
             entries: The loss curve of this stage.
@@ -181,7 +181,7 @@ def input_files(name: str, names: dict[str, str]) -> list[Path]:
 
 
 def declared(section: str, name: str, names: dict[str, str]) -> list[str]:
-    """Lists a stage's "params" or "deps" from dvc.yaml itself: asking DVC costs a second at the start of each stage."""
+    """Lists a stage's "params" or "deps" from dvc.yaml itself: calling DVC costs a second at each stage's start."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     stage = yaml.load(Path("dvc.yaml").read_text(encoding="utf-8"), loader)["stages"][name]
     return [re.sub(r"\$\{(.+?)\}", lambda found: names[found[1]], value) for value in stage.get(section, [])]

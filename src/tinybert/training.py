@@ -1,4 +1,4 @@
-"""What the stages that train a model share: how a run resumes and reports, and what it leaves behind."""
+"""The code shared by stages that train a model: resuming, reporting, and saving the result."""
 
 import shutil
 from collections.abc import Sequence
@@ -62,17 +62,17 @@ class StageTraining:
         self.stage.write_curve(self.curve)
 
     def finish(self, measured: dict | None = None) -> None:
-        """Writes the metrics of the run and what else was measured; the checkpoint is no longer needed."""
+        """Writes the metrics of the run and other measurements; removes the checkpoint."""
         self.stage.write_metrics(training_metrics(self.model, self.curve) | (measured or {}))
         self.checkpoint.remove()
 
 
 def save_trained(model: Model, loss: DistillationLoss, target: Path, provenance: Sequence[dict] = ()) -> None:
-    """Replaces the folder `target` by all that a later stage or a user needs.
+    """Replaces the folder `target` by the trained model and all that later stages need.
 
     Args:
         model: Its weights and configuration.
-        loss: What it learnt beside the model.
+        loss: Its projections and map weights are saved with the model.
         target: The folder.
         provenance: The stages that the model went through (Stage.provenance).
     """

@@ -1,7 +1,7 @@
-"""The likeliest words of a masked LM in the place of hidden ones, for many sentences at once.
+"""The likeliest words of a masked LM for masked words, for many sentences in one batch.
 
-Each distinct query runs once, the tokens of a batch lie one after the other without padding, and the last layer, the
-head and the ranking process masked positions and plain words only.
+Each distinct query runs once, the tokens of a batch are concatenated without padding, and the last layer, the head and
+the ranking process masked positions and plain words only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ class MaskedInput(NamedTuple):
 
 @dataclass(frozen=True)
 class Packed:
-    """Masked inputs one after the other, those of equal length in blocks.
+    """Concatenated masked inputs, those of equal length in one tensor.
 
     Attributes:
         blocks: ids and segments (rows, length) int64.
@@ -160,7 +160,7 @@ def pack(inputs: Sequence[MaskedInput], device: torch.device) -> Packed:
 
 
 def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> Tensor:
-    """The last hidden states of the masked tokens alone: (rows, width), in the encoder's precision."""
+    """The last hidden states of the masked tokens only: (rows, width), in the encoder's precision."""
     positions = torch.arange(max(ids.shape[1] for ids, _ in packed.blocks), device=packed.masked.device)
     blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)
     *lower, last = encoder.layer

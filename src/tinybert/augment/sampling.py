@@ -41,7 +41,7 @@ BEFORE_ARGUMENT = ("DT", "PRP", "PRP$", "IN", "TO", "CC", "WP", "WRB")
 
 @dataclass(frozen=True)
 class TaggedText:
-    """A text in parts, a word at each odd place and what stands between words at the others; the words' tags."""
+    """A text split into words (odd indices) and the characters between them (even indices), with the words' tags."""
 
     parts: list[str]
     tags: list[str]
@@ -127,7 +127,7 @@ def vary(tagged: TaggedText, unigrams: Unigrams, settings: Sampling, rng: np.ran
 def tag_by_rules(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
     """A tag for each word of each sentence, by shape, closed classes, frequent words, endings and the tag before.
 
-    A contraction is one word whose tag is its ending ("n't", "'s"), so that only its like can replace it.
+    A contraction is one word whose tag is its ending ("n't", "'s"), so only words with that ending can replace it.
     """
     tagged = []
     for words in sentences:

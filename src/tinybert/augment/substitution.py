@@ -52,9 +52,9 @@ def replacement_candidates(
 ) -> Candidates:
     """Finds the words that may replace each word: likely ones for a word of one token, near ones for a longer word.
 
-    The word itself is no candidate. (The paper's code keeps it among the likely ones, where "replaced" then often means
-    "left as it is".) A word has `settings.candidates` at most, a longer one without a vector none. The sentences are
-    distinct; with a checkpoint an interrupted run resumes.
+    A word is not its own candidate. (The paper's code keeps it, so a "replaced" word is often unchanged.) A word has
+    `settings.candidates` at most, a longer one without a vector none. The sentences are distinct; with a checkpoint an
+    interrupted run resumes.
     """
     single = [Query(each.ids, word.first_token) for each in sentences for word in each.words if word.tokens == 1]
     several = {word.spelling for sentence in sentences for word in sentence.words if word.tokens > 1}
@@ -75,7 +75,7 @@ def substitute(
 ) -> list[dict]:
     """Augments the rows of a task.
 
-    Of a pair first the one, then the other sentence is varied, while its partner stays the original.
+    In a pair, first one sentence is varied, then the other, while its partner stays the original.
 
     Args:
         rows: of the task's columns and "idx".
@@ -83,7 +83,7 @@ def substitute(
         candidates: for all texts of the rows.
         probability: of each word to be replaced, by a random candidate (p_t).
         copies: draws per sentence (N_a).
-        seed: a row's variations depend on its text, the seed and its idx alone, not on batch size or other rows (in
+        seed: a row's variations depend on its text, the seed and its idx only, not on batch size or other rows (in
             bfloat16 up to candidates that are almost equally likely).
 
     Returns:
@@ -135,7 +135,7 @@ def read_sentences(texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: in
 
 
 def is_replaceable(word: str) -> bool:
-    """Whether it is a plain word and no stop word."""
+    """Whether it is a plain word but not a stop word."""
     return is_plain_word(word) and word.lower() not in STOP_WORDS
 
 

@@ -1,4 +1,4 @@
-"""Plain words, and word vectors with their nearest neighbours: from a GloVe text file, or learnt from a corpus."""
+"""Plain words, and word vectors with their nearest neighbors: from a GloVe text file, or learned from a corpus."""
 
 import re
 from collections import Counter
@@ -18,7 +18,7 @@ from tinybert.pipeline.files import read_jsonl, read_lines
 FILE_KEY = "augmentation.substitution.word_vectors.file"
 FILE_WORDS = 100_000  # lines read of a file, most frequent words first (TinyBERT's code)
 QUERY_CHUNK = 256  # words whose similarities to all others are in memory at a time
-CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbours are counted at a time
+CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbors are counted at a time
 CONTEXT_SMOOTHING = 0.75  # exponent of context frequencies: keeps rare contexts from large PMI (Levy et al. 2015)
 LARGEST_NUMBER, SMALLEST_NORM = 1e15, 1e-15  # beyond them float32 squares would overflow or vanish
 OUTSIDE = -1  # stands for a word outside of the vocabulary, and between two texts
@@ -65,7 +65,7 @@ class WordVectors:
 
 
 def word_vectors(settings: WordVectorSettings, corpus: str | Path, *, seed: int) -> WordVectors:
-    """The vectors of params: of a file, or learnt from the JSON-lines `corpus` of an earlier stage."""
+    """The vectors of params: from a file, or learned from the JSON-lines `corpus` of an earlier stage."""
     if settings.source == "file":
         return from_file(paths.resolve(settings.file))
     return from_corpus(lambda: (row["text"] for row in read_jsonl(corpus)), settings, seed=seed)

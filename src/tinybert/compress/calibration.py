@@ -1,10 +1,10 @@
-"""Ranges of activations on training examples, and smoothing of the channels that would spoil them.
+"""Ranges of activations on training examples, and smoothing of outlier channels.
 
-A few channels of BERT's hidden states are tens of times larger than the rest, and one scale per tensor leaves the rest
-only few of its 256 steps. Smoothing divides each channel by a factor and multiplies its row of the weights by the same
-factor: the product stays the same, the channels become similar (SmoothQuant, Xiao et al. 2023, eq. 4). SmoothQuant
-folds the division into the layer norm before; the residual sum of a post-norm BERT reads that output too, so here the
-division is an operator of its own (except at attention's output, see `fold_smoothing`).
+A few channels of BERT's hidden states are tens of times larger than the rest, and one scale per tensor leaves only a
+few of its 256 steps for the rest. Smoothing divides each channel by a factor and multiplies its row of the weights by
+the same factor: the product stays the same, the channels become similar (SmoothQuant, Xiao et al. 2023, eq. 4).
+SmoothQuant folds the division into the layer norm before; the residual sum of a post-norm BERT reads that output too,
+so here the division is an operator of its own (except at attention's output, see `fold_smoothing`).
 """
 
 import random
@@ -104,7 +104,7 @@ def _channel_ranges(
     for feeds in batches:
         is_real = feeds["attention_mask"].astype(bool)
         for name, values in zip(names, session.run(names, feeds), strict=True):
-            # The last layer computes the [CLS] row alone: its tensors have no row per token to leave out.
+            # The last layer computes the [CLS] row only: its tensors have no row per token to leave out.
             has_tokens = values.shape[:2] == is_real.shape and values.ndim == 3
             channels = (values[is_real] if has_tokens else values).reshape(-1, values.shape[-1])
             least[name] = np.minimum(least.get(name, np.inf), channels.min(0))

@@ -30,7 +30,7 @@ class AttentionOperator(torch.autograd.Function):
     """softmax(q·kᵀ/√d)·v over all heads as one ONNX operator.
 
     Exported step by step, attention also contains a guard for rows without a real token, which no batch has; that
-    guard alone took a fifth of a small INT8 model's time.
+    guard took a fifth of a small INT8 model's time.
     """
 
     @staticmethod
@@ -71,7 +71,7 @@ class LogitsFromTensors(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         batch = Batch(input_ids=input_ids, mask=attention_mask.bool(), token_type_ids=token_type_ids)
-        # The classifier reads [CLS] alone, so the last layer computes no other row.
+        # The classifier reads [CLS] only, so the last layer computes no other row.
         return self.model(batch, OutputSpec(only_first=True)).required_logits
 
 

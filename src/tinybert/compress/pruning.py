@@ -1,7 +1,7 @@
 """Global unstructured pruning of Linear and LSTM weights while the model trains.
 
 All these weights are ranked together (biases, embeddings and layer norms are never pruned), by magnitude (L1) or by the
-direction in which training moves them, and sparsity rises in a cubic ramp.
+direction in which training moves them. Sparsity rises along a cubic ramp.
 """
 
 import numpy as np
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 class Pruner:
     """Holds the weights of smallest magnitude at exactly zero, more of them with each step up to a target.
 
-    What is pruned stays pruned; the masks are the zeros of the weights. `target` is a share of ALL Linear and LSTM
-    weights, and so is each increment: increments of what is left would compound to less than the target. The training
-    loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
+    Pruned weights stay pruned; the masks are the zeros of the weights. `target` is a share of ALL Linear and LSTM
+    weights, and so is each increment: increments of the remaining weights would compound to less than the target. The
+    training loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
 
     Args:
         target: final share of weights that are zero, 0 to 1.
@@ -29,7 +29,7 @@ class Pruner:
         self.ramp_fraction = ramp_fraction
 
     def begin(self, steps: int) -> None:
-        """Reads the masks off the weights, on their device, and sets the length of the ramp among `steps` steps."""
+        """Derives the masks from the weights, on their device, and sets the length of the ramp among `steps` steps."""
         self.pruned = [weight.detach() == 0 for weight in self.weights]
         self.ramp_steps = max(1, round(self.ramp_fraction * steps))
 
@@ -79,7 +79,7 @@ class Pruner:
 
 
 class MovementPruner(Pruner):
-    """Prunes the weights that training moves towards zero: those of lowest S = -Σ_t (∂L/∂W')_t · W_t.
+    """Prunes the weights that training moves toward zero: those of lowest S = -Σ_t (∂L/∂W')_t · W_t.
 
     Sanh et al. 2020, section 4. The model holds the masked weights W' = M ⊙ W that the forward pass reads; the values
     of pruned weights are kept here. During the ramp the mask passes gradients straight through to the scores: the score

@@ -3,7 +3,8 @@
 Linear layers become integer products (weights int8 with a scale per output channel, inputs uint8 with a zero point) and
 embedding tables int8 with a scale per row. uint8 x int8 is what ONNX Runtime's fastest x64 kernels compute. Attention
 (a product of two activations), the classifier (few weights) and excluded nodes stay in float, and so do all results:
-bias, residual sum and layer norm need them so, and 256 steps there cost more score than everything else together.
+bias, residual sum and layer norm need float precision, and 256 steps there cost more score than everything else
+together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -116,13 +117,13 @@ def quantizable_layers(model: onnx.ModelProto) -> list[EmbeddingTable]:
 def fold_smoothing(
     model: onnx.ModelProto, layers: Sequence[EmbeddingTable], ranges: Mapping[str, ActivationRange]
 ) -> tuple[list[EmbeddingTable], dict[str, ActivationRange]]:
-    """Moves the smoothing of attention's output into the weights of the values; the graph computes the same.
+    """Moves the smoothing of attention's output into the value weights; the graph computes the same.
 
-    A channel of attention's output is a weighted mean of that channel of the values. So dividing the one is dividing
-    the other, which is a column of weights; INT8 scales that column by itself, so the division costs no precision,
-    and it costs no operator.
-    This holds for our exported graphs: attention alone reads the values, one product alone reads attention's output.
-    The latter needs no Clip in the dynamic variant either, because padded positions have no part in it.
+    A channel of attention's output is a weighted mean of that channel of the values. So dividing the output is
+    the same as dividing a column of the value weights. INT8 has a scale for each column, so the division costs neither
+    precision nor an operator.
+    This holds for our exported graphs: only attention reads the values, and only one product reads attention's
+    output. That output needs no Clip in the dynamic variant, because padded positions do not contribute to it.
     """
     linear = [layer for layer in layers if isinstance(layer, LinearLayer)]
     writers, readers = {layer.output: layer for layer in linear}, {layer.input: layer for layer in linear}
@@ -145,7 +146,7 @@ def replace_layers(
     layers: Sequence[EmbeddingTable],
     nodes_of: Callable[[EmbeddingTable], list[onnx.NodeProto]],
 ) -> None:
-    """Puts `nodes_of` each layer in the place of its nodes, and drops the weights that no node reads any more."""
+    """Replaces the nodes of each layer by `nodes_of(layer)`, and removes weights that are no longer read."""
     graph, nodes = model.graph, []
     last = {layer.nodes[-1]: layer for layer in layers}
     replaced = {name for layer in layers for name in layer.nodes}

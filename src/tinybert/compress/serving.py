@@ -24,7 +24,7 @@ class OnnxClassifier:
     """An ONNX file on `threads` CPU threads, for one caller at a time.
 
     A batch is split into slices of few rows, each run by one thread: a slice stays in its core's cache from layer to
-    layer, and no thread waits for another one after every node.
+    layer, and threads do not wait for each other after every node.
     """
 
     def __init__(self, path: str | Path, threads: int) -> None:

@@ -1,6 +1,6 @@
-"""What must fit together: a student and its teacher. Each check is made here alone.
+"""Compatibility checks of a student and its teacher; each check is in this module only.
 
-The schema makes them where the teacher's shape is in params.yaml; models and distill make them where it becomes known.
+The schema calls them if the teacher's shape is in params.yaml; otherwise models and distill call them when it is known.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from tinybert.pipeline.errors import UserError
 
 
 def check_students(students: Mapping[str, Student], teacher: Architecture, stages: Collection[str] = STAGES) -> None:
-    """Checks that the losses of these stages find in the teacher what they compare; UserError for the first misfit."""
+    """Checks that the teacher has what the losses of these stages compare; UserError for the first mismatch."""
     for name, student in students.items():
         key, shape = f"students.{name}.", student.architecture
         if "general" in stages and student.init.teacher:

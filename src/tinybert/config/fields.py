@@ -1,4 +1,4 @@
-"""What the sections of params.yaml's schema are made of: checked types, and the sections that several others use."""
+"""Building blocks of params.yaml's schema: checked types, and sections that several others use."""
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 

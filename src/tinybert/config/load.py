@@ -42,7 +42,7 @@ PLAIN_MESSAGES = {
 
 @dataclass(frozen=True)
 class Replacement:
-    """A mapping that stands in an overlay behind !replace: it takes the place of the other one as a whole."""
+    """A mapping with the tag !replace in an overlay: it replaces the other mapping instead of being merged."""
 
     value: dict[str, Any]
 
@@ -50,7 +50,7 @@ class Replacement:
 def read_yaml(path: str | Path) -> Any:
     """The plain tree of a YAML file, read as DVC reads it (YAML 1.2: 5e-5 is a number, on is text); UserError if none.
 
-    What is behind !replace becomes a Replacement, which the schema refuses.
+    A mapping with the tag !replace becomes a Replacement, which the schema rejects.
     """
     try:
         return _yaml().load(Path(path).read_bytes())
@@ -69,7 +69,7 @@ def _yaml() -> YAML:
 
 
 def load_params(path: str | Path = PARAMS) -> Params:
-    """Reads and checks a whole params file; UserError with one line for each mistake."""
+    """Reads and checks a params file; UserError with one line for each mistake."""
     return check_params(read_yaml(path), path)
 
 
@@ -98,11 +98,11 @@ def _line(item: ErrorDetails) -> str:
     key = ".".join(_shown(part).strip("'") for part in item["loc"] if part not in PATH_TAGS)
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = PLAIN_MESSAGES.get(item["type"], message)
-    # A check of ours on a whole section names the values that matter, and may begin with a key of that section.
+    # A check on a section names the values that matter, and may begin with a key of that section.
     is_section = item["type"] == "value_error" and isinstance(item["input"], (dict, BaseModel))
     if not is_section and item["type"] not in ("missing", "extra_forbidden"):
         message = f"{message} (got {_shown(item['input'])})"
-    if not key:  # an invalid key has no path, nor has the whole file
+    if not key:  # an invalid key has no path, nor has the file
         return message
     return f"{key}.{message}" if is_section and re.match(r"[a-z0-9_.]+: ", message) else f"{key}: {message}"
 
@@ -145,7 +145,7 @@ class StageParams:
 
 
 def merge(tree: Any, overlay: Any) -> Any:
-    """The tree with the overlay's values: mappings merge, everything else, and what is behind !replace, replaces."""
+    """The tree with the overlay's values: mappings merge; other values, and mappings with the tag !replace, replace."""
     if isinstance(overlay, Replacement):
         return overlay.value
     if not isinstance(overlay, dict):

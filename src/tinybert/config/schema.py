@@ -179,7 +179,7 @@ class HubTasks(ConfigModel):
 
 
 class SyntheticTasks(ConfigModel):
-    """How many rows of each task are written here."""
+    """How many rows of each task are generated."""
 
     train_examples: PositiveInt
     dev_examples: PositiveInt
@@ -212,7 +212,7 @@ class Tasks(ConfigModel):
 
 
 class WordVectors(ConfigModel):
-    """Where the neighbours of words of several tokens come from."""
+    """Where the neighbors of words of several tokens come from."""
 
     source: Literal["corpus", "file"]
     file: NonEmptyStr
@@ -222,7 +222,7 @@ class WordVectors(ConfigModel):
 
 
 class Substitution(ConfigModel):
-    """Words in the place of others (TinyBERT, algorithm 1)."""
+    """Word substitution (TinyBERT, algorithm 1)."""
 
     probability: Fraction
     candidates: PositiveInt
@@ -289,7 +289,7 @@ class Quantization(ConfigModel):
 
 
 class Params(ConfigModel):
-    """The whole params.yaml."""
+    """All of params.yaml."""
 
     seed: Seed
     seeds: UniqueList[Seed]
@@ -324,7 +324,7 @@ class Params(ConfigModel):
             raise ValueError(f"quantization.calibration.examples: too many (got {asked}); allowed: {allowed}")
 
     def _check_names(self) -> None:
-        """Lists name what there is."""
+        """Lists refer to existing students and tasks."""
         general, models = self.general.students, self.task_models
         for key, names, known in (
             ("general.students", general, tuple(self.students)),

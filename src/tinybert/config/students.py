@@ -31,7 +31,7 @@ class LossInfo:
     """What a loss reads and what its mean is over.
 
     Attributes:
-        unit: What the loss is a mean over, by whose share micro-batches are weighed: predictions (rows of a task,
+        unit: What the loss is a mean over, by whose share micro-batches are weighted: predictions (rows of a task,
             masked tokens of text), rows, tokens, or (query, key) pairs.
         layers: The student layers whose output it reads; None: it reads logits.
     """
@@ -94,11 +94,11 @@ def mapped_layers(
 ) -> list[list[int]]:
     """The teacher layers, counted from 1, that each student layer may imitate: one, or a group of them.
 
-    Groups cut the teacher's layers into consecutive parts, each of which ends at the layer that the uniform map gives.
+    Groups are consecutive teacher layers; each group ends at the layer that the uniform map selects.
 
     Args:
         layer_map: A name of FIXED_MAPS, "learnable", or a teacher layer for each student layer.
-        key: What the error for a teacher with too few layers names.
+        key: The key that the error for a teacher with too few layers names.
     """
     if isinstance(layer_map, tuple):
         if max(layer_map) > teacher_layers:
@@ -131,7 +131,7 @@ def _map_choice(named: Iterable[str]) -> Any:
 
 
 class LearnableMap(ConfigModel):
-    """The weights softmax(θ) of a learnable map: θ's learning rate, and its start: equal, or mostly the last layer."""
+    """The weights softmax(θ) of a learnable map: θ's learning rate, and its initial value: equal or last."""
 
     learning_rate: AboveZero
     init: Literal["equal", "last"]
@@ -154,7 +154,7 @@ LayerMap = Annotated[
 
 
 class Init(ModelSource):
-    """Where a student's first weights come from: teacher layers, a third-party model, or (none given) chance."""
+    """Where a student's first weights come from: teacher layers, a third-party model, or random (none given)."""
 
     teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(_map_choice(ONE_LAYER_MAPS))] = None
 

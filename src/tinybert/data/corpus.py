@@ -30,7 +30,7 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
     """Yields the documents of the source in `settings` (params: corpus); memory holds one article.
 
     The unit "article" gives an article's paragraphs, one a line; "paragraph" each paragraph under its article's title.
-    Section headings are dropped: they are no sentences. The seed matters to the synthetic corpus only.
+    Section headings are dropped, because they are not sentences. The seed matters to the synthetic corpus only.
 
     Yields:
         {"title", "text"}; texts are never empty, titles may be.
@@ -77,7 +77,7 @@ def write_splits(found: Iterable[dict], *, train: Path, heldout: Path, every: in
 
 
 def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
-    """Joins WikiText rows (lines, or rows of the Hub's data set) under each ` = Title = ` into one article.
+    """Joins WikiText rows (lines, or rows of the Hub dataset) under each ` = Title = ` into one article.
 
     Rows before the first title form an article without one. If there are blank rows, a title follows one: WikiText
     also has torn formulas that look like ` = 1 henry and capacitance C = `, which are text.

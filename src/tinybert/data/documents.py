@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class DocumentBatch(NamedTuple):
-    """Consecutive documents of a JSON-lines file: their lines as they stand there, and their texts."""
+    """Consecutive documents of a JSON-lines file: their unchanged lines, and their texts."""
 
     lines: list[bytes]
     texts: pa.StringArray

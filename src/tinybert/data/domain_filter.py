@@ -31,7 +31,7 @@ class Filtered(NamedTuple):
 
 
 class Rule:
-    """The rule of params.filter, applied to one batch of documents after the other.
+    """The rule of params.filter, applied batch by batch.
 
     All terms are found in one pass over the UTF-8 bytes of a batch (Aho and Corasick 1975); the characters around them
     then decide which are whole words. A word character is one that `\\w` of Python's re matches.
@@ -92,7 +92,7 @@ class Rule:
         return np.bincount(documents[first], minlength=len(texts)), has_term, words
 
     def _plain(self, text: str) -> str:
-        """The text as it is compared: single spaces, and no difference of case where that is ignored."""
+        """The text as it is compared: single spaces, and lower case if case is ignored."""
         text = " ".join(text.split())
         return text.casefold() if self.settings.ignore_case else text
 
@@ -141,7 +141,7 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dic
 def _joined(texts: pa.StringArray) -> tuple[bytes, np.ndarray]:
     """UTF-8 of all texts with a line break around each, and where it stands before each: (documents + 1,).
 
-    The breaks keep hits and words of two documents apart, and give every hit two neighbours.
+    The breaks separate hits and words of two documents, and give every hit two neighbors.
     """
     lines = pc.binary_join_element_wise(texts, "\n", "")
     _, offsets, values = lines.buffers()

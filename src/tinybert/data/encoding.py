@@ -20,7 +20,7 @@ class Encoded:
 
     input_ids: list[np.ndarray]  # of each row (length,) int64
     token_type_ids: list[np.ndarray]  # likewise; 1 for the second text of a pair
-    labels: np.ndarray | None  # (rows,) int64 classes or float32 scores; None for unlabelled rows
+    labels: np.ndarray | None  # (rows,) int64 classes or float32 scores; None for unlabeled rows
     varied: np.ndarray | None = None  # (rows,) bool, the rows that augmentation made
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Encoded:
     def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yields (indices, batch) for evaluation: all rows once, rows of similar length together.
 
-        The longest come first: what follows fits into the memory that they took.
+        The longest come first, so that later batches fit into the memory already allocated.
         """
         order = np.argsort(-self.lengths, kind="stable")
         for start in range(0, len(order), batch_size):
@@ -88,7 +88,7 @@ def fraction_of(rows: Sequence[dict], fraction: float, *, seed: int) -> list[dic
     """A share of `rows` in their order, at least one, drawn at random by the seed.
 
     fraction: in (0, 1]. The rows of a smaller fraction are among those of a larger one, so that a series of fractions
-    compares amounts of data and nothing else.
+    differs in the amount of data only.
     """
     wanted = max(1, round(fraction * len(rows)))
     ranks = stream(seed, "train_fraction").permutation(len(rows))

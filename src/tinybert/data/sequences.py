@@ -113,7 +113,7 @@ class Cutter:
         return np.fromiter(chain.from_iterable(sequences), self.token_type, counts["tokens"]), lengths, counts
 
     def _encode(self, texts: list[str]) -> Iterator[list[int]]:
-        """The tokens of each text: those of its parts one after the other, for no token reaches over a space."""
+        """The tokens of each text: those of its parts in order, because no token spans a space."""
         parts = [PARTS.findall(text) for text in texts]
         encodings = iter(self.encoder.encode_batch_fast(list(chain.from_iterable(parts)), add_special_tokens=False))
         for found in parts:

@@ -106,7 +106,7 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool = False) -> list[dict]:
 
 
 def _tsv_row(task: Task, names: tuple[str, ...], line: str, *, is_test: bool) -> dict:
-    """The row of one line; UserError that says what is wrong, but not where the line stands."""
+    """The row of one line; UserError that says what is wrong, without the line number."""
     fields = line.split("\t")
     if len(fields) != len(names):
         raise UserError(f": {len(fields)} fields; {len(names)} are expected: {printable(', '.join(names))}")

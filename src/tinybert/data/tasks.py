@@ -1,11 +1,11 @@
-"""The nine GLUE tasks: columns, labels, metrics, the layout of the official files, published scores."""
+"""The nine GLUE tasks: columns, labels, metrics, the layout of the official files, and published scores."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class TsvLayout:
-    """Where a task's official tab-separated files keep what."""
+    """The layout of a task's official tab-separated files."""
 
     folder: str
     texts: tuple[str, ...]  # names in the header line, in the order of Task.columns

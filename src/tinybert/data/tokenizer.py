@@ -1,4 +1,4 @@
-"""The WordPiece tokenizer: trained here, or brought from the Hub or a folder; teacher and students share it.
+"""The WordPiece tokenizer: trained here, or loaded from the Hub or a folder; teacher and students share it.
 
 A tokenizer folder holds tokenizer.json (everything), tokenizer_config.json (for transformers) and vocab.txt.
 """
@@ -84,7 +84,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def hub_tokenizer(hub: HubModel) -> Tokenizer:
-    """Loads the BERT tokenizer of a model on the Hub; UserError if it cannot be had or is no BERT WordPiece."""
+    """Loads the BERT tokenizer of a model on the Hub; UserError if it cannot be loaded or is not a BERT WordPiece."""
     fix = "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
     files = ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]
     folder = hub_folder(hub.model, hub.revision, files, key="teacher", fix=fix)
@@ -140,7 +140,7 @@ def _framed(tokenizer: Tokenizer) -> Tokenizer:
 def _lowercases(folder: Path, tokens: list[str]) -> bool:
     """What tokenizer_config.json says; without it, whether the vocabulary has no token with a capital letter.
 
-    A wrong guess turns every capitalized word into [UNK], so a fixed default would not do.
+    A wrong guess turns every capitalized word into [UNK], so there is no fixed default.
     """
     config = folder / "tokenizer_config.json"
     found: object = not any(token != token.lower() for token in tokens if not token.startswith("["))

@@ -1,7 +1,7 @@
-"""The data of training runs: rows in a random order of their own each epoch, and their micro-batches.
+"""The data of training runs: rows in a new random order each epoch, and their micro-batches.
 
-Batches of rows of similar length would need less padding but teach less (docs/log.md, "batches of like length"). Only
-attention computes padding here (models/outputs.py, RealTokens).
+Batches of rows of similar length would need less padding but cost score (docs/log.md, "batches of similar length").
+Only attention computes padding here (models/outputs.py, RealTokens).
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Batches:
     Args:
         rows: All of them.
         batch_size: Rows a step.
-        seed: Decides the order, together with the epoch alone.
+        seed: Decides the order, together with the epoch.
     """
 
     length_key: str  # of params.yaml; it sets how long rows are

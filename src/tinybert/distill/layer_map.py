@@ -18,7 +18,7 @@ class LayerWeights(nn.Module):
 
     Args:
         layers: For each student layer the group of teacher layers (1-based) that it may imitate, at least one.
-        kind: How a group is weighed: "mean" equally, "random" by one layer drawn at each step, "learnable" by
+        kind: How a group is weighted: "mean" equally, "random" by one layer drawn at each step, "learnable" by
             softmax(θ) with θ trained with the student. A group of one has the weight 1 for any kind.
         init: Initial θ, a key of INITIAL_THETA.
         seed: Of the layers that a random map draws.

@@ -63,7 +63,7 @@ class Settings:
 
 
 class LiveTeacher:
-    """A teacher that is asked at every step, in evaluation mode and without gradient.
+    """A teacher that runs at every step, in evaluation mode and without gradient.
 
     Args:
         model: The teacher.
@@ -221,7 +221,7 @@ def keep_memory() -> None:
 def optimizer_step(
     step: int, distiller: nn.Module, optimizer: AcceleratedOptimizer, accelerator: Accelerator, settings: Settings
 ) -> Tensor:
-    """Updates the weights, within what pruning leaves of them; returns the gradient's norm before clipping."""
+    """Updates the weights that are not pruned; returns the gradient's norm before clipping."""
     if settings.pruner:
         settings.pruner.before_step(step)  # before clipping, so that pruned weights have no part in the norm
     norm = accelerator.clip_grad_norm_(distiller.parameters(), settings.optimizer.max_gradient_norm)

@@ -1,6 +1,6 @@
 """The distillation losses: one pure function each; padding never changes a value.
 
-Shapes: logits are (rows, classes), one row for each example or predicted token. States are those of real tokens alone,
+Shapes: logits are (rows, classes), one row for each example or predicted token. States are those of real tokens only,
 (tokens, width). Scores are padded, (batch, heads, query, key), and come with `mask`, (batch, length) bool, True on real
 tokens. Each function returns a scalar: a mean over the real rows, tokens or (query, key) pairs, so that neither the
 padded width nor the padding's content matters. Half precision is compared in float32: a sum of many small squares does

@@ -63,7 +63,7 @@ class Masker:
 
 
 def text_batch(sequences: list[np.ndarray], masker: Masker | None, rng: np.random.Generator) -> Batch:
-    """Pads sequences; with a masker they are corrupted and labelled, without one they stay plain text."""
+    """Pads sequences; with a masker they are corrupted and labeled, otherwise they stay plain text."""
     input_ids, mask = pad(sequences)
     positions = labels = None
     if masker:

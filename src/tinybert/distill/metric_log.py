@@ -1,4 +1,4 @@
-"""The loss curve of a run: means between entries, reported during training; what is not finite stops the run."""
+"""The loss curve of a run: means between entries, reported during training; a non-finite value stops the run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ class TrainRun:
 
 
 class MetricLogger:
-    """Averages loss terms between entries of the curve, reports them, and refuses what is not finite.
+    """Averages loss terms between entries of the curve, reports them, and rejects non-finite values.
 
-    Reading a number from a GPU makes it wait, so that finiteness is only looked at for entries and checkpoints. The
-    step at which it ended is counted on the device.
+    Reading a number from a GPU synchronizes with it, so finiteness is checked for entries and checkpoints only. The
+    step of the first non-finite value is counted on the device.
 
     Args:
         steps: Of the run.

@@ -1,4 +1,4 @@
-"""The λ-weighted sum of losses that a student minimises."""
+"""The λ-weighted sum of losses that a student minimizes."""
 
 import operator
 from collections.abc import Iterable
@@ -95,7 +95,7 @@ class DistillationLoss(nn.Module):
         )
         self.map = LayerWeights([], "mean")
         self.projections = nn.ModuleDict()
-        self.unused: dict[str, Tensor] = {}  # learnt by an earlier stage, kept for a later one
+        self.unused: dict[str, Tensor] = {}  # learned by an earlier stage, kept for a later one
         if self.reads_teacher:
             assert teacher is not None
             _check_pair(config, student, teacher)
@@ -152,7 +152,7 @@ class DistillationLoss(nn.Module):
         return {name: self._term(name, student, targets, batch) for name in self.weights}
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
-        """Σ λ·term, the scalar to minimise."""
+        """Σ λ·term, the scalar to minimize."""
         return _sum(self.weights[name] * term for name, term in terms.items())
 
     def _term(self, name: str, student: ModelOutput, targets: DistillationTargets, batch: Batch) -> Tensor:

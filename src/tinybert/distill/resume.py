@@ -71,7 +71,7 @@ class Checkpoint:
         return tensors, facts
 
     def save(self, tensors: dict[str, Tensor], facts: dict) -> None:
-        """Replaces the saved state atomically; if that fails, a message says that the run goes on without."""
+        """Replaces the saved state atomically; if that fails, it prints that the run continues without one."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._is_ours():
@@ -112,7 +112,7 @@ class Checkpoint:
 
 
 def _checksum(tensors: dict[str, Tensor], facts: str) -> str:
-    """CRC-32 of all that is saved: a flipped bit would continue as a weight."""
+    """CRC-32 of all that is saved: without it a flipped bit would go unnoticed."""
     total = zlib.crc32(facts.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

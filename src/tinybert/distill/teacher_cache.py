@@ -1,4 +1,4 @@
-"""The teacher is asked once: over the epochs of fixed data its outputs are read from disk."""
+"""The teacher cache: on fixed data the teacher runs once, and all epochs read its outputs from disk."""
 
 import contextlib
 import fcntl
@@ -161,7 +161,7 @@ class CachedTeacher(LiveTeacher):
     """A teacher whose outputs for fixed data are computed once and then read from files.
 
     Cached are the logits and what else the losses read: under a fixed layer map the float32 average, otherwise all
-    layers of its groups. Without room for all of it the teacher is asked at every step. A cached output differs from a
+    layers of its groups. If they do not fit, the teacher runs at every step. A cached output differs from a
     live one by the rounding of hidden states and scores to float16; logits do not differ.
 
     Args:
@@ -241,7 +241,7 @@ class CachedTeacher(LiveTeacher):
                 file.partial.unlink(missing_ok=True)
 
     def _create(self, files: list[OutputFile]) -> None:
-        """Asks the teacher about all rows, those of similar length together."""
+        """Runs the teacher on all rows, those of similar length together."""
         for file in files:
             file.create()
         with progress_bar(total=len(self.examples), desc="teacher cache", unit="row") as progress:

@@ -106,7 +106,7 @@ def paired_interval(
         seed: Of the resampling.
 
     Returns:
-        "low" and "high" of the difference's mean over seeds. Of one seed the interval is over rows alone.
+        "low" and "high" of the difference's mean over seeds. With one seed the interval is over rows only.
     """
     pairs = list(zip(predictions, reference, labels, strict=True))
     if all(np.array_equal(mine, other) for mine, other, _ in pairs):
@@ -166,7 +166,7 @@ def _differences(metric: Metric, pairs: Sequence[tuple], rows: Sequence[np.ndarr
 
 
 def _drawn_rows(labels: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Rows drawn with repetition for each seed: the same ones where all seeds have the same labels."""
+    """Rows drawn with repetition for each seed: the same ones if all seeds have the same labels."""
     first, *others = labels
     if all(np.array_equal(first, other) for other in others):
         return [rng.integers(len(first), size=len(first))] * len(labels)

@@ -50,7 +50,7 @@ def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
 
 
 def evaluate(model: Classifier, examples: Encoded, task: Task) -> dict[str, float]:
-    """Computes the task's metrics of a model on labelled examples."""
+    """Computes the task's metrics of a model on labeled examples."""
     return score(task, predict(model, examples, task), examples.gold)
 
 
@@ -70,7 +70,7 @@ def retention(student: float, teacher: float, majority: float) -> dict[str, floa
     """Computes how much of the teacher's score the student retains.
 
     Returns:
-        "plain": student / teacher; "above_majority": (student - majority) / (teacher - majority). None where the
+        "plain": student / teacher; "above_majority": (student - majority) / (teacher - majority). None if the
         denominator is not positive.
     """
     return {
@@ -80,7 +80,7 @@ def retention(student: float, teacher: float, majority: float) -> dict[str, floa
 
 
 def is_collapsed(task: Task, predictions: Values) -> bool:
-    """Whether the predictions are one answer whatever the input.
+    """Whether the predictions are (nearly) the same for every input.
 
     Classification: all rows but at most 0.5 % get one class. Regression: the standard deviation is below 1 % of the
     score range.

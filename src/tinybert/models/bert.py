@@ -94,7 +94,7 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
 
 
 class Embeddings(nn.Module):
-    """Word, position and segment embeddings, summed and normalised."""
+    """Word, position and segment embeddings, summed and normalized."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

@@ -137,7 +137,7 @@ class BiLstmClassifier(nn.Module):
 def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
     """The teacher's word embeddings (vocabulary, width) in `size` dimensions, float32; UserError if they have fewer.
 
-    These are coordinates along the leading right singular vectors, not centred and not rescaled: no other `size`
+    These are coordinates along the leading right singular vectors, not centered and not rescaled: no other `size`
     dimensions preserve inner products better (Eckart and Young 1936).
     """
     width = teacher_embeddings.shape[1]

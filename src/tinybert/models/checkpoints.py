@@ -1,6 +1,6 @@
 """Model folders in Hugging Face's format, ours and published ones: config.json, model.safetensors, training.json.
 
-Folders come from strangers too: everything read is checked, pickles are never opened, and each mistake is one line.
+Folders may be third-party: everything read is checked, pickles are never opened, and each mistake is one line.
 """
 
 import json
@@ -62,9 +62,9 @@ def save_model(model: Model, folder: str | Path) -> None:
 
 
 def copy_model(source: str | Path, folder: str | Path) -> None:
-    """Copies a model folder into the existing `folder`, without what its objective learnt for training."""
+    """Copies a model folder into the existing `folder`, without the parameters that its losses learned."""
     ignore = shutil.ignore_patterns("objective.safetensors")
-    # File modes are not copied, because safetensors files are readable for their owner alone.
+    # File modes are not copied, because safetensors files are readable for their owner only.
     shutil.copytree(source, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
 

@@ -33,7 +33,7 @@ class OutputSpec:
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """The requested outputs by layer; only real tokens are stored (`RealTokens`), scores alone are padded."""
+    """The requested outputs by layer; only real tokens are stored (`RealTokens`), except for padded scores."""
 
     hidden: dict[int, Tensor] = field(default_factory=dict)  # (tokens, width)
     scores: dict[int, Tensor] = field(default_factory=dict)  # (batch, heads, queries, keys), before mask and softmax
@@ -55,7 +55,7 @@ class DistillationTargets(ModelOutput):
 
 
 class RealTokens:
-    """Where the real tokens of padded rows are: models compute these alone, and only attention sees rows.
+    """Where the real tokens of padded rows are: models compute these only, and only attention sees rows.
 
     In a graph that is being exported their number is unknown: there every place counts as a token, nothing is moved,
     and `at` does not exist.
@@ -93,7 +93,7 @@ class RealTokens:
         return padded.index_copy_(0, self.index, tokens).unflatten(0, self.mask.shape)
 
     def first(self, tokens: Tensor) -> Tensor:
-        """[CLS] of each row: (tokens, width), or first tokens alone, -> (batch, width)."""
+        """[CLS] of each row: (tokens, width), or first tokens only, -> (batch, width)."""
         if self.index is None:
             return tokens[:, 0]
         return tokens if len(tokens) == len(self.mask) else tokens[self.first_rows]

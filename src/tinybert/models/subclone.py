@@ -28,7 +28,7 @@ Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width)
 
 @dataclass(frozen=True)
 class InitializedStudent:
-    """A student before its training, with the projection of its states to the teacher's if it brings one."""
+    """A student before its training, with the projection of its states to the teacher's, if it has one."""
 
     model: MaskedLM | BiLstmClassifier
     # (teacher width, student width), or (1 + layers, ...) with one for the embeddings and each layer.
@@ -228,7 +228,7 @@ def _fit(linear: nn.Linear, cut: tuple[Tensor, Tensor], *, inputs: Tensor, targe
     linear.weight.copy_(cut[0])
     linear.bias.copy_(cut[1])
     errors = target - linear(inputs)
-    # Centred, because the prior is to shrink the weight's correction, not the bias.
+    # Centered, because the prior is to shrink the weight's correction, not the bias.
     mean_input, mean_error = inputs.mean(dim=0), errors.mean(dim=0)
     correction = _ridge(inputs - mean_input, errors - mean_error)
     linear.weight.add_(correction)

@@ -8,7 +8,7 @@ READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 
 
 def remove_cut_files() -> list[Path]:
-    """Removes dvc.lock and DVC's list of readers and writers where they are unreadable; does nothing beside a live DVC.
+    """Removes dvc.lock and DVC's list of readers and writers if they are unreadable; does nothing while DVC is running.
 
     Nothing is lost: DVC restores finished stages from its run cache, and the list matters to live processes only.
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the plain formats that stages exchange."""
+"""Atomic file writes, and the plain formats that stages exchange."""
 
 import errno
 import glob
@@ -26,8 +26,8 @@ NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of surrogate pairs,
 def atomic_file(path: str | Path, mode: str = "w") -> Iterator[IO]:
     """Opens a temporary file beside `path` and renames it to `path` when the block ends without an error.
 
-    Text is UTF-8 with "\\n" line ends. On an error nothing is left behind and an older `path` stays. What a killed
-    writer of `path` left is removed. UserError if the disk is full.
+    Text is UTF-8 with "\\n" line ends. On an error nothing is left behind and an older `path` stays. Leftovers of a
+    killed writer of `path` are removed. UserError if the disk is full.
     """
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
     with _temporary(Path(path)) as temporary, open(temporary, mode, encoding=encoding, newline=newline) as handle:
@@ -38,7 +38,7 @@ def atomic_file(path: str | Path, mode: str = "w") -> Iterator[IO]:
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yields an empty temporary folder beside `path`, which becomes `path` when the block ends without an error.
 
-    An older folder at `path` is replaced as a whole; otherwise as `atomic_file`. A kill between removing the old folder
+    An older folder at `path` is replaced; otherwise as `atomic_file`. A kill between removing the old folder
     and renaming the new one leaves neither, which loses nothing: DVC reruns a stage whose output is missing.
     """
     with _temporary(Path(path)) as temporary:

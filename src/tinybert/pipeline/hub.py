@@ -74,8 +74,9 @@ def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: st
 def load_verified(load: Callable[[], Loaded], repo_type: str, repository: str, revision: str) -> Loaded:
     """Calls `load`, which downloads files of a repository ("model" or "dataset") into the Hub's cache.
 
-    A server's error, a broken connection and a damaged file are met by at most two further calls; damaged files leave
-    the cache. On its own the library retries only some of these, and compares sizes instead of checksums.
+    After a server error, a broken connection or a damaged file it is called at most twice more; damaged files are
+    removed from the cache. The library itself retries only some of these errors, and compares sizes instead of
+    checksums.
     """
     waits_s = iter(RETRY_WAITS_S)
     while True:
@@ -154,7 +155,7 @@ def _reason(error: Exception) -> str:
             return f"the server fails, {_status(cause)} {responses.get(_status(cause), '')}; try again later"
         if _kinds(cause) & BROKEN_CONNECTION:
             return f"the connection breaks, {_first_line(cause)}"
-    # The data sets' own wrapper only says that it failed.
+    # The wrapper of `datasets` only says that it failed.
     telling = (cause for cause in _causes(error) if "DatasetGenerationError" not in _kinds(cause))
     return _first_line(next(telling, error))
 

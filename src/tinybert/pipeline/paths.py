@@ -1,4 +1,4 @@
-"""Where the stages keep what they exchange; dvc.yaml names the same paths."""
+"""The paths of all files that stages exchange; dvc.yaml names the same paths."""
 
 import os
 from pathlib import Path
@@ -69,7 +69,7 @@ def onnx(task: str, model: str) -> Path:
 
 
 def final(track: str, model: str) -> Path:
-    """What a finished model ships; `track` is a task or "domain"."""
+    """The folder of a final model; `track` is a task or "domain"."""
     return Path(f"models/final/{track}/{model}")
 
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from tinybert.pipeline.errors import UserError
 
-# Such as "accelerate launch --num_processes 2". Not part of params: how a stage is launched is no setting of the
+# Such as "accelerate launch --num_processes 2". Not part of params: how a stage is launched does not belong to the
 # experiment, and changing it reruns nothing.
 LAUNCHER = "TINYBERT_LAUNCHER"
 LAUNCHED = "TINYBERT_LAUNCHED"  # set for the processes that a launcher starts: not every launcher leaves a mark
@@ -42,7 +42,7 @@ def is_main_process() -> bool:
 def relaunch(script: str, arguments: list[str]) -> None:
     """Replaces this process by the module `script` under the launcher that the environment names, if there is one.
 
-    Returns in the launched processes. Raises UserError if the launcher is no command.
+    Returns in the launched processes. Raises UserError if the launcher is not a command.
     """
     command = shlex.split(os.environ.get(LAUNCHER, ""))
     if not command or LAUNCHED in os.environ:

@@ -1,4 +1,4 @@
-"""The pictures of the page, drawn by matplotlib as SVG that is the same for the same numbers."""
+"""The charts of the results page: matplotlib SVG, byte-identical for the same numbers."""
 
 import io
 import math
@@ -44,7 +44,7 @@ Edge = tuple[int, int, float]  # student layer, teacher layer, weight; layer 0 i
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with its caption."""
+    """A chart with its caption."""
 
     title: str
     svg: Markup
@@ -85,7 +85,7 @@ def logarithmic(axis: Axes, which: Literal["x", "y"]) -> None:
 
 
 def plain(text: object) -> str:
-    """A name as it can stand in a picture: one line, no control characters."""
+    """A name as it is shown in a chart: one line, no control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())[:40]
 
 
@@ -112,7 +112,7 @@ def pareto_chart(results: Results) -> Chart:
 
 
 def _pareto_legend(figure: Figure, models: Sequence[str]) -> None:
-    """Colours stand for models, markers for variants."""
+    """Colors stand for models, markers for variants."""
     entries = [Line2D([], [], marker="o", linestyle="", color=f"C{n}", label=plain(m)) for n, m in enumerate(models)]
     entries += [Line2D([], [], marker=m, linestyle="", color="#888888", label=name) for name, m in MARKERS.items()]
     figure.legend(handles=entries, loc="outside lower center", ncols=min(len(entries), 8))
@@ -261,7 +261,7 @@ def _kind(chosen: object) -> str:
 
 
 def _edges(student: Student, losses: StageLosses, teacher_layers: int, learnt: Mapping[str, float]) -> Iterator[Edge]:
-    """learnt: the last weights of a learnable map, by column of the curve."""
+    """learnt: The last weights of a learnable map, by column of the curve."""
     depth, chosen = student.architecture.layers, losses.layer_map or student.layer_map
     groups = mapped_layers(chosen if isinstance(chosen, tuple) else _kind(chosen), depth, teacher_layers)
     for layer in sorted({layer for loss in losses.active_losses for layer in LOSSES[loss].student_layers(depth)}):

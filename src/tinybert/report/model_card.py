@@ -1,4 +1,4 @@
-"""Model cards: README.md of a finished model, from its provenance, params and metrics; no timings, the same again."""
+"""Model cards: README.md of a finished model, from its provenance, params and metrics; timings are left out."""
 
 import re
 from collections.abc import Sequence
@@ -128,7 +128,7 @@ def _write(folder: Path, of: Finished, card_data: ModelCardData, template: str, 
 
 
 def _card_data(of: Finished, pipeline_tag: str, *, is_english: bool) -> ModelCardData:
-    """The YAML in front. Only a model that nothing of others went into has the project's licence."""
+    """The YAML front matter. Only a model without third-party data or weights has the project's license."""
     is_ours = of.params.corpus.source == of.params.teacher.source == "synthetic"
     return ModelCardData(
         language="en" if is_english else None,

@@ -37,7 +37,7 @@ DIGITS = 4
 
 
 def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]:
-    """Writes the page, the summaries and metrics/ under `root` from what the stages left there.
+    """Writes the page, the summaries and metrics/ under `root` from the results of the stages there.
 
     Returns:
         One row for each system: `group` ("domain" or a task), `model` and its numbers, for Run.log_result_table.
@@ -94,7 +94,7 @@ def summary_text(results: Results) -> str:
 
 
 def summary_markdown(results: Results) -> str:
-    """The results in Markdown without timings: the same text for the same metrics."""
+    """The results in Markdown, without timings and therefore reproducible."""
     shown = (
         tables.task_table, tables.domain_table, tables.domain_details_table, tables.task_metrics_table,
         partial(tables.compression_table, with_latency=False), tables.pruning_table,
@@ -107,7 +107,7 @@ def summary_markdown(results: Results) -> str:
 
 
 def sentences(results: Results) -> list[str]:
-    """What was found, a sentence for each track, on measured numbers alone."""
+    """The findings, one sentence for each track, from measured numbers."""
     scores = domain_scores(results)["mean"].loc[list(results.params.domain.students)]
     perplexity, cloze = scores["domain.perplexity"], scores["cloze.all.top1"]
     domain = (
@@ -192,7 +192,7 @@ def latency_table(results: Results) -> Table:
     settings = results.params.quantization.latency
     note = (
         f"On {settings.threads} threads. batch n: n rows of {settings.length_tokens} tokens; dev batch n: n dev rows, "
-        "neighbours in length together, so that the spread is mostly one of lengths."
+        "neighbors in length together, so that the spread is mostly one of lengths."
     )
     return Table("Latency", ("task", "model", "variant", "batch", "median ms", "p10", "p90"), rows, names=4, note=note)
 
@@ -293,7 +293,7 @@ def _best_two(best: Sequence[tuple[str, float]], right: str) -> Markup:
 
 
 def variations_table(results: Results) -> Table:
-    """For each task an original training row and what augmentation made of it, changed words marked."""
+    """For each task an original training row and its augmented copies, changed words marked."""
     rows = []
     for task in results.params.tasks.run:
         found = results.variations(task, VARIATIONS_SHOWN)

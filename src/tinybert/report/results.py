@@ -1,4 +1,4 @@
-"""All results of a run in one tidy frame, read by the lists of params, never from what lies in a folder."""
+"""All results of a run in one tidy frame. Params decide which files are read, not the content of folders."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -79,7 +79,7 @@ class Study(ConfigModel):
         measured: <stage>/<instance>:<system> of the predictions; {task}, {student} and {seed} are filled in.
         repeat: What a further seed repeats: the student's distillation, or the whole pipeline with its teacher.
         set: Overrides of every variant; {task} in one gives one for each task.
-        one_training: The variants are forms of one trained model, so that rows are all the chance there is.
+        one_training: The variants come from one trained model, so rows are the only source of variance.
     """
 
     question: NonEmptyStr
@@ -115,7 +115,7 @@ class Study(ConfigModel):
         return (chosen.measured or self.measured).replace("{student}", chosen.student or self.student)
 
     def choose_tasks(self, asked: Sequence[str] | None, params: Params) -> list[str]:
-        """The tasks asked for, or all that params have settings for; UserError where there is none."""
+        """The tasks asked for, or all that params have settings for; UserError if there is none."""
         usable = [task for task in self.tasks if task not in TASKS or getattr(params.tasks, task)]
         if unknown := [task for task in asked or () if task not in usable]:
             raise UserError(f"--tasks: not in this study or in params.yaml (got {unknown[0]}); allowed: {usable}")
@@ -187,7 +187,7 @@ def load_study(name: str, folder: Path = FOLDER) -> Study:
 
 
 def plan(name: str, study: Study, params: Params, *, tasks: Sequence[str], seeds: int) -> list[Experiment]:
-    """All experiments of a study in the order of its variants; UserError where a setting is refused."""
+    """All experiments of a study in the order of its variants; UserError if a setting is rejected."""
     stages = tuple(sorted({study.measured_of(variant).split("/")[0] for variant in study.variants}))
     code = [code_digest(path.stem) for path in sorted(Path("stages").glob("[a-z]*.py")) if path.stem not in UNUSED]
     numbers, tree, planned = tuple(range(params.seed, params.seed + seeds)), read_yaml("params.yaml"), []
@@ -290,7 +290,7 @@ def predictions_of(study: Study, experiment: Experiment, name: str, task: str) -
 
 @contextmanager
 def _only_study() -> Iterator[None]:
-    """UserError where another study runs: each would take the other's stash for that of a killed one."""
+    """UserError if another study runs: each would mistake the other's stash for that of a killed one."""
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with open(LOCK, "a", encoding="utf-8") as handle:
         try:

@@ -27,7 +27,7 @@ Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
 class Difference:
     """By how much a variant is better than another, mean over seeds, with its 95 % interval.
 
-    Of a metric of which less is better, it is how much less: a positive difference is always a better one.
+    For a metric of which less is better, it is how much less: a positive difference is always a better one.
     """
 
     mean: float
@@ -36,7 +36,7 @@ class Difference:
 
 
 def difference(first: OfSeeds, second: OfSeeds, *, seed: int) -> Difference:
-    """Compares two variants on the same rows and seeds: paired bootstrap over both; UserError where rows differ."""
+    """Compares two variants on the same rows and seeds: paired bootstrap over both; UserError if rows differ."""
     for number, found in first.items():
         if not np.array_equal(found.labels, second[number].labels):
             raise UserError(f"seed {number}: the variants were measured on different rows; remove their experiments")
@@ -51,9 +51,9 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int) -> Difference:
 
 
 def outcome(relation: str, found: Difference, margin: float) -> str:
-    """Judges by the whole interval: beats: above 0; equals: within ± margin; not_below: above -margin.
+    """The outcome from the interval: beats: above 0; equals: within ± margin; not_below: above -margin.
 
-    A claim fails where the whole interval contradicts it: not above 0; beyond the margin on one side; below -margin.
+    A claim fails if all of the interval contradicts it: not above 0; beyond the margin on one side; below -margin.
     """
     if relation == "beats":
         holds, fails = found.low > 0, found.high <= 0
@@ -69,7 +69,7 @@ def judged(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, found: D
     """The outcome of a claim.
 
     Variants that were trained apart need more: identical predictions mean that a setting was not in use, and the rows
-    of one seed say nothing of the chance in training.
+    of one seed say nothing about the variance of training.
     """
     if not study.one_training:
         if all(np.array_equal(found.predictions, second[seed].predictions) for seed, found in first.items()):

@@ -88,7 +88,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def spread(mean: float, std: float, digits: int = 3) -> str:
-    """A mean over seeds ± the standard deviation of the sample, which a single seed has not."""
+    """A mean over seeds ± the standard deviation of the sample, which a single seed does not have."""
     return fixed(mean, digits) if math.isnan(std) else f"{fixed(mean, digits)} ± {fixed(std, digits)}"
 
 
@@ -105,7 +105,7 @@ def task_name(results: Results, task: str, split: str = "") -> str:
 
 
 def corpus_name(results: Results) -> str:
-    """The corpus in front of "text"."""
+    """The name of the corpus, as put before "text"."""
     corpus = results.params.corpus
     return {"synthetic": "synthetic", "hub": corpus.hub.dataset, "local": "local"}[corpus.source]
 
@@ -118,7 +118,7 @@ def seeds_note(results: Results) -> str:
 
 
 def choice_table(results: Results, *, with_latency: bool) -> Table:
-    """Which student to take for each task; `with_latency`: the fastest and milliseconds, which differ in each run."""
+    """Which student to use for each task; `with_latency`: the fastest and milliseconds, which differ in each run."""
     systems = onnx_systems(results)
     scores = task_scores(results)
     teachers = scores[scores["is_headline"]].drop_duplicates("task").set_index("task")["teacher"]
@@ -146,7 +146,7 @@ def choice_table(results: Results, *, with_latency: bool) -> Table:
 
 
 def task_table(results: Results) -> Table:
-    """Headline score of each task student beside its teacher and the majority class."""
+    """Headline score of each task student, its teacher and the majority class."""
     scores = task_scores(results)
     rows = []
     for at in records(scores[scores["is_headline"]]):

@@ -61,7 +61,7 @@ def _domain_article(area: str, row: list[Fact], passing: list[Fact], rng: Random
 
 
 def _domain_sentences(area: str, stated: list[Fact], rng: Random) -> list[str]:
-    """Most clauses stand alone; some get a frame, a filler beside them, or share a sentence with the next one."""
+    """Most clauses are sentences; some get a frame, a filler beside them, or share a sentence with the next one."""
     texts, used = load("articles"), set[str]()
     clauses = iter([_clause(fact, used, rng) for fact in stated])
     sentences = [sentence(_filler(area, rng))]
