@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,10 +24,11 @@ LEVELS = {
     "evaluate": ("split", "variant"),
     "evaluate_domain": ("variant", "split"),
     "quantize": ("variant",),
-    "latency": ("variant", "split"),
+    "latency": ("variant",),
     "tokenize": ("split",),
 }
 NO_SEED = -1
+SYSTEMS = ("teacher", "student", "majority")
 
 
 class Instance(NamedTuple):
@@ -42,11 +44,6 @@ class Instance(NamedTuple):
     def path(self) -> Path:
         return paths.metrics(self.stage, self.name)
 
-    @property
-    def fix(self) -> str:
-        """How an error says that it should run again."""
-        return f"fix: dvc repro {self.stage}@{self.name}" if self.name else f"fix: dvc repro {self.stage}"
-
 
 def stage_instances(params: Params) -> list[Instance]:
     """Lists all stage instances that write metrics, in the order of the pipeline."""
@@ -55,18 +52,19 @@ def stage_instances(params: Params) -> list[Instance]:
     found += [Instance("tokenize", corpus, model=corpus) for corpus in ("general", "domain")]
     found += [Instance("prepare_teacher", model="teacher")]
     found += [Instance("general_distill", student, model=student) for student in params.general.students]
-    for stage in ("domain_distill", "evaluate_domain"):
-        found += [Instance(stage, f"{s}-{seed}", "", s, seed) for s in domain for seed in seeds]
-    for stage in ("prepare_task", "finetune_teacher", "augment"):
-        found += [Instance(stage, task, task) for task in tasks]
-    pairs = [(task, student) for task in tasks for student in params.tasks.students]
-    for stage in ("task_distill_intermediate", "task_distill_prediction", "evaluate"):
-        found += [Instance(stage, f"{t}-{s}-{seed}", t, s, seed) for t, s in pairs for seed in seeds]
-    for t, s in pairs:
-        for percent in params.pruning.sparsities_percent:
-            found += [Instance("prune", f"{t}-{s}-{percent}", t, f"{s}_pruned{percent}", params.seed)]
-    models = params.quantization.models
-    return found + [Instance("quantize", f"{t}-{m}", t, m, params.seed) for t in tasks for m in models]
+    for stage, student, seed in product(("domain_distill", "evaluate_domain"), domain, seeds):
+        found.append(Instance(stage, f"{student}-{seed}", "", student, seed))
+    for stage, task in product(("prepare_task", "finetune_teacher", "augment"), tasks):
+        found.append(Instance(stage, task, task))
+    pairs = list(product(tasks, params.tasks.students))
+    stages = ("task_distill_intermediate", "task_distill_prediction", "evaluate")
+    for stage, (task, student), seed in product(stages, pairs, seeds):
+        found.append(Instance(stage, f"{task}-{student}-{seed}", task, student, seed))
+    for (task, student), percent in product(pairs, params.pruning.sparsities_percent):
+        found.append(Instance("prune", f"{task}-{student}-{percent}", task, f"{student}_pruned{percent}", params.seed))
+    for task, model in product(tasks, params.quantization.models):
+        found.append(Instance("quantize", f"{task}-{model}", task, model, params.seed))
+    return found
 
 
 @dataclass(frozen=True, eq=False)  # identity is its hash: scores.py caches by it
@@ -110,18 +108,18 @@ class Results:
         """Reads the quiz, answered by the teacher and the student of the global seed; empty where it is absent."""
 
         def answers(path: Path) -> list[dict]:
-            def best(row: dict, who: str) -> list[tuple[str, float]]:
-                return [(str(answer["token"]), float(answer["probability"])) for answer in row[who]]
-
-            texts = ("subject", "prompt", "answer")
             return [
-                {name: str(row[name]) for name in texts} | {who: best(row, who) for who in ("teacher", "student")}
+                {name: str(row[name]) for name in ("prompt", "answer")}
+                | {
+                    who: [(str(a["token"]), float(a["probability"])) for a in row[who]]
+                    for who in ("teacher", "student")
+                }
                 for row in read_json(path)
             ]
 
         return self._read(paths.quiz_answers(student, self.params.seed), answers, [])
 
-    def curve(self, stage: str, name: str) -> pd.DataFrame:
+    def curve(self, instance: Instance) -> pd.DataFrame:
         """Reads a loss curve, its numbers finite or NaN; empty where it is absent."""
 
         def curve(path: Path) -> pd.DataFrame:
@@ -130,7 +128,7 @@ class Results:
                 raise ValueError("no column step")
             return found.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
 
-        return self._read(paths.curve(stage, name), curve, pd.DataFrame())
+        return self._read(paths.curve(instance.stage, instance.name), curve, pd.DataFrame())
 
     def variations(self, task: str, limit: int) -> list[dict[str, str]]:
         """Reads the first training row of a task that has variations, and these; at most `limit` rows."""
@@ -157,40 +155,39 @@ def load_results(params: Params, root: Path) -> Results:
     rows: list[tuple] = []
     mistakes = []
     for instance in stage_instances(params):
-        where = f"stage {instance.stage} writes it; {instance.fix}"
         try:
             trees[instance] = _mapping(root / instance.path)
             found = list(_rows(instance, trees[instance]))
             lacking = set(_required(instance)) - {row[4:7] for row in found}
             rows += found
-            if lacking:
-                metric = " ".join(filter(None, min(lacking)))
-                mistakes.append(f"{instance.path}: has no {metric}; {where}")
+            wrong = f"has no {' '.join(filter(None, min(lacking)))}" if lacking else ""
         except FileNotFoundError:
-            mistakes.append(f"{instance.path}: missing; {where}")
+            wrong = "missing"
         except (ValueError, RecursionError):
-            mistakes.append(f"{instance.path}: damaged; {where}")
+            wrong = "damaged"
+        if wrong:
+            target = f"{instance.stage}@{instance.name}" if instance.name else instance.stage
+            mistakes.append(f"{instance.path}: {wrong}; stage {instance.stage} writes it; fix: dvc repro {target}")
     if mistakes:
         raise UserError("\n".join(mistakes))
     for instance in trees:  # what DVC need not restore
-        files = {paths.timing(instance.stage, instance.name): instance}
+        files = {paths.timing(instance.stage, instance.name): (instance, "timing")}
         if instance.stage == "quantize":
-            files[paths.latency(instance.task, instance.model)] = instance._replace(stage="latency")
-        for path, owner in files.items():
+            files[paths.latency(instance.task, instance.model)] = (instance._replace(stage="latency"), "")
+        for path, (owner, variant) in files.items():
             if (root / path).is_file():
-                rows += _rows(owner, _parsed(root, path, _mapping), variant="timing" if owner is instance else "")
+                rows += _rows(owner, _parsed(root, path, _mapping), variant)
     return Results(params, root, trees, pd.DataFrame(rows, columns=COLUMNS))
 
 
 def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:
     """(variant, split, metric) of the numbers without which there is no report."""
     task = TASKS[instance.task] if instance.task else None
-    headline = task.headline if task else ""
+    headline, dev_splits = (task.headline, task.dev_splits) if task else ("", ())
     match instance.stage:
-        case "evaluate" if task:
-            for split in task.dev_splits:
-                yield from ((system, split, headline) for system in ("teacher", "student", "majority"))
-                yield "", split, "collapsed"
+        case "evaluate":
+            yield from ((system, split, headline) for system in SYSTEMS for split in dev_splits)
+            yield from (("", split, "collapsed") for split in dev_splits)
         case "evaluate_domain":
             for role in ("teacher", "student"):
                 yield from ((role, corpus, "perplexity") for corpus in ("general", "domain"))

@@ -9,20 +9,19 @@ import pandas as pd
 
 from tinybert.data.tasks import TASKS
 from tinybert.evaluate.predictions import retention_interval
-from tinybert.evaluate.scoring import METRICS, retention
+from tinybert.evaluate.scoring import METRICS
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.report.results import Results
+from tinybert.report.results import SYSTEMS, Results
 
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
-SYSTEMS = ("teacher", "student", "majority")
 
 
 def records(frame: pd.DataFrame) -> Iterator[Any]:
     """The rows of a frame, each with its columns as attributes."""
-    yield from frame.itertuples(index=False)
+    yield from frame.itertuples()
 
 
-def groups(frame: pd.DataFrame, columns: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+def groups(frame: pd.DataFrame, columns: str | list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
     """The values of the columns and the rows that have them, in the order of the frame."""
     yield from frame.groupby(columns, sort=False)
 
@@ -34,24 +33,23 @@ def task_scores(results: Results) -> pd.DataFrame:
     Returns:
         One row for each task, student, split and metric, the headline metric first: task, student, split, metric,
         is_headline, teacher, score, std (over seeds, NaN of one), majority, retention (plain), above_majority, and
-        collapsed (how many seeds are).
+        collapsed (how many seeds are). A retention whose denominator is not positive is NaN.
     """
-    rows = []
-    for (task, student, split), found in groups(results.select("evaluate"), ["task", "model", "split"]):
-        if split not in TASKS[task].dev_splits:  # parameters and timings
-            continue
-        collapsed = found.loc[found["metric"] == "collapsed", "value"].sum()
-        for metric in TASKS[task].metrics:
-            of = {s: found.loc[(found["variant"] == s) & (found["metric"] == metric), "value"] for s in SYSTEMS}
-            teacher, ours, guess = (of[system].mean() for system in SYSTEMS)
-            shares = retention(ours, teacher, guess)
-            rows.append({
-                "task": task, "student": student, "split": split, "metric": metric,
-                "is_headline": metric == TASKS[task].headline, "teacher": teacher, "score": ours,
-                "std": of["student"].std(), "majority": guess, "retention": shares["plain"],
-                "above_majority": shares["above_majority"], "collapsed": int(collapsed),
-            })  # fmt: skip
-    return pd.DataFrame(rows).astype({"retention": float, "above_majority": float})
+    found = results.select("evaluate")
+    found = found[found["split"].str.startswith("dev")].rename(columns={"model": "student"})
+    place = ["task", "student", "split"]
+    scores = found[found["variant"].isin(SYSTEMS)]
+    mean, std = (
+        scores.pivot_table(index=[*place, "metric"], columns="variant", values="value", aggfunc=how, sort=False)
+        for how in ("mean", "std")
+    )
+    frame = mean.rename(columns={"student": "score"}).assign(std=std.get("student", math.nan)).reset_index()
+    guess, teacher = frame["majority"], frame["teacher"]
+    frame["retention"] = (frame["score"] / teacher).where(teacher > 0)
+    frame["above_majority"] = ((frame["score"] - guess) / (teacher - guess)).where(teacher > guess)
+    frame["is_headline"] = frame["metric"] == frame["task"].map(lambda task: TASKS[task].headline)
+    collapsed = found[found["metric"] == "collapsed"].groupby(place)["value"].sum().rename("collapsed")
+    return frame.join(collapsed, on=place)
 
 
 @lru_cache(maxsize=64)
@@ -86,8 +84,9 @@ def domain_scores(results: Results) -> pd.DataFrame:
     parts = {"teacher": first[first["variant"] == "teacher"]}
     parts |= {s: found[(found["model"] == s) & found["variant"].isin(["student", "agreement"])] for s in students}
     parts["untrained"] = first[first["variant"] == "untrained"]
-    of_seeds = {name: part.groupby("key", sort=False)["value"] for name, part in parts.items()}
-    frame = pd.DataFrame({name: values.agg(["mean", "std"]).unstack() for name, values in of_seeds.items()}).T
+    frame = pd.concat(parts, names=["name"]).pivot_table(
+        index="name", columns="key", values="value", aggfunc=["mean", "std"], sort=False
+    )
     distilled = [results.select("domain_distill", model=s, metric="parameters")["value"].iloc[0] for s in students]
     frame["mean", "parameters"] = [results.value("prepare_teacher", "parameters"), *distilled, distilled[0]]
     return frame
@@ -98,28 +97,21 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     """The ONNX variants of the task models.
 
     Returns:
-        One row for each task, model and variant: these, score, low and high (of the score minus FP32's),
-        agreement, size_mb, gzip_mb, ms_<n> (a batch of n full rows), row_ms (a dev row in the largest batches); NaN
-        where not measured. beats: the score is above the majority class's. sound: it also is a student's that did not
-        collapse. best_size, best_speed: it beats, and is on the Pareto front of score against size_mb or row_ms.
+        One row for each task, model and variant: these, student (the model before pruning), score, low and high (of
+        the score minus FP32's), agreement, size_mb, gzip_mb, ms_<n>, p10_<n>, p90_<n> (a batch of n full rows), row_ms
+        (a dev row in the largest batches); NaN where not measured. beats: the score is above the majority class's.
+        sound: it also is a student's that did not collapse. best_size, best_speed: it beats, and is on the Pareto
+        front of score against size_mb or row_ms.
     """
-    rows = []
-    for task in results.params.tasks.run:
-        for model in results.params.quantization.models:
-            rows += [_system(results, task, model, variant) for variant in VARIANTS]
-    frame = pd.DataFrame(rows)
-    scores = task_scores(results)
-    fallen = scores[scores["collapsed"] > 0]
-    fallen_systems = set(zip(fallen["task"], fallen["student"], strict=True))
+    tasks, models = results.params.tasks.run, results.params.quantization.models
+    frame = pd.DataFrame([_system(results, t, m, variant) for t in tasks for m in models for variant in VARIANTS])
     frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
-    guesses = {
-        task: results.value("prepare_task", f"majority.{TASKS[task].headline}", task=task)
-        for task in results.params.tasks.run
-    }
+    guesses = {task: results.value("prepare_task", f"majority.{TASKS[task].headline}", task=task) for task in tasks}
     frame["beats"] = frame["score"] > frame["task"].map(guesses)
-    is_fallen = [pair in fallen_systems for pair in zip(frame["task"], frame["student"], strict=True)]
-    is_student = frame["student"] != "teacher"
-    frame["sound"] = frame["beats"] & is_student & (frame["collapsed"] == 0) & ~pd.Series(is_fallen, index=frame.index)
+    scores = task_scores(results)
+    fallen = scores.loc[scores["collapsed"] > 0, ["task", "student"]].agg("/".join, axis=1)
+    has_fallen = (frame["task"] + "/" + frame["student"]).isin(fallen) | (frame["collapsed"] > 0)
+    frame["sound"] = frame["beats"] & (frame["student"] != "teacher") & ~has_fallen
     for name, cost in (("best_size", "size_mb"), ("best_speed", "row_ms")):
         best = [index for _, of_task in frame.groupby("task") for index in pareto(of_task, cost)]
         frame[name] = frame.index.isin(best) & frame["beats"]
@@ -128,18 +120,18 @@ def onnx_systems(results: Results) -> pd.DataFrame:
 
 def _system(results: Results, task: str, model: str, variant: str) -> dict[str, Any]:
     of = results.metrics("quantize", task=task, model=model, variant=variant)
-    latency = results.select("latency", task=task, model=model)
-    medians = latency[(latency["variant"] == variant) & (latency["metric"] == "median")]
-    ms = medians.set_index("split")["value"].to_dict()
+    latency = results.metrics("latency", task=task, model=model, variant=variant)
     sizes = results.params.quantization.latency.batch_sizes
-    measured = latency.loc[latency["metric"] == "dev_examples", "value"].tolist()
+    dev_rows = results.value("latency", "dev_examples", task=task, model=model)
     keys = {"score": f"dev.{TASKS[task].headline}", "low": "difference_95.low", "high": "difference_95.high",
             "agreement": "agreement", "size_mb": "size_mb.raw", "gzip_mb": "size_mb.compressed"}  # fmt: skip
+    times = {"ms": "median", "p10": "p10", "p90": "p90"}
+    batch = max(sizes) if math.isnan(dev_rows) else max(1.0, min(max(sizes), dev_rows))
     return (
         {"task": task, "model": model, "variant": variant, "collapsed": of.get("collapsed", 0.0)}
         | {name: of.get(key, math.nan) for name, key in keys.items()}
-        | {f"ms_{size}": ms.get(f"batch_{size}", math.nan) for size in sizes}
-        | {"row_ms": ms.get(f"dev_batch_{max(sizes)}", math.nan) / max(1.0, min([max(sizes), *measured]))}
+        | {f"{at}_{n}": latency.get(f"batch_{n}.{name}", math.nan) for n in sizes for at, name in times.items()}
+        | {"row_ms": latency.get(f"dev_batch_{max(sizes)}.median", math.nan) / batch}
     )
 
 
@@ -165,16 +157,21 @@ def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def pruned_students(results: Results) -> pd.DataFrame:
-    """One row for each pruned student: task, student, target (%), sparsity, score, unpruned, raw_mb, compressed_mb."""
-    params, rows = results.params, []
-    for task in params.tasks.run:
-        for student in params.tasks.students:
-            headline, split = TASKS[task].headline, TASKS[task].dev_splits[0]
-            where = {"task": task, "model": student, "seed": params.seed, "variant": "student", "split": split}
-            unpruned = results.value("evaluate", headline, **where)
-            for target in params.pruning.sparsities_percent:
-                of = results.metrics("prune", task=task, model=f"{student}_pruned{target}")
-                sizes = {f"{kind}_mb": of.get(f"size_mb.{kind}", math.nan) for kind in ("raw", "compressed")}
-                rows.append({"task": task, "student": student, "target": target, "sparsity": of["sparsity"],
-                             "score": of[f"dev.{headline}"], "unpruned": unpruned} | sizes)  # fmt: skip
+    """One row for each pruned student: task, student, target (%), sparsity, score, unpruned, majority, raw_mb, gzip_mb.
+
+    `unpruned` is the score of the global seed, from which it was pruned.
+    """
+    rows = []
+    for instance in results.trees:
+        if instance.stage == "prune":
+            student, _, target = instance.model.rpartition("_pruned")
+            task, of = TASKS[instance.task], results.metrics("prune", task=instance.task, model=instance.model)
+            where = {"model": student, "seed": results.params.seed, "variant": "student", "split": task.dev_splits[0]}
+            rows.append({
+                "task": task.name, "student": student, "target": int(target), "sparsity": of["sparsity"],
+                "score": of[f"dev.{task.headline}"],
+                "unpruned": results.value("evaluate", task.headline, task=task.name, **where),
+                "majority": results.value("prepare_task", f"majority.{task.headline}", task=task.name),
+                "raw_mb": of.get("size_mb.raw", math.nan), "gzip_mb": of.get("size_mb.compressed", math.nan),
+            })  # fmt: skip
     return pd.DataFrame(rows)

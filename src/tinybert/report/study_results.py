@@ -1,6 +1,7 @@
 """What a study found: does each claim hold, fail, or is it inconclusive; as tables for terminal and git."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +9,14 @@ from statistics import mean, stdev
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from tinybert.evaluate.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions, paired_interval
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
+from tinybert.report.rendering import Table, fixed, interval, render, signed
 from tinybert.report.studies import Claim, Experiment, Study
-from tinybert.report.tables import Table, fixed, signed
 
 RESULTS = Path("reports/studies")
 HOLDS, FAILS, OPEN = "holds", "fails", "inconclusive"
@@ -85,35 +87,24 @@ def write_result(name: str, study: Study, measured: Measured, planned: Sequence[
     commands: dict[tuple[str, ...], list[str]] = {}
     for experiment in planned:
         commands.setdefault(experiment.overrides, []).append(experiment.variant)
-    has_margin = any(claim.relation != "beats" for claim in study.claims)
-    parts = [
-        f"# {study.question}\n\nPublished: {study.source}\n",
-        f"## {variants.title}\n\n{variants.markdown()}",
-        f"## {claims.title}\n\n{claims.markdown()}",
-        f"Equal and not below: by a margin of {study.margin:g}.\n" if has_margin else "",
-        f"![A dot a seed, a stroke at the mean]({name}.svg)\n",
-        f"## Experiments\n\n`tinybert study {name}` runs `dvc exp run` with these overrides of params.yaml:\n",
-        "".join(f"- {', '.join(names)}: `{' '.join(overrides)}`\n" for overrides, names in commands.items()),
-    ]
-    for ending, text in {"md": "\n".join(filter(None, parts)), "svg": dot_chart(measured)}.items():
+    markdown = render("study.md.j2", name=name, study=study, variants=variants, claims=claims, commands=commands)
+    for ending, text in {"md": markdown, "svg": dot_chart(measured)}.items():
         with atomic_file(RESULTS / f"{name}.{ending}") as handle:
             handle.write(text)
-    return "\n".join([study.question, "", variants.text(), claims.text()])
+    return f"{study.question}\n\nVariants\n{variants.text()}\n\nClaims\n{claims.text()}\n"
 
 
 def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
     """Mean, spread and seeds of each variant, and how much better it is than the first."""
     rows = []
     for (task, variant), found in measured.items():
-        values = [one.score for one in found.values()]
+        values, metric = [one.score for one in found.values()], next(iter(found.values())).metric
         reference = measured[task, next(iter(study.variants))]
         better = difference(found, reference, seed=seed) if found is not reference else None
-        deviation = fixed(stdev(values)) if len(values) > 1 else ""
-        metric = next(iter(found.values())).metric
-        rows.append((task, variant, metric, fixed(mean(values)), deviation, str(len(values)), *_cells(better)))
-    columns = ("task", "variant", "metric", "mean", "± over seeds", "seeds", "better than first by", "95 %")
-    note = "95 %: paired bootstrap over seeds and dev rows; of one seed over rows alone."
-    return Table("Variants", columns, rows, names=3, note=note)
+        deviation = stdev(values) if len(values) > 1 else math.nan
+        rows.append((task, variant, metric, fixed(mean(values)), fixed(deviation), str(len(values)), *_cells(better)))
+    columns = ["task", "variant", "metric", "mean", "± over seeds", "seeds", "better than first by", "95 %"]
+    return Table(pd.DataFrame(rows, columns=columns), names=3)
 
 
 def claims_table(study: Study, measured: Measured, *, seed: int) -> Table:
@@ -126,11 +117,12 @@ def claims_table(study: Study, measured: Measured, *, seed: int) -> Table:
                 found = difference(first, second, seed=seed)
                 text = f"{claim.variant} {claim.relation.replace('_', ' ')} {claim.other}"
                 rows.append((text, task, claim.published, judged(study, claim, first, second, found), *_cells(found)))
-    return Table("Claims", ("claim", "task", "published", "outcome", "difference", "95 %"), rows, names=4)
+    columns = ["claim", "task", "published", "outcome", "difference", "95 %"]
+    return Table(pd.DataFrame(rows, columns=columns), names=4)
 
 
 def _cells(found: Difference | None) -> tuple[str, str]:
-    return (signed(found.mean), f"{signed(found.low)} to {signed(found.high)}") if found else ("", "")
+    return (signed(found.mean), interval(found.low, found.high)) if found else ("", "")
 
 
 def dot_chart(measured: Measured) -> str:

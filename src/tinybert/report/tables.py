@@ -1,16 +1,31 @@
-"""The tables of results, the same cells for page, Markdown and terminal."""
+"""The tables of results, the same cells for page, Markdown and terminal; their titles and notes are in words.j2."""
 
 import math
+import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
-from textwrap import wrap
+from difflib import SequenceMatcher
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
 from tinybert.data.tasks import TASKS
-from tinybert.report.results import Results
+from tinybert.pipeline.tracking import RESULT_PATHS, git, package_versions
+from tinybert.report.rendering import (
+    ABSENT,
+    COLLAPSED,
+    NO_BETTER,
+    Table,
+    count,
+    fixed,
+    interval,
+    percent,
+    spread,
+    table,
+)
+from tinybert.report.results import NO_SEED, Results
 from tinybert.report.scores import (
     best_students,
     domain_scores,
@@ -22,79 +37,13 @@ from tinybert.report.scores import (
     task_scores,
 )
 
-ABSENT = "–"
-COLLAPSED = "collapsed"
-NO_BETTER = "≤ majority"  # the majority class scores as well
 NO_LEAD = "teacher within noise of the majority"
-FLAGS = (COLLAPSED, NO_BETTER)
-TERMINAL_CELL = 16  # characters of a cell's line on the terminal
 # Layers, width and feed-forward width of the students whose scores were published, and BERT-base's parameters.
 PUBLISHED_SHAPES = {"tinybert4": (4, 312, 1200), "tinybert6": (6, 768, 3072)}
 BERT_BASE_LAYERS, BERT_BASE_PARAMETERS = 12, range(100_000_000, 120_000_000)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as they are shown. `names`: how many columns on the left are text; the others are numbers."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    names: int = 1
-    note: str = ""
-
-    def html(self) -> Markup:
-        """The table as HTML; texts are escaped, flags are marked."""
-
-        def cell(text: str) -> Markup:
-            return Markup('<strong class="flag">{}</strong>').format(text) if text in FLAGS else escape(text)
-
-        frame = pd.DataFrame([list(map(cell, row)) for row in self.rows], columns=list(map(escape, self.columns)))
-        with pd.option_context("display.max_colwidth", None):  # else pandas cuts cells
-            return Markup(frame.to_html(index=False, escape=False, border=0, classes=f"names{self.names}"))
-
-    def markdown(self) -> str:
-        """The table in Markdown with its note, without the title."""
-
-        def cell(text: str) -> str:
-            return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
-
-        rows = [list(map(cell, row)) for row in self.rows]
-        body = self._tabulated(rows, list(map(cell, self.columns)), tablefmt="pipe")
-        return f"{body}\n\n{self.note}\n" if self.note else f"{body}\n"
-
-    def text(self) -> str:
-        """The table for a terminal under its title; long cells are wrapped."""
-        lines = [["\n".join(wrap(cell, TERMINAL_CELL)) for cell in row] for row in (self.columns, *self.rows)]
-        return f"{self.title}\n{self._tabulated(lines[1:], lines[0], tablefmt='plain')}\n"
-
-    def _tabulated(self, rows: Sequence[Sequence[str]], columns: Sequence[str], *, tablefmt: str) -> str:
-        align = ["left" if number < self.names else "right" for number in range(len(columns))]
-        frame = pd.DataFrame(rows, columns=list(columns))
-        return frame.to_markdown(index=False, disable_numparse=True, colalign=align, tablefmt=tablefmt)
-
-
-def fixed(value: float | None, digits: int = 3) -> str:
-    """A number with so many digits after the point; a dash where there is none."""
-    return ABSENT if value is None or math.isnan(value) else f"{value:,.{digits}f}"
-
-
-def count(value: float | None) -> str:
-    return fixed(value, 0)
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    return ABSENT if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
-
-
-def spread(mean: float, std: float, digits: int = 3) -> str:
-    """A mean over seeds ± the standard deviation of the sample, which a single seed does not have."""
-    return fixed(mean, digits) if math.isnan(std) else f"{fixed(mean, digits)} ± {fixed(std, digits)}"
-
-
-def signed(difference: float) -> str:
-    """A difference of scores with its sign; what rounds to zero has none."""
-    return ABSENT if math.isnan(difference) else f"{round(difference, 3) + 0.0:+.3f}"
+ANSWERS_SHOWN = 12
+VARIATIONS_SHOWN = 4
+CHANGES_NAMED = 5
 
 
 def task_name(results: Results, task: str, split: str = "") -> str:
@@ -104,181 +53,241 @@ def task_name(results: Results, task: str, split: str = "") -> str:
     return f"{source}{TASKS[task].tsv.folder}{ending}"
 
 
-def corpus_name(results: Results) -> str:
-    """The name of the corpus, as put before "text"."""
-    corpus = results.params.corpus
-    return {"synthetic": "synthetic", "hub": corpus.hub.dataset, "local": "local"}[corpus.source]
-
-
-def seeds_note(results: Results) -> str:
-    """How many seeds a number stands for."""
-    seeds = results.params.seeds
-    named = ", ".join(map(str, seeds))
-    return f"Mean ± standard deviation over seeds {named}." if len(seeds) > 1 else f"Seed {named}."
-
-
 def choice_table(results: Results, *, with_latency: bool) -> Table:
-    """Which student to use for each task; `with_latency`: the fastest and milliseconds, which differ in each run."""
-    systems = onnx_systems(results)
-    scores = task_scores(results)
+    """Which student to take for each task; `with_latency`: the fastest and milliseconds, which differ in each run."""
+    systems, scores = onnx_systems(results), task_scores(results)
     teachers = scores[scores["is_headline"]].drop_duplicates("task").set_index("task")["teacher"]
-    rows = []
-    for (task,), of_task in groups(systems, ["task"]):
-        name, chosen = task_name(results, task), best_students(of_task)
-        theirs = of_task[(of_task["model"] == "teacher") & (of_task["variant"] == "fp32")]
-        for need, system in chosen.items():
-            if need == "fastest" and not with_latency:
-                continue
-            costs = []
-            for cost, digits, word in (("size_mb", 2, "smaller"), ("row_ms", 3, "faster"))[: 1 + with_latency]:
-                factor = theirs[cost].sum(min_count=1) / system[cost]
-                costs.append(fixed(system[cost], digits) + ("" if math.isnan(factor) else f" ({factor:.1f} × {word})"))
-            of_teacher = f"{fixed(system['score'])} of {fixed(teachers[task])}"
-            rows.append([name, need, f"{system['model']} {system['variant']}", of_teacher, *costs])
-        if not chosen:
-            rows.append([name, ABSENT, "none beats the majority class", *[ABSENT] * (2 + with_latency)])
-    columns = ["task", "take", "system", "score of teacher's", "MB", "ms a row"][: 5 + with_latency]
-    note = (
-        f"Smallest{' and fastest' if with_latency else ''}: within 0.01 of the best student's score. Compared with the "
-        "teacher's FP32 file. Chosen on the dev rows that give the scores."
-    )
-    return Table("Which student do I take?", columns, rows, names=3, note=note)
+    rows: list[tuple[str, ...]] = []
+    for task, of_task in groups(systems, "task"):
+        name, theirs = task_name(results, str(task)), of_task[of_task["model"] + of_task["variant"] == "teacherfp32"]
+        for need, at in best_students(of_task).items():
+            of_teacher = f"{fixed(at['score'])} of {fixed(teachers[task])}"
+            costs = _cost(at, theirs, "size_mb", "smaller", 2), _cost(at, theirs, "row_ms", "faster", 3)
+            rows.append((name, need, f"{at['model']} {at['variant']}", of_teacher, *costs))
+        if not rows or rows[-1][0] != name:
+            rows.append((name, ABSENT, "none beats the majority class", *[ABSENT] * 3))
+    columns = ["task", "take", "system", "score of teacher's", "MB", "ms a row"]
+    cells = pd.DataFrame(rows, columns=columns)
+    if with_latency:
+        return Table(cells, names=3)
+    return Table(cells[cells["take"] != "fastest"], names=3).without("ms a row")
+
+
+def _cost(system: pd.Series, teacher: pd.DataFrame, cost: str, word: str, digits: int) -> str:
+    """A size or time, and how many times less than the teacher's it is."""
+    factor = teacher[cost].sum(min_count=1) / system[cost]
+    return fixed(system[cost], digits) + ("" if math.isnan(factor) else f" ({factor:.1f} × {word})")
 
 
 def task_table(results: Results) -> Table:
-    """Headline score of each task student, its teacher and the majority class."""
+    """Each score of each task student beside its teacher and the majority class."""
     scores = task_scores(results)
-    rows = []
-    for at in records(scores[scores["is_headline"]]):
-        flag = COLLAPSED if at.collapsed else NO_BETTER if at.score <= at.majority else ABSENT
-        rows.append((
-            f"{task_name(results, at.task, at.split)}: {at.metric}", at.student, fixed(at.teacher),
-            spread(at.score, at.std), fixed(at.majority), _retention(results, at), _published(results, at), flag,
-        ))  # fmt: skip
-
-    columns = ["task", "student", "teacher", "score", "majority", "retention", "published", "flag"]
-    note = (
-        f"{seeds_note(results)} Retention: (score - majority) / (teacher - majority) [95 % interval: paired bootstrap "
-        "over n rows × seeds]. Nothing was selected by these rows: weights are those of the last step. Collapsed: one "
-        "answer for nearly all rows. Published: GLUE's test server (Jiao et al. 2020), only for its rows and shapes."
+    flags = np.select([scores["collapsed"] > 0, scores["score"] <= scores["majority"]], [COLLAPSED, NO_BETTER], ABSENT)
+    frame = scores.assign(
+        flag=flags,
+        name=[f"{task_name(results, at.task, at.split)}: {at.metric}" for at in records(scores)],
+        retained=[_retention(results, at) for at in records(scores)],
+        published=[_published(results, at) for at in records(scores)],
     )
+    shown = table(frame, {
+        "task": (str, "name"), "student": (str, "student"), "teacher": (fixed, "teacher"),
+        "score": (spread, "score", "std"), "majority": (fixed, "majority"), "of teacher's": (percent, "retention"),
+        "retention": (str, "retained"), "published": (str, "published"), "flag": (str, "flag"),
+    })  # fmt: skip
     # A column that says nothing goes.
-    used = [i for i in range(len(columns)) if i < 6 or any(row[i] != ABSENT for row in rows)]
-    source = {"synthetic": "Synthetic tasks", "hub": "GLUE tasks", "local": "Local tasks"}[results.params.tasks.source]
-    return Table(
-        f"{source}, dev split", [columns[i] for i in used], [[row[i] for i in used] for row in rows], names=2, note=note
-    )
+    return shown.without(*(name for name in ("published", "flag") if (frame[name] == ABSENT).all()))
 
 
 def _retention(results: Results, at: Any) -> str:
-    """Above-majority retention with interval, rows and seeds; of a further dev split without these."""
+    """Above-majority retention; of the headline metric on the first dev split with interval, rows and seeds."""
     if math.isnan(at.above_majority):
         return NO_LEAD
-    if at.split == TASKS[at.task].dev_splits[0]:
-        interval, rows = retained(results, at.task, at.student)
-        if rows and interval is None:
+    if at.is_headline and at.split == TASKS[at.task].dev_splits[0]:
+        ends, rows = retained(results, at.task, at.student)
+        if rows and ends is None:
             return NO_LEAD
-        if interval:
-            ends = f"[{100 * interval['low']:.0f}, {100 * interval['high']:.0f}]"
-            return f"{percent(at.above_majority, 0)} {ends}, n {rows} × {len(results.params.seeds)}"
+        if ends:
+            within = f"[{100 * ends['low']:.0f}, {100 * ends['high']:.0f}]"
+            return f"{percent(at.above_majority, 0)} {within}, n {rows} × {len(results.params.seeds)}"
     return percent(at.above_majority, 0)
 
 
 def _published(results: Results, at: Any) -> str:
-    """The published score where rows and shapes are the published ones; else a dash."""
+    """The published score where metric, rows and shapes are the published ones; else a dash."""
     task, shape = TASKS[at.task], results.params.students[at.student].architecture
     teacher = results.metrics("finetune_teacher", task=at.task)
     is_shape = (shape.layers, shape.width, shape.feed_forward) == PUBLISHED_SHAPES.get(at.student)
     is_base = teacher["layers"] == BERT_BASE_LAYERS and int(teacher.get("parameters", 0)) in BERT_BASE_PARAMETERS
-    if results.params.tasks.source == "synthetic" or not is_shape or not is_base or at.student not in task.published:
+    is_real = results.params.tasks.source != "synthetic" and at.metric == task.published_metric
+    if not (is_real and is_shape and is_base and at.student in task.published):
         return ABSENT
-    figure = fixed(task.published[at.student][task.dev_splits.index(at.split)])
-    return figure if task.published_metric == task.headline else f"{task.published_metric} {figure}"
-
-
-def task_metrics_table(results: Results) -> Table:
-    """Every metric of teacher, student and majority class on every split."""
-    rows = [
-        (task_name(results, at.task, at.split), at.student, at.metric, fixed(at.teacher), spread(at.score, at.std),
-         fixed(at.majority), percent(at.retention))
-        for at in records(task_scores(results))
-    ]  # fmt: skip
-    columns = ("task", "student", "metric", "teacher", "score", "majority", "score / teacher's")
-    return Table("All metrics of the tasks", columns, rows, names=3, note=seeds_note(results))
+    return fixed(task.published[at.student][task.dev_splits.index(at.split)])
 
 
 def domain_table(results: Results) -> Table:
     """Cloze accuracy, perplexity and agreement of the teacher, each student and an untrained one."""
+    scores = domain_scores(results)
+    subjects = [key for key in scores["mean"].columns if key.startswith("cloze.") and key.endswith(".top1")]
     shown = {
         "cloze accuracy": ("cloze.all.top1", 3), "ppl domain": ("domain.perplexity", 2),
         "ppl general": ("general.perplexity", 2), "same top-1": ("agreement.domain.top1", 3),
-        "KL": ("agreement.domain.kl", 3),
+        "KL": ("agreement.domain.kl", 3), "cloze top 5": ("cloze.all.top5", 3),
     }  # fmt: skip
-    note = (
-        f"{seeds_note(results)} Cloze accuracy: of the likeliest token, on the questions; ppl: perplexity of masked "
-        "tokens in held-out text; same top-1, KL (nats): agreement with the teacher on domain text."
-    )
-    title = f"Domain evaluation on {corpus_name(results)} text"
-    return Table(title, ("model", *shown), _domain_rows(results, shown), note=note)
+    shown |= {f"cloze, {key.split('.')[1]}": (key, 3) for key in subjects if ".all." not in key}
+    shown |= {"parameters": ("parameters", 0)}
+    keys = [(part, key) for key, _ in shown.values() for part in ("mean", "std")]
+    columns = {
+        heading: (partial(spread, digits=digits), ("mean", key), ("std", key))
+        for heading, (key, digits) in shown.items()
+    }
+    frame = scores.reindex(columns=pd.MultiIndex.from_tuples([("model", ""), *keys]))
+    frame["model", ""] = list(scores.index)
+    return table(frame, {"model": (str, ("model", ""))} | columns)
 
 
-def domain_details_table(results: Results) -> Table:
-    """Size, cloze accuracy by subject and in the top 5, accuracy on held-out text, agreement elsewhere."""
-    keys = domain_scores(results)["mean"].columns
-    subjects = [key for key in keys if key.startswith("cloze.") and key.endswith("top1") and ".all." not in key]
-    shown = {"parameters": ("parameters", 0), "cloze top-5": ("cloze.all.top5", 3)}
-    shown |= {f"cloze, {key.split('.')[1]}": (key, 3) for key in subjects}
-    shown |= {f"accuracy, {corpus}": (f"{corpus}.accuracy", 3) for corpus in ("general", "domain")}
-    shown |= {f"same top-1, {what}": (f"agreement.{what}.top1", 3) for what in ("general", "cloze")}
-    dropped = results.select("evaluate_domain", metric="questions_dropped")["value"].max()
-    note = f"Left out: {count(dropped)} questions whose answer is not a single token."
-    return Table("Domain evaluation in detail", ("model", *shown), _domain_rows(results, shown), note=note)
+def onnx_table(results: Results, *, with_latency: bool) -> Table:
+    """Score, agreement, size and latency of each ONNX variant, and whether it is on the Pareto front."""
+    systems, sizes = onnx_systems(results), results.params.quantization.latency.batch_sizes
+    costs = ["size", "speed"] if with_latency else ["size"]
+    best = [", ".join(cost for cost in costs if at[f"best_{cost}"]) for _, at in systems.iterrows()]
+    names = [task_name(results, task) for task in systems["task"]]
+    frame = systems.assign(name=names, best=np.where(systems["beats"], best, NO_BETTER))
+    shown = table(frame, {
+        "task": (str, "name"), "model": (str, "model"), "variant": (str, "variant"), "score": (fixed, "score"),
+        "minus FP32, 95 %": (interval, "low", "high"), "as FP32": (percent, "agreement"),
+        "MB": (partial(fixed, digits=2), "size_mb"), "gzip MB": (partial(fixed, digits=2), "gzip_mb"),
+        **{f"ms × {n}": (_time, f"ms_{n}", f"p10_{n}", f"p90_{n}") for n in sizes}, "ms a row": (fixed, "row_ms"),
+        "best by": (str, "best"),
+    })  # fmt: skip
+    return shown if with_latency else shown.without("ms a row", *(f"ms × {n}" for n in sizes))
 
 
-def _domain_rows(results: Results, shown: dict[str, tuple[str, int]]) -> list[tuple[str, ...]]:
-    """The models' names and the keys of domain_scores with their digits; a dash where a model has none."""
-    rows = []
-    for name, of in domain_scores(results).iterrows():
-        numbers = ((of.get(("mean", key), math.nan), of.get(("std", key), math.nan), d) for key, d in shown.values())
-        rows.append((str(name), *(spread(*found) for found in numbers)))
-    return rows
-
-
-def compression_table(results: Results, *, with_latency: bool, with_intervals: bool = True) -> Table:
-    """Score, agreement and size of each ONNX variant, and whether it is on the Pareto front."""
-    latency = results.params.quantization.latency
-    sizes = latency.batch_sizes if with_latency else ()
-    rows = []
-    for at in records(onnx_systems(results)):
-        best = [cost for cost in ("size", "speed")[: 1 + with_latency] if getattr(at, f"best_{cost}")]
-        interval = [f"{signed(at.low)} to {signed(at.high)}"] if with_intervals else []
-        rows.append([
-            task_name(results, at.task), at.model, at.variant, fixed(at.score), *interval,
-            percent(at.agreement), fixed(at.size_mb, 2), fixed(at.gzip_mb, 2),
-            *(fixed(getattr(at, f"ms_{size}"), 1) for size in sizes), *([fixed(at.row_ms)] if with_latency else []),
-            ", ".join(best) if at.beats else NO_BETTER,
-        ])  # fmt: skip
-    columns = ["task", "model", "variant", "score", *(["minus FP32, 95 %"] if with_intervals else []), "as FP32", "MB"]
-    columns += ["gzip MB", *(f"ms × {size}" for size in sizes), *(["ms a row"] if with_latency else []), "best by"]
-    note = (
-        "As FP32: share of dev predictions equal to FP32's. MB: 10^6 bytes. Best by: on the Pareto front of score "
-        f"against size{' or ms a dev row' if with_latency else ''}; {NO_BETTER}: the majority class is as good."
-    )
-    if with_latency:
-        note += f" ms × n: n rows of {latency.length_tokens} tokens on {latency.threads} threads."
-    return Table("ONNX variants", columns, rows, names=3, note=note)
+def _time(median: float, p10: float, p90: float) -> str:
+    return ABSENT if math.isnan(median) else f"{median:.1f} [{fixed(p10, 1)}, {fixed(p90, 1)}]"
 
 
 def pruning_table(results: Results) -> Table:
     """Pruned students: sparsity, score beside the unpruned one, size of the weights file."""
+    students = pruned_students(results)
+    flags = np.where(students["score"] <= students["majority"], NO_BETTER, "")
+    frame = students.assign(name=[task_name(results, task) for task in students["task"]], flag=flags)
+    return table(frame, {
+        "task": (str, "name"), "student": (str, "student"), "target": ("{} %".format, "target"),
+        "sparsity": (percent, "sparsity"), "unpruned": (fixed, "unpruned"), "score": (fixed, "score"),
+        "MB": (partial(fixed, digits=2), "raw_mb"), "gzip MB": (partial(fixed, digits=2), "gzip_mb"),
+        "flag": (str, "flag"),
+    })  # fmt: skip
+
+
+def corpus_table(results: Results) -> Table:
+    """Documents, words, sequences and tokens of both corpora."""
+    general, domain = results.metrics("prepare_corpus"), results.metrics("filter_corpus")
     rows = []
-    for at in records(pruned_students(results)):
-        guess = results.value("prepare_task", f"majority.{TASKS[at.task].headline}", task=at.task)
-        flag = NO_BETTER if at.score <= guess else ""
-        rows.append((
-            task_name(results, at.task), at.student, f"{at.target} %", percent(at.sparsity), fixed(at.unpruned),
-            fixed(at.score), fixed(at.raw_mb, 2), fixed(at.compressed_mb, 2), flag,
-        ))  # fmt: skip
-    columns = ("task", "student", "target", "sparsity", "unpruned", "score", "MB", "gzip MB", "flag")
-    note = "Sparsity: share of exact zeros over all Linear weights. MB of the weights file: 10^6 bytes."
-    return Table("Pruned students", columns, rows, names=2, note=note)
+    for split in ("train", "heldout"):
+        texts = {"general": [general.get(f"{what}.{split}") for what in ("documents", "words")]}
+        texts["domain"] = [domain.get(f"{split}.{what}.kept") for what in ("documents", "words")]
+        for corpus, sizes in texts.items():
+            tokens = results.metrics("tokenize", model=corpus, split=split)
+            sizes += [tokens.get(what) for what in ("sequences", "tokens")]
+            rows.append((corpus, split, *map(count, sizes), percent(tokens.get("unknown_share"))))
+    columns = ["corpus", "split", "documents", "words", "sequences", "tokens", "unknown"]
+    return Table(pd.DataFrame(rows, columns=columns), names=2)
+
+
+def filter_table(results: Results) -> Table:
+    """How many training documents hold each subject's terms, and how many of these were kept."""
+    found, rows = results.metrics("filter_corpus"), []
+    places = [("all", "", "train.documents")]
+    for subject, terms in results.params.filter.subjects.items():
+        places += [(subject, "any term", f"train.subjects.{subject}")]
+        places += [(subject, term, f"train.subjects.{subject}.terms.{term}") for term in terms]
+    for subject, term, key in places:
+        tally = (found.get(f"{key}.{of}", math.nan) for of in ("found", "kept", "kept_share"))
+        rows.append((subject, term, *tally))
+    frame = pd.DataFrame(rows, columns=["subject", "term", "found", "kept", "share"])
+    return table(frame, {"subject": (str, "subject"), "term": (str, "term"), "found": (count, "found"),
+                         "kept": (count, "kept"), "share kept": (percent, "share")})  # fmt: skip
+
+
+def task_data_table(results: Results) -> Table:
+    """Examples of each task by split, and its augmented training rows."""
+    found = results.select("prepare_task")
+    found = found[found["metric"].str.startswith("examples.")]
+    augmented = results.select("augment", metric="augmented").set_index("task")["value"]
+    split = found["metric"].str.removeprefix("examples.")
+    frame = found.assign(
+        name=[task_name(results, task) for task in found["task"]],
+        split=split,
+        augmented=np.where(split == "train", found["task"].map(augmented).map(count), ""),
+    )
+    return table(frame, {"task": (str, "name"), "split": (str, "split"), "examples": (count, "value"),
+                         "augmented": (str, "augmented")})  # fmt: skip
+
+
+def stage_table(results: Results) -> Table:
+    """Steps of each training stage; seconds and peak memory of what ran here."""
+    columns = ["steps", "seconds", "peak_memory_mb"]
+    found = results.frame[results.frame["metric"].isin(columns) & (results.frame["stage"] != "latency")]
+    place = ["stage", "task", "model", "seed"]
+    wide = found.pivot_table(index=place, columns="metric", values="value", sort=False).reindex(columns=columns)
+    frame = wide.reset_index()
+    frame["seed"] = frame["seed"].astype(str).replace(str(NO_SEED), "")
+    total = {"stage": "all", "task": "", "model": "", "seed": "", "seconds": frame["seconds"].sum()}
+    frame = pd.concat([frame, pd.DataFrame([total])], ignore_index=True)
+    names = {name: (str, name) for name in place}
+    return table(frame, names | {"steps": (count, "steps"), "seconds": (count, "seconds"),
+                                 "peak MB": (count, "peak_memory_mb")})  # fmt: skip
+
+
+def versions_table(results: Results) -> Table:
+    """Revision, sources that are not committed, seeds, Python and packages."""
+    commit = git("rev-parse", "HEAD", root=results.root)
+    changed = git("status", "--porcelain", "--", *RESULT_PATHS, root=results.root).splitlines() if commit else []
+    more = f" and {len(changed) - CHANGES_NAMED} more" if len(changed) > CHANGES_NAMED else ""
+    rows = [
+        ("git revision", commit or "none"),
+        ("sources not committed", ", ".join(line[3:] for line in changed[:CHANGES_NAMED]) + more or "none"),
+        ("seeds", ", ".join(map(str, results.params.seeds))),
+        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        *package_versions().items(),
+    ]
+    return Table(pd.DataFrame(rows, columns=["", "version"]), names=2)
+
+
+def answers_table(results: Results) -> Table:
+    """Some quiz questions, evenly taken, answered by the teacher and each domain student."""
+    answers = {student: results.quiz_answers(student) for student in results.params.domain.students}
+    asked = min((len(found) for found in answers.values()), default=0)
+    rows = []
+    for index in np.linspace(0, asked - 1, num=min(asked, ANSWERS_SHOWN)).round().astype(int):
+        first = next(iter(answers.values()))[index]
+        given = [first["teacher"], *(found[index]["student"] for found in answers.values())]
+        rows.append([first["prompt"], first["answer"], *(_best_two(best, first["answer"]) for best in given)])
+    columns = ["question", "answer", "teacher", *answers]
+    return Table(pd.DataFrame(rows, columns=columns, dtype=object), names=len(columns))
+
+
+def _best_two(best: Sequence[tuple[str, float]], right: str) -> Markup:
+    forms = (Markup("<mark>{} {}</mark>") if token == right else Markup("{} {}") for token, _ in best[:2])
+    return Markup(", ").join(form.format(token, fixed(p, 2)) for form, (token, p) in zip(forms, best[:2], strict=True))
+
+
+def variations_table(results: Results) -> Table:
+    """For each task an original training row and what augmentation made of it, changed words marked."""
+    rows = []
+    for task in results.params.tasks.run:
+        found = results.variations(task, VARIATIONS_SHOWN)
+        for position, row in enumerate(found):
+            parts = [marked(found[0][column], row[column]) for column in TASKS[task].columns]
+            rows.append([task_name(results, task), "variation" if position else "original", Markup(" ⁄ ").join(parts)])
+    return Table(pd.DataFrame(rows, columns=["task", "", "text"], dtype=object), names=3)
+
+
+def marked(original: str, varied: str) -> Markup:
+    """`varied` as HTML, escaped, with <mark> around the words that `original` does not have at that place."""
+    before, after = original.split(), varied.split()
+    parts = []
+    for change, _, _, start, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if words := escape(" ".join(after[start:end])):
+            parts.append(words if change == "equal" else Markup("<mark>{}</mark>").format(words))
+    return Markup(" ").join(parts)

@@ -1,8 +1,10 @@
 """Pictures: deterministic, self-contained, with the lines and names that they should have."""
 
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tests.support.report_tree import NASTY, small_tree, write_curve, write_tree
@@ -14,10 +16,10 @@ from tinybert.report.charts import (
     layer_map_chart,
     layer_maps,
     line_panel,
-    map_weight_charts,
+    logarithmic,
+    panels,
     pareto_chart,
     pruning_chart,
-    timing_chart,
 )
 from tinybert.report.results import Results, load_results
 
@@ -40,17 +42,33 @@ def texts(svg: str) -> str:
 
 
 def test_pictures_are_the_same_again_and_load_nothing(root):
-    for draw in (pareto_chart, pruning_chart, timing_chart):
+    for draw in (pareto_chart, pruning_chart):
         first, again = draw(results_of(root)), draw(results_of(root))
         assert first == again
-        assert "http" not in first.svg and "<style" not in first.svg and "currentColor" in first.svg
+        assert "http" not in first and "<style" not in first and "currentColor" in first
 
 
 def test_score_is_drawn_against_latency_and_size(root):
-    shown = texts(pareto_chart(results_of(root)).svg)
+    shown = texts(pareto_chart(results_of(root)))
     assert shown.count("synthetic MRPC: accuracy") == 2  # latency, size
     assert shown.count("synthetic MNLI: accuracy") == 1  # no latency was measured
     assert all(name in shown for name in ("ms a row", "MB", "teacher", "tinybert4", "int8-qdq"))
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, 1.01], [0.0561, 0.06, 0.0712, 0.13], [0.9, 4.1], [2.5], [1.2, 44.4], [0.03, 1400.0]]
+)
+def test_numbers_of_an_axis_do_not_overlap_however_close_the_values(values):
+    figure, (axis,) = panels(1)
+    axis.scatter(values, [0.5] * len(values))
+    logarithmic(axis, "x")
+    FigureCanvasAgg(figure).draw()
+    low, high = axis.get_xlim()
+    shown = [tick.label1 for tick in axis.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    boxes = [label.get_window_extent() for label in shown]
+    assert 2 <= len(boxes) <= 8
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert len({label.get_text() for label in shown}) == len(shown)
 
 
 def test_values_that_spread_widely_stand_on_a_logarithmic_axis():
@@ -65,7 +83,7 @@ def test_values_that_spread_widely_stand_on_a_logarithmic_axis():
 def test_text_stages_have_a_panel_a_loss_tasks_one_a_stage(root):
     points = [{"step": 1, "total": 2.0}, {"step": 2, "total": 1.0}]
     write_curve(root / "reports/curves/prune/mrpc-tinybert4-20.csv", points)
-    charts = {chart.title: texts(chart.svg) for chart in curve_charts(results_of(root))}
+    charts = {title: texts(svg) for title, svg in curve_charts(results_of(root)).items()}
     assert list(charts) == ["prepare_teacher", "general_distill", "synthetic MRPC"]
     assert "total" in charts["prepare_teacher"] and "hard" in charts["prepare_teacher"]
     assert "learning_rate" not in charts["prepare_teacher"]
@@ -79,9 +97,10 @@ def test_weights_of_a_learnable_map_are_a_chart_of_their_own(root):
         for step in (10, 20, 40)
     ]
     write_curve(root / "reports/curves/general_distill/tinybert4.csv", points)
-    [chart] = map_weight_charts(results_of(root))
-    assert "tinybert4, layer 1" in texts(chart.svg) and "teacher layer 2" in texts(chart.svg)
-    assert "map_" not in "".join(texts(chart.svg) for chart in curve_charts(results_of(root)))
+    charts = {title: texts(svg) for title, svg in curve_charts(results_of(root)).items()}
+    chart = charts["general_distill: weights of the learnable layer map"]
+    assert "tinybert4, layer 1" in chart and "teacher layer 2" in chart
+    assert "map_" not in "".join(charts.values())
 
 
 def maps_of(root, student: str, **config) -> list[LayerMap]:
@@ -122,6 +141,6 @@ def test_groups_of_layers_are_weighed_equally_or_as_learnt(root):
 
 def test_lines_of_a_layer_map_grow_with_their_weights():
     found = LayerMap("<b>", "general", "learnable", 1, 2, ((1, 1, 0.2), (1, 2, 0.8)))
-    svg = str(layer_map_chart([found]).svg)
+    svg = str(layer_map_chart([found]))
     assert "stroke-width: 1.28" in svg and "stroke-width: 3.32" in svg
     assert "<b>" not in svg and "<b>: learnable" in texts(svg)

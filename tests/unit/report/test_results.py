@@ -5,7 +5,7 @@ import pytest
 from tests.support.report_tree import small_params, write_tree
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
-from tinybert.report.results import COLUMNS, load_results, stage_instances
+from tinybert.report.results import COLUMNS, Instance, load_results, stage_instances
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_every_number_is_a_row(root):
     assert frame.query(where)[["model", "metric", "value"]].values.tolist() == [["tinybert4", "accuracy", 0.9]]
     where = "stage == 'quantize' and task == 'mrpc' and variant == 'int8-qdq' and model == 'teacher'"
     assert frame.query(where).set_index("metric")["value"]["size_mb.raw"] == 12.12
-    where = "stage == 'latency' and task == 'mrpc' and model == 'teacher' and split == 'batch_1' and metric == 'p90'"
+    where = "stage == 'latency' and task == 'mrpc' and model == 'teacher' and metric == 'batch_1.p90'"
     assert frame.query(where)["value"].tolist() == [260.5] * 4
     assert (
         frame.query("stage == 'prepare_teacher' and variant == 'timing' and metric == 'seconds'")["value"].item()
@@ -73,4 +73,4 @@ def test_files_of_systems_that_params_do_not_list_are_not_read(root):
 def test_a_damaged_curve_is_named(root):
     (root / "reports/curves/prepare_teacher.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match=r"curves/prepare_teacher\.csv: damaged \(no column step\)"):
-        load_results(small_params(), root).curve("prepare_teacher", "")
+        load_results(small_params(), root).curve(Instance("prepare_teacher"))

@@ -1,0 +1,124 @@
+"""How results are written: numbers as text, tables as HTML, Markdown and plain text, templates filled in."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+ABSENT = "–"
+COLLAPSED = "collapsed"
+NO_BETTER = "≤ majority"  # the majority class scores as well
+FLAGS = (COLLAPSED, NO_BETTER)
+# What opens or closes a construct of Markdown, HTML or a formula within a line.
+SPECIAL = re.compile(r"([\\`*_\[\]<>|~&#!$])")
+TERMINAL_CELL = 16  # characters of a cell's line on the terminal
+
+
+def render(template: str, **context: Any) -> str:
+    """Fills in a template of this package; where its name ends in .html.j2, texts are escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=template.endswith(".html.j2"),  # for what it imports too
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"fixed": fixed, "percent": percent, "plain": markdown_escape}
+    return environment.get_template(template).render(context)
+
+
+def fixed(value: float | None, digits: int = 3) -> str:
+    """A number with so many digits after the point; a dash where there is none."""
+    return ABSENT if value is None or math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def count(value: float | None) -> str:
+    return fixed(value, 0)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    return ABSENT if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def spread(mean: float, std: float, digits: int = 3) -> str:
+    """A mean over seeds ± the standard deviation of the sample, which a single seed has not."""
+    return fixed(mean, digits) if math.isnan(std) else f"{fixed(mean, digits)} ± {fixed(std, digits)}"
+
+
+def signed(difference: float) -> str:
+    """A difference of scores with its sign; what rounds to zero has none."""
+    return ABSENT if math.isnan(difference) else f"{round(difference, 3) + 0.0:+.3f}"
+
+
+def interval(low: float, high: float) -> str:
+    return ABSENT if math.isnan(low) else f"{signed(low)} to {signed(high)}"
+
+
+def markdown_escape(text: str) -> str:
+    """The text in one line of Markdown that shows it as it is."""
+    return SPECIAL.sub(r"\\\1", " ".join("".join(c if c.isprintable() else " " for c in text).split()))
+
+
+def _markdown_cell(text: str) -> str:
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as they are shown: texts in the first `names` columns, numbers in the others."""
+
+    cells: pd.DataFrame
+    names: int
+
+    def without(self, *columns: str) -> "Table":
+        """The table without some columns on the right of its texts."""
+        return Table(self.cells.drop(columns=list(columns), errors="ignore"), self.names)
+
+    def first(self, columns: int) -> "Table":
+        return Table(self.cells.iloc[:, :columns], self.names)
+
+    def html(self) -> Markup:
+        """The table as HTML; texts are escaped, flags are marked."""
+        flag = Markup('<strong class="flag">{}</strong>')
+        shown = self.cells.map(lambda text: flag.format(text) if text in FLAGS else escape(text))
+        with pd.option_context("display.max_colwidth", None):  # else pandas cuts cells
+            html = shown.rename(columns=escape).to_html(
+                index=False, escape=False, border=0, classes=f"names{self.names}"
+            )
+        return Markup(html)
+
+    def markdown(self) -> str:
+        return self._tabulated(self.cells.map(_markdown_cell).rename(columns=_markdown_cell), "pipe")
+
+    def text(self) -> str:
+        """The table for a terminal; long cells are wrapped."""
+
+        def wrapped(text: str) -> str:
+            return "\n".join(wrap(text, TERMINAL_CELL))
+
+        return self._tabulated(self.cells.map(wrapped).rename(columns=wrapped), "plain")
+
+    def _tabulated(self, cells: pd.DataFrame, form: str) -> str:
+        align = ["left" if number < self.names else "right" for number in range(cells.shape[1])]
+        return cells.to_markdown(index=False, disable_numparse=True, colalign=align, tablefmt=form)
+
+
+def table(frame: pd.DataFrame, columns: Mapping[str, tuple]) -> Table:
+    """Formats a frame.
+
+    Args:
+        frame: The numbers and texts, one row for each row of the table.
+        columns: Heading -> a function that makes the cell, and the frame's columns whose values it is given. Leading
+            columns made by `str` are texts.
+    """
+    cells = {heading: list(map(form, *(frame[key] for key in keys))) for heading, (form, *keys) in columns.items()}
+    forms: list[Callable] = [form for form, *_ in columns.values()]
+    return Table(pd.DataFrame(cells, dtype=object), len(list(takewhile(lambda form: form is str, forms))))
