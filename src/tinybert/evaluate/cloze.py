@@ -63,7 +63,7 @@ def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], in
 def _read_quiz_file(path: Path) -> list[dict]:
     if not path.is_file():
         raise UserError(
-            f"domain_evaluation.quiz.local.file: {path} is absent; fix: create it, or set quiz.source to synthetic"
+            f"domain_evaluation.quiz.local.file: {path} is absent; fix: create it, or set source: synthetic"
         )
     rows = list(read_jsonl(path))
     for number, row in enumerate(rows, start=1):
@@ -144,21 +144,14 @@ def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]
 
 
 def ask(question: str, students: dict[str, Path]) -> dict[str, list[dict]]:
-    """Asks the teacher and each student one cloze question.
-
-    Args:
-        question: A text with one [MASK].
-        students: Name to model folder.
+    """Asks the teacher and each student (name -> model folder) a text with one [MASK].
 
     Returns:
         Model name to its five likeliest tokens with their probabilities.
-
-    Raises:
-        UserError: The question has not exactly one [MASK], or a model is absent.
     """
     if question.count("[MASK]") != 1:
         raise UserError(
-            f"question: must contain [MASK] exactly once (got {question!r}), for example: "
+            f"question: must contain [MASK] exactly once (got {question!r}); fix: ask like "
             "The capital of France is [MASK]."
         )
     folders = {"teacher": paths.TEACHER} | students

@@ -1,4 +1,4 @@
-"""The pictures of the page, drawn by matplotlib as SVG that is the same for the same numbers."""
+"""The charts of the results page: matplotlib SVG, byte-identical for the same numbers."""
 
 import io
 import math
@@ -83,7 +83,7 @@ def logarithmic(axis: Axes, which: Literal["x", "y"]) -> None:
 
 
 def plain(text: object) -> str:
-    """A name as it can stand in a picture: one line, no control characters."""
+    """A name as it is shown in a chart: one line, no control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())[:40]
 
 
@@ -105,7 +105,7 @@ def pareto_chart(results: Results) -> Markup:
                 axis.scatter(at[cost], at["score"], marker=MARKERS[at["variant"]], color=colour, s=22, zorder=2)
             axis.set(title=f"{task_name(results, task)}: {TASKS[task].headline}", xlabel=label)
             logarithmic(axis, "x")
-        # Colours stand for models, markers for variants.
+        # Colors stand for models, markers for variants.
         keys = [(plain(model), "o", f"C{number}") for number, model in enumerate(models)]
         keys += [(variant, marker, GREY) for variant, marker in MARKERS.items()]
         entries = [Line2D([], [], marker=m, linestyle="", color=colour, label=name) for name, m, colour in keys]

@@ -1,4 +1,4 @@
-"""Model cards: README.md of a finished model, from its provenance, params and metrics; no timings, the same again."""
+"""Model cards: README.md of a finished model, from its provenance, params and metrics; timings are left out."""
 
 import re
 from collections.abc import Sequence

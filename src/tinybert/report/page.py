@@ -25,7 +25,7 @@ DIGITS = 4
 
 
 def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]:
-    """Writes the page, the summaries and metrics/ under `root` from what the stages left there.
+    """Writes the page, the summaries and metrics/ under `root` from the results of the stages there.
 
     Returns:
         One row for each system: `group` ("domain" or a task), `model` and its numbers, for Run.log_result_table.

@@ -49,7 +49,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def spread(mean: float, std: float, digits: int = 3) -> str:
-    """A mean over seeds ± the standard deviation of the sample, which a single seed has not."""
+    """A mean over seeds ± the standard deviation of the sample, which a single seed does not have."""
     return fixed(mean, digits) if math.isnan(std) else f"{fixed(mean, digits)} ± {fixed(std, digits)}"
 
 

@@ -54,7 +54,7 @@ def task_name(results: Results, task: str, split: str = "") -> str:
 
 
 def choice_table(results: Results, *, with_latency: bool) -> Table:
-    """Which student to take for each task; `with_latency`: the fastest and milliseconds, which differ in each run."""
+    """Which student to use for each task; `with_latency`: the fastest and milliseconds, which differ in each run."""
     systems, scores = onnx_systems(results), task_scores(results)
     teachers = scores[scores["is_headline"]].drop_duplicates("task").set_index("task")["teacher"]
     rows: list[tuple[str, ...]] = []
@@ -80,7 +80,7 @@ def _cost(system: pd.Series, teacher: pd.DataFrame, cost: str, word: str, digits
 
 
 def task_table(results: Results) -> Table:
-    """Each score of each task student beside its teacher and the majority class."""
+    """Each score of each task student with its teacher's and the majority class's."""
     scores = task_scores(results)
     flags = np.select([scores["collapsed"] > 0, scores["score"] <= scores["majority"]], [COLLAPSED, NO_BETTER], ABSENT)
     frame = scores.assign(
@@ -273,7 +273,7 @@ def _best_two(best: Sequence[tuple[str, float]], right: str) -> Markup:
 
 
 def variations_table(results: Results) -> Table:
-    """For each task an original training row and what augmentation made of it, changed words marked."""
+    """For each task an original training row and its augmented copies, changed words marked."""
     rows = []
     for task in results.params.tasks.run:
         found = results.variations(task, VARIATIONS_SHOWN)
