@@ -151,7 +151,7 @@ def ask(question: str, students: dict[str, Path]) -> dict[str, list[dict]]:
     """
     if question.count("[MASK]") != 1:
         raise UserError(
-            f"question: must contain [MASK] exactly once (got {question!r}); fix: ask like "
+            f"question: must contain [MASK] exactly once (got {question!r}); for example: "
             "The capital of France is [MASK]."
         )
     folders = {"teacher": paths.TEACHER} | students

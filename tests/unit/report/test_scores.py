@@ -7,7 +7,7 @@ from tests.support.report_tree import small_params, write_tree
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report.results import load_results
 from tinybert.report.scores import best_students, domain_scores, onnx_systems, pareto, retained, task_scores
-from tinybert.report.tables import choice_table
+from tinybert.report.tables import choice_table, domain_table
 
 
 @pytest.fixture
@@ -121,3 +121,10 @@ def test_domain_scores_are_means_over_seeds(root):
     assert scores["std", "domain.perplexity"]["lazy"] == pytest.approx(2**0.5)
     assert scores["mean", "parameters"].tolist() == [1_816_224, *[345_678] * 4]
     assert scores["std", "domain.perplexity"].isna()["teacher"]
+
+
+def test_a_single_seed_has_no_spread(root):
+    params = small_params().model_copy(update={"seeds": (42,)})
+    results = load_results(params, root)
+    assert task_scores(results)["std"].isna().all()
+    assert domain_table(results).cells["cloze accuracy"].tolist() == ["0.510", "0.310", "0.270", "0.290", "0.002"]
