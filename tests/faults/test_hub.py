@@ -164,17 +164,17 @@ def test_passing_faults_are_waited_out(hub, client, question, fault):
 
 
 LASTING = {
-    "all files answer 502": (Fault(FILE, status=502), "the server fails, 502 Bad Gateway; try again later"),
+    "all files answer 502": (Fault(FILE, status=502), "server error 502 Bad Gateway; try again later"),
     "all downloads are cut": (
         Fault(FILE, cut=True),
-        "the connection breaks, peer closed connection without sending",
+        "connection error: peer closed connection without sending",
     ),
     "all connections are torn off": (
         Fault(FILE, reset=True),
-        "the connection breaks, [Errno 104] Connection reset",
+        "connection error: [Errno 104] Connection reset",
     ),
     "all answers are late": (Fault(FILE, delay_s=1.5), "no answer in time; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TI"),
-    "all files are damaged": (Fault(FILE, corrupt=True), "arrives damaged: its checksum is another"),
+    "all files are damaged": (Fault(FILE, corrupt=True), "is damaged: its checksum differs from the Hub's"),
 }
 
 

@@ -196,7 +196,7 @@ class StageLosses(ConfigModel):
         on = self.active_losses
         for name in self.losses:
             if name not in LOSSES:
-                raise ValueError(f"losses.{name}: is no loss; allowed: {', '.join(LOSSES)}")
+                raise ValueError(f"losses.{name}: is not a loss; allowed: {', '.join(LOSSES)}")
         if not any(self.losses.values()):
             raise ValueError("losses: every λ is 0; fix: set at least one above 0")
         if not on:

@@ -49,7 +49,7 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
             progress.advance(0, documents=1)
             yield document
     if not progress.documents:
-        raise UserError(f"corpus.source: {settings.source}: no text in it; give a corpus with at least two documents")
+        raise UserError(f"corpus.source: {settings.source}: no text in it; fix: give at least two documents")
 
 
 def write_splits(found: Iterable[dict], *, train: Path, heldout: Path, every: int) -> dict[str, dict[str, int]]:

@@ -69,7 +69,7 @@ def _parse(path: str | Path, data: bytes) -> DocumentBatch:
         texts.validate(full=True)
     except pa.ArrowException as error:
         found = f"no JSON lines with texts ({printable(str(error)):.200})"
-        raise UserError(f"{path}: {found}; run the stage that wrote it again") from None
+        raise UserError(f"{path}: {found}; fix: run the stage that wrote it again") from None
     if len(texts) != len(lines) or texts.null_count:
-        raise UserError(f"{path}: a document has no text; run the stage that wrote it again")
+        raise UserError(f"{path}: a document has no text; fix: run the stage that wrote it again")
     return DocumentBatch(lines, texts)

@@ -41,7 +41,7 @@ class Rule:
         self.settings = settings
         named = [(subject, term) for subject, terms in settings.subjects.items() for term in terms]
         if blank := [subject for subject, term in named if not term.split()]:
-            raise UserError(f"filter.subjects.{blank[0]}: an empty term would match everywhere; remove it")
+            raise UserError(f"filter.subjects.{blank[0]}: an empty term would match everywhere; fix: remove it")
         terms = list(dict.fromkeys(self._plain(term) for _, term in named))
         self.columns = {name: terms.index(self._plain(name[1])) for name in named}
         characters = "".join(terms)

@@ -38,13 +38,13 @@ class Sequences:
             tokens = np.load(Path(folder) / "tokens.npy", mmap_mode="r")
             offsets = np.load(Path(folder) / "offsets.npy")
         except OSError as error:
-            raise UserError(f"{folder}: no sequences in it ({error}); run the stage tokenize") from None
+            raise UserError(f"{folder}: no sequences in it ({error}); fix: run the stage tokenize") from None
         except Exception:  # NumPy also passes on the errors of Python's parser
-            raise UserError(f"{folder}: its .npy files are damaged; run the stage tokenize again") from None
+            raise UserError(f"{folder}: its .npy files are damaged; fix: run the stage tokenize again") from None
         fits = tokens.dtype in (np.uint16, np.int32) and offsets.dtype == np.int64
         fits = fits and tokens.ndim == offsets.ndim == 1 and len(offsets) >= 2
         if not fits or offsets[0] != 0 or offsets[-1] != len(tokens) or np.any(np.diff(offsets) <= 0):
-            raise UserError(f"{folder}: tokens.npy and offsets.npy do not fit together; run the stage tokenize again")
+            raise UserError(f"{folder}: tokens.npy and offsets.npy do not match; fix: run the stage tokenize again")
         return cls(tokens, offsets)
 
     def __len__(self) -> int:

@@ -89,7 +89,7 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool = False) -> list[dict]:
             if wanted not in names:
                 raise UserError(f"{KEY}: {path}, line 1: no column {wanted!r} among {', '.join(names)!r:.200}")
             if names.count(wanted) > 1:
-                raise UserError(f"{KEY}: {path}, line 1: column {wanted!r} is there twice; remove one of them")
+                raise UserError(f"{KEY}: {path}, line 1: column {wanted!r} occurs twice; fix: remove one of them")
     rows: list[dict] = []
     damaged = 0
     for number, line in lines:
@@ -101,7 +101,7 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool = False) -> list[dict]:
             if damaged > task.tsv.broken_rows:
                 raise UserError(f"{KEY}: {path}, line {number}{error}") from None
     if not rows:
-        raise UserError(f"{KEY}: {path} has no rows; download it again")
+        raise UserError(f"{KEY}: {path} has no rows; fix: download it again")
     return rows
 
 

@@ -30,7 +30,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
         normalized = tokenizer.normalizer.normalize_str(text)
         words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized))
     if not words:
-        raise UserError("tokenizer: the corpus has no words to learn a vocabulary from; give a corpus with text")
+        raise UserError("tokenizer: the corpus has no words to learn a vocabulary from; fix: give a corpus with text")
     continuing = {"##" + character for word in words for character in word[1:]}
     # The trainer would number the characters in random order, which decides ties: number them for it.
     numbered = [*SPECIAL_TOKENS, *sorted({character for word in words for character in word}), *sorted(continuing)]
@@ -72,12 +72,12 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Loads the tokenizer in `folder`, without truncation and padding; UserError if it is absent or unreadable."""
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
-        raise UserError(f"{path}: absent; run the stage prepare_tokenizer, which writes it")
+        raise UserError(f"{path}: absent; fix: run the stage prepare_tokenizer, which writes it")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions, which quote the file
         reason = f"no tokenizer ({printable(str(error)):.200})"
-        raise UserError(f"{path}: {reason}; remove the folder and run prepare_tokenizer again") from None
+        raise UserError(f"{path}: {reason}; fix: remove the folder and run prepare_tokenizer again") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -94,7 +94,7 @@ def hub_tokenizer(hub: HubModel) -> Tokenizer:
 def folder_tokenizer(folder: str | Path) -> Tokenizer:
     """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt; UserError if there is none."""
     if not Path(folder).is_dir():
-        raise UserError(f"teacher.local.folder: {folder} is no folder; correct the path")
+        raise UserError(f"teacher.local.folder: {folder} is not a folder; fix: correct the path")
     return _bert_from(Path(folder), f"teacher.local.folder: {folder}")
 
 
@@ -106,15 +106,15 @@ def _bert_from(folder: Path, where: str) -> Tokenizer:
         tokens = [line for _, line in read_lines(folder / "vocab.txt", key=where)]
         vocabulary = {token: id for id, token in enumerate(tokens)}
         if doubled := [token for id, token in enumerate(tokens) if vocabulary[token] != id]:
-            raise UserError(f"{where}: vocab.txt lists {doubled[0]!r:.40} twice; get it again")
+            raise UserError(f"{where}: vocab.txt lists {doubled[0]!r:.40} twice; fix: get the file again")
         tokenizer = _bert_tokenizer(vocabulary, lowercase=_lowercases(folder, tokens))
     else:
-        raise UserError(f"{where} has neither tokenizer.json nor vocab.txt; add one of them")
+        raise UserError(f"{where} has neither tokenizer.json nor vocab.txt; fix: add one of them")
     if not isinstance(tokenizer.model, WordPiece) or not isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         found = f"a {type(tokenizer.model).__name__} after a {type(tokenizer.normalizer).__name__}"
         raise UserError(f"{where}: its tokenizer is {found}; a BERT WordPiece tokenizer is needed")
     if missing := [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is None]:
-        raise UserError(f"{where}: the vocabulary lacks {', '.join(missing)}; give that of a BERT")
+        raise UserError(f"{where}: the vocabulary lacks {', '.join(missing)}; fix: use the vocabulary of a BERT")
     return _framed(tokenizer)
 
 
@@ -150,5 +150,5 @@ def _lowercases(folder: Path, tokens: list[str]) -> bool:
         except (ValueError, AttributeError):
             found = None
     if not isinstance(found, bool):
-        raise UserError(f"{config}: no JSON object whose do_lower_case, if it has one, is true or false; correct it")
+        raise UserError(f"{config}: not a JSON object whose do_lower_case, if any, is true or false; fix: correct it")
     return found

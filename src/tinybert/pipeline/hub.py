@@ -25,7 +25,7 @@ REASONS = {
     "GatedRepoError": "it is gated: accept its conditions on its page, then set HF_TOKEN to a token of yours",
     "RepositoryNotFoundError": "there is no such repository, or it is private and HF_TOKEN holds no token for it",
     "RevisionNotFoundError": "the repository has no such revision",
-    "TimeoutException": "no answer in time; HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT, in seconds, grant more",
+    "TimeoutException": "no answer in time; raise HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT (seconds)",
 }
 BROKEN_CONNECTION = {"NetworkError", "RemoteProtocolError"}
 
@@ -106,7 +106,7 @@ def _remove_damaged(repo_type: str, repository: str, revision: str) -> None:
         path.resolve().unlink(missing_ok=True)  # the content; `path` links to it
         path.unlink(missing_ok=True)
     if names:
-        raise DamagedFileError(f"{names[0]} arrives damaged: its checksum is another")
+        raise DamagedFileError(f"{names[0]} is damaged: its checksum differs from the Hub's")
 
 
 def _is_transient(error: Exception) -> bool:
@@ -152,9 +152,9 @@ def _reason(error: Exception) -> str:
             if kind in _kinds(cause):
                 return reason
         if _status(cause) >= 500:
-            return f"the server fails, {_status(cause)} {responses.get(_status(cause), '')}; try again later"
+            return f"server error {_status(cause)} {responses.get(_status(cause), '')}; try again later"
         if _kinds(cause) & BROKEN_CONNECTION:
-            return f"the connection breaks, {_first_line(cause)}"
+            return f"connection error: {_first_line(cause)}"
     # The wrapper of `datasets` only says that it failed.
     telling = (cause for cause in _causes(error) if "DatasetGenerationError" not in _kinds(cause))
     return _first_line(next(telling, error))

@@ -48,7 +48,7 @@ def relaunch(script: str, arguments: list[str]) -> None:
     if not command or LAUNCHED in os.environ:
         return
     if not shutil.which(command[0]):
-        raise UserError(f"{LAUNCHER}: {command[0]!r} is no command here; fix: name one, such as accelerate launch")
+        raise UserError(f"{LAUNCHER}: {command[0]!r} is not a command here; fix: name one, such as accelerate launch")
     os.environ[LAUNCHED] = "1"
     os.execvp(command[0], [*command, "-m", script, *arguments])
 

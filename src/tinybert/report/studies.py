@@ -315,8 +315,8 @@ def check_disturbed_workspace() -> None:
         commands.append("git stash pop")
     if commands:
         raise UserError(
-            "the study was killed while DVC had put the workspace's changes aside; bring them back with "
-            f"{' && '.join(commands)} (where all is as it should be: rm {NOTE}), then run the study again"
+            "the study was killed while DVC had put the workspace's changes aside; fix: restore them with "
+            f"{' && '.join(commands)} (if nothing is missing: rm {NOTE}), then run the study again"
         )
     NOTE.unlink()
 

@@ -70,7 +70,7 @@ def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key
         (
             "students.lazy.domain.losses.atention",
             1.0,
-            "losses.atention: is no loss; allowed: hard, prediction, logit_mse, attention",
+            "losses.atention: is not a loss; allowed: hard, prediction, logit_mse, attention",
         ),
         (
             "students.lazy.domain.temperature",

@@ -188,7 +188,7 @@ def test_absent_and_damaged_folders_are_named(tmp_path):
         Sequences.open(tmp_path / "absent")
     write_two(tmp_path)
     np.save(tmp_path / "offsets.npy", np.array([0, 4, 8]))
-    with pytest.raises(UserError, match="do not fit together"):
+    with pytest.raises(UserError, match="do not match"):
         Sequences.open(tmp_path)
 
 
@@ -198,7 +198,7 @@ def test_numpys_long_complaints_become_one_line(tmp_path):
     (tmp_path / "offsets.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     with pytest.raises(ValueError, match="\n"):
         np.load(tmp_path / "offsets.npy")
-    with pytest.raises(UserError, match=r"its .npy files are damaged; run the stage tokenize again$") as caught:
+    with pytest.raises(UserError, match=r"its .npy files are damaged; fix: run the stage tokenize again$") as caught:
         Sequences.open(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -207,5 +207,5 @@ def test_numpys_long_complaints_become_one_line(tmp_path):
 def test_arrays_of_another_shape_are_no_offsets(tmp_path, offsets):
     write_two(tmp_path)
     np.save(tmp_path / "offsets.npy", offsets)
-    with pytest.raises(UserError, match="do not fit together"):
+    with pytest.raises(UserError, match="do not match"):
         Sequences.open(tmp_path)

@@ -141,7 +141,7 @@ def test_a_folder_with_only_a_vocabulary_tells_its_case(tmp_path, pieces, config
 
 
 def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"teacher\.local\.folder: .*absent is no folder"):
+    with pytest.raises(UserError, match=r"teacher\.local\.folder: .*absent is not a folder"):
         save_tokenizer(folder_tokenizer(str(tmp_path / "absent")), tmp_path)
     with pytest.raises(UserError, match=r"has neither tokenizer\.json nor vocab\.txt"):
         save_tokenizer(folder_tokenizer(str(tmp_path)), tmp_path)
@@ -158,7 +158,7 @@ def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
 
 
 def test_load_tokenizer_names_absent_and_broken_files(tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer\.json: absent; run the stage prepare_tokenizer"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: absent; fix: run the stage prepare_tokenizer"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"tokenizer\.json: no tokenizer"):
@@ -186,7 +186,7 @@ def test_the_real_vocabulary_gives_bert_base_ids(tmp_path):
 def test_a_config_that_says_no_case_is_named(tmp_path, config):
     folder = vocab_folder(tmp_path / "own", ["paris"])
     (folder / "tokenizer_config.json").write_text(config)
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: no JSON object whose do_lower_case"):
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: not a JSON object whose do_lower_case"):
         folder_tokenizer(folder)
 
 

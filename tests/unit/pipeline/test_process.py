@@ -64,7 +64,7 @@ def test_the_first_of_several_processes_writes(executed, monkeypatch):
 
 def test_a_launcher_that_is_no_command_is_refused(executed, monkeypatch):
     monkeypatch.setenv(LAUNCHER, "no-such-launcher launch")
-    with pytest.raises(UserError, match="TINYBERT_LAUNCHER: 'no-such-launcher' is no command here"):
+    with pytest.raises(UserError, match="TINYBERT_LAUNCHER: 'no-such-launcher' is not a command here"):
         relaunch("stages.general_distill", [])
 
 

@@ -218,7 +218,7 @@ def noted():
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_it_is_mended(repository, is_clean):
+def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_restored(repository, is_clean):
     if is_clean:
         git("checkout", "params.yaml")
     text = Path("params.yaml").read_text()
@@ -231,7 +231,7 @@ def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_it_is_mended(re
     for _ in "12":
         with pytest.raises(UserError, match="killed while DVC had put the workspace's changes aside") as told:
             check_disturbed_workspace()
-    mend = str(told.value).split("bring them back with ")[1].split(" (where")[0]
+    mend = str(told.value).split("fix: restore them with ")[1].split(" (if nothing")[0]
     assert mend == "git checkout --force main" + ("" if is_clean else " && git stash pop")
     subprocess.run(mend, shell=True, check=True, capture_output=True)
     check_disturbed_workspace()
