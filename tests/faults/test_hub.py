@@ -173,7 +173,10 @@ LASTING = {
         Fault(FILE, reset=True),
         "connection error: [Errno 104] Connection reset",
     ),
-    "all answers are late": (Fault(FILE, delay_s=1.5), "no answer in time; raise HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TI"),
+    "all answers are late": (
+        Fault(FILE, delay_s=1.5),
+        "no answer in time; raise HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TI",
+    ),
     "all files are damaged": (Fault(FILE, corrupt=True), "is damaged: its checksum differs from the Hub's"),
 }
 
