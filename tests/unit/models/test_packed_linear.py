@@ -75,8 +75,8 @@ def test_a_copy_shares_equal_weights_and_keeps_the_model():
 
 
 @pytest.mark.usefixtures("operators")
-@pytest.mark.parametrize(("rows", "width_in", "width_out"), [(1, 5, 3), (70, 96, 130)])
-def test_linear_float32_and_its_gradients_are_those_of_float64(rows, width_in, width_out):
+@pytest.mark.parametrize(("rows", "width_in", "width_out"), [(1, 256, 256), (70, 256, 300), (70, 96, 130)])
+def test_linear_float32_equals_float64_with_gradients(rows, width_in, width_out):
     torch.manual_seed(5)
     parts = torch.randn(rows, width_in), torch.randn(width_out, width_in), torch.randn(width_out)
     scale = torch.randn(rows, width_out)
