@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def texts(name: str, *, data: str | None, vocabulary: str | None) -> list[str]:
-    """The options by which benchmark `name` is told which texts and which vocabulary to use."""
+    """The options by which benchmark `name` gets its texts and vocabulary."""
     options: dict[str, str | None] = {}
     if name in ("task_distill", "prediction"):
         options = {"--data": data, "--vocabulary": vocabulary}

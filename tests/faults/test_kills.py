@@ -1,4 +1,4 @@
-"""Kill anything, lose nothing: `dvc repro` and studies are killed, said again, and end as if nothing had been."""
+"""Kill anything, lose nothing: `dvc repro` and studies are killed, run again, and end as if undisturbed."""
 
 import os
 import random
