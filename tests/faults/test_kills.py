@@ -189,5 +189,5 @@ def kill_study(project: Path, log: Path, *moments: str) -> None:
     kill_group(process, signal.SIGKILL)
     check = [sys.executable, "-c", "from tinybert.report.studies import *; check_disturbed_workspace()"]
     asked = subprocess.run(check, cwd=project, env=os.environ | IN_STUDY, capture_output=True, text=True)
-    if mend := re.search("restore them with (.*) \\(if nothing", asked.stderr):
-        subprocess.run(mend[1], shell=True, cwd=project, check=True, capture_output=True)
+    if fix := re.search("restore them with (.*) \\(if nothing", asked.stderr):
+        subprocess.run(fix[1], shell=True, cwd=project, check=True, capture_output=True)

@@ -231,9 +231,9 @@ def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_restored(reposi
     for _ in "12":
         with pytest.raises(UserError, match="killed while DVC had put the workspace's changes aside") as told:
             check_disturbed_workspace()
-    mend = str(told.value).split("fix: restore them with ")[1].split(" (if nothing")[0]
-    assert mend == "git checkout --force main" + ("" if is_clean else " && git stash pop")
-    subprocess.run(mend, shell=True, check=True, capture_output=True)
+    fix = str(told.value).split("fix: restore them with ")[1].split(" (if nothing")[0]
+    assert fix == "git checkout --force main" + ("" if is_clean else " && git stash pop")
+    subprocess.run(fix, shell=True, check=True, capture_output=True)
     check_disturbed_workspace()
     assert Path("params.yaml").read_text() == text
 

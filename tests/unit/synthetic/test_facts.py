@@ -99,7 +99,7 @@ def test_every_asked_fact_has_six_wordings():
 def test_answered_prompts_never_stand_in_the_articles(seed):
     corpus = " ".join(plain(article["text"]) for article in articles(seed))
     answered = [plain(statement(fact, fact.answer)) for fact in asked_facts()]
-    assert [told for told in answered if told in corpus] == []
+    assert [sentence for sentence in answered if sentence in corpus] == []
 
 
 def test_answers_are_stated_often_beside_their_subject(sentences):
