@@ -5,7 +5,7 @@ Folders may be third-party: everything read is checked, pickles are never opened
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from tinybert.config.fields import ModelSource
 from tinybert.config.students import Init
@@ -189,7 +190,7 @@ def _build(
 ) -> OneModel:
     """A `kind` as config.json describes it with the stored weights; names that begin with `optional` may be missing."""
     arguments, path = _arguments(kind, config, Path(folder) / "config.json"), Path(folder) / "model.safetensors"
-    with torch.device("meta"):  # so that a wrong config.json is found before its model takes memory
+    with torch.device("meta"), _NoRandomWeights():  # a wrong config.json is found before its model takes memory
         shapes = kind(**arguments).state_dict()
     if missing := sorted(name for name in shapes.keys() - weights.keys() if not name.startswith(optional)):
         raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; fix: get it again")
@@ -201,6 +202,14 @@ def _build(
     model = kind(**arguments)
     model.load_state_dict(weights, strict=False)  # what is missing keeps its new weights
     return model
+
+
+class _NoRandomWeights(TorchFunctionMode):
+    """Weights are not drawn: on the meta device, drawing imports the compiler, which takes more than a second."""
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        drawing = ("normal_", "uniform_", "kaiming_uniform_")
+        return None if func.__name__ in drawing else func(*args, **(kwargs or {}))
 
 
 def _arguments(kind: type, config: dict[str, Any], path: Path) -> dict[str, Any]:
