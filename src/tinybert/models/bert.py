@@ -140,7 +140,7 @@ class SelfAttention(nn.Module):
         """
         probability = self.dropout if self.training else 0.0
         # PyTorch's fused CPU kernel has no dropout, and is slower on short rows (five times in bfloat16).
-        if scores is None and query.device.type == "cpu" and (probability or key.shape[1] <= FUSED_FROM_TOKENS):
+        if scores is None and query.device.type == "cpu" and (probability or key.shape[1] < FUSED_FROM_TOKENS):
             scores = self.scores(query, key)
         if scores is None:
             query, key, value = self.split(query), self.split(key), self.split(value)

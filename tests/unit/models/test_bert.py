@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
-from tinybert.models.bert import Bert, BertConfig, dropout
+from tinybert.models import bert
+from tinybert.models.bert import Bert, BertConfig, SelfAttention, dropout
 from tinybert.models.checkpoints import load_model, save_model
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
@@ -90,6 +92,37 @@ def test_scores_are_q_times_k_over_root_d_from_the_weights():
         for row, (queries, keys) in enumerate(zip(*rows, strict=True)):
             scores = found.scores[1][row, head, : lengths[row], : lengths[row]]
             assert scores.detach().numpy() == pytest.approx(queries @ keys.T / np.sqrt(4), abs=1e-6)
+
+
+@pytest.mark.parametrize(("tokens", "is_fused"), [(128, False), (129, True)])
+def test_fused_and_explicit_attention_agree_with_gradients(tokens, is_fused, monkeypatch):
+    torch.manual_seed(0)
+    attention, lengths = SelfAttention(STUDENT).eval(), torch.tensor([tokens, tokens // 2, 1])
+    mask = (torch.arange(tokens) < lengths[:, None])[:, None, None, :]
+    inputs, scale = torch.randn(3, 3, tokens, 12), torch.randn(3, tokens, 12)
+    calls, fused_kernel = [], F.scaled_dot_product_attention
+
+    def kernel(*tensors, **options):
+        calls.append(options)
+        return fused_kernel(*tensors, **options)
+
+    def context_and_gradients():
+        parts = [part.clone().requires_grad_() for part in inputs]
+        context = attention(*parts, mask)
+        (context * scale).sum().backward()
+        return [context.detach(), *(part.grad for part in parts)]
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
+    chosen = context_and_gradients()
+    assert len(calls) == is_fused
+    monkeypatch.setattr(bert, "FUSED_FROM_TOKENS", tokens + 1 if is_fused else 0)
+    other = context_and_gradients()
+    assert len(calls) == 1
+    for ours, theirs in zip(chosen, other, strict=True):
+        assert ours.abs().max() > 0.1
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    padding = ~mask[:, 0, 0]
+    assert not any(gradient[padding].any() for gradient in chosen[2:])  # of keys and values
 
 
 def test_queries_keys_and_values_are_those_of_the_weights():
@@ -198,8 +231,8 @@ def test_values_are_dropped_at_random_and_the_mean_stays(probability):
     assert found[found != 0].unique().tolist() == pytest.approx([3 / (1 - probability)], rel=1e-4)
     assert found.double().mean().item() == pytest.approx(3.0, abs=0.01)
     zeros = (found == 0).double()
-    for neighbour in (zeros[:, 1:], zeros[:, 4:]):  # four values come from one random number
-        pair = torch.stack([zeros[:, : neighbour.shape[1]].flatten(), neighbour.flatten()])
+    for neighbor in (zeros[:, 1:], zeros[:, 4:]):  # four values come from one random number
+        pair = torch.stack([zeros[:, : neighbor.shape[1]].flatten(), neighbor.flatten()])
         assert abs(torch.corrcoef(pair)[0, 1]) < 0.005
 
 

@@ -1,7 +1,9 @@
 """Model folders: what is written, what is read, and what is rejected with one line."""
 
 import json
+import os
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.builders import TEACHER, classifier, masked_lm
+from tests.support.root import ROOT
 from tinybert.models.bert import MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import (
@@ -158,6 +161,21 @@ def test_code_that_a_checkpoint_brings_never_runs(tmp_path):
     assert type(model) is MaskedLM
     assert not (tmp_path / "run").exists()
     assert "remote" not in sys.modules
+
+
+def test_loading_a_folder_does_not_import_the_compiler(tmp_path):
+    """Weights drawn on the meta device, where shapes are checked, would import it: more than a second."""
+    for number, model in enumerate((masked_lm(), BiLstmClassifier(BiLstmConfig(20, 4, 4, 1, 4), ("a",), pair=False))):
+        (tmp_path / str(number)).mkdir()
+        save_model(model, tmp_path / str(number))
+    script = """import sys
+from tinybert.models.checkpoints import load_model
+for folder in sys.argv[1:]:
+    load_model(folder)
+print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])"""
+    command, environment = [sys.executable, "-c", script, tmp_path / "0", tmp_path / "1"], {"PYTHONPATH": "src"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_folder_without_history_has_none_and_gets_no_file(tmp_path):
