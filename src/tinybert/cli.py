@@ -43,8 +43,8 @@ def profile(argv: Sequence[str]) -> None:
 
 def register(argv: Sequence[str]) -> None:
     """Adds a final model to MLflow's registry."""
+    from tinybert.pipeline.mlflow_store import register_model
     from tinybert.pipeline.paths import final
-    from tinybert.pipeline.tracking import register_model
 
     parser = argparse.ArgumentParser(prog="tinybert register", description=register.__doc__)
     parser.add_argument("model", help="task/model or domain/student, for example cola/tinybert4")

@@ -1,123 +1,70 @@
-"""MLflow tracking: one run for each stage instance, nested in one parent run for each state of the project.
+"""MLflow tracking of a stage, and which commit made a result.
 
-A DVC experiment, a git revision and a params.yaml make a state. The store is MLFLOW_TRACKING_URI, or else mlflow.db
-beside dvc.yaml; the experiment is MLFLOW_EXPERIMENT_NAME, or else tinybert. Tracking never stops the work: when it
-fails, one warning is printed and the stage continues untracked.
+A process of its own writes to MLflow (mlflow_store.py) while the stage computes: importing MLflow and opening its store
+take two seconds. Tracking never stops the work: if it fails, a warning is printed and the stage continues untracked.
 """
 
-import fcntl
-import hashlib
-import math
 import os
-import re
+import pickle
 import signal
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.paths import project_root
 from tinybert.pipeline.process import is_main_process
 
-EXPERIMENT = "tinybert"
-PARENT_KEY_TAG = "tinybert.parent_key"
 # Metrics and reports are results themselves.
 RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "onnx", "onnxruntime", "numpy")
-# Quiet, without telemetry, and quick to give up on a server that does not answer; what the user has set stays.
-MLFLOW_SETTINGS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # it prints pages of traceback for a locked database
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-}
 
 
 class Run:
-    """The MLflow run of one stage instance; without a store every method does nothing."""
+    """The MLflow run of one stage instance; without a writer every method does nothing.
 
-    def __init__(self) -> None:
-        self.is_tracked = False
-        self._parent_id = ""
+    Args:
+        writer: The process that runs mlflow_store.py; it reads pickled calls of StoredRun's methods.
+    """
+
+    def __init__(self, writer: subprocess.Popen | None = None) -> None:
+        self._writer = writer
 
     def log_curve_point(self, step: int, values: dict[str, float]) -> None:
         """Logs the numbers of one optimizer step as `curve/<name>`."""
-        self._attempt(lambda mlflow: mlflow.log_metrics(_numbers({"curve": values}), step=step))
+        self._send("log_metrics", {"curve": values}, step)
 
     def log_metrics(self, metrics: dict[str, Any]) -> None:
         """Logs the numbers of a nested mapping as `outer/inner`; other values are left out."""
-        self._attempt(lambda mlflow: mlflow.log_metrics(_numbers(metrics), step=0))
+        self._send("log_metrics", metrics, 0)
 
     def log_dataset(self, frame: Any, source: str, name: str, context: str) -> None:
         """Logs which data the run used, and for what (`context`): columns, size and digest of a pandas frame."""
-
-        def log(mlflow: Any) -> None:
-            with warnings.catch_warnings(action="ignore"):  # integer columns, which have no missing values here
-                mlflow.log_input(mlflow.data.from_pandas(frame, source=source, name=name), context=context)
-
-        self._attempt(log)
+        self._send("log_dataset", frame, source, name, context)
 
     def log_model_reference(self, name: str, folder: str | Path, metrics: dict[str, Any]) -> None:
         """Lists a model that DVC stores as an external LoggedModel, with the md5 under which DVC keeps its weights."""
-
-        def log(mlflow: Any) -> None:
-            with open(Path(folder) / "model.safetensors", "rb") as weights:
-                md5 = hashlib.file_digest(weights, "md5").hexdigest()
-            tags = {"dvc.path": str(folder), "dvc.md5": md5}
-            run_id = mlflow.active_run().info.run_id
-            model = mlflow.create_external_model(name=_legal(name), source_run_id=run_id, tags=tags)
-            mlflow.log_metrics(_numbers(metrics), model_id=model.model_id)
-
-        self._attempt(log)
+        self._send("log_model_reference", name, str(folder), metrics)
 
     def log_result_table(self, rows: list[dict[str, Any]]) -> None:
         """Logs all results: as metrics of the parent run, where experiments compare, and as results.json of this run.
 
         The numbers of a row become the metrics `<group>/<model>/<name>`; the row's own texts are its group and model.
         """
+        self._send("log_result_table", rows)
 
-        def log(mlflow: Any) -> None:
-            numbers = _numbers({f"{row['group']}/{row['model']}": row for row in rows})
-            mlflow.log_metrics(numbers, step=0, run_id=self._parent_id)
-            columns = dict.fromkeys(key for row in rows for key in row)
-            mlflow.log_table({key: [row.get(key) for row in rows] for key in columns}, "results.json")
+    def _send(self, method: str, *arguments: Any) -> None:
+        if self._writer and self._writer.stdin:
+            with suppress(OSError):  # the writer has failed and said so
+                pickle.dump((method, arguments), self._writer.stdin)
+                self._writer.stdin.flush()
 
-        self._attempt(log)
-
-    def _open(self, name: str, *, params: dict[str, Any], tags: dict[str, str]) -> None:
-        def start(mlflow: Any) -> None:
-            root = project_root()
-            with open(root / "mlflow.db.lock", "a", encoding="utf-8") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # several stages may start together: one makes what is missing
-                mlflow.set_experiment(experiment_id=_experiment_id(mlflow, root))
-                self._parent_id = _parent_id(mlflow)
-            mlflow.start_run(run_id=self._parent_id)
-            mlflow.start_run(run_name=name, nested=True, tags=tags)
-            mlflow.log_params({_legal(key): value for key, value in _flatten(params, ".")})
-
-        self.is_tracked = True
-        self._attempt(start)
-
-    def _attempt(self, work: Callable[[Any], object]) -> None:
-        if not self.is_tracked:
-            return
-        mlflow = None
-        try:
-            mlflow = _import_mlflow()
-            work(mlflow)
-        except Exception as error:
-            self.is_tracked = False
-            reason = " ".join(str(error).partition("[SQL:")[0].split())[:300] or type(error).__name__
-            print(f"tracking: continues without MLflow: {reason}", file=sys.stderr)
-            with suppress(Exception):  # the same store, which has been reported
-                _end_runs(mlflow, "FAILED")
+    def _end(self, status: str) -> None:
+        self._send("end", status)
+        if self._writer:
+            self._writer.communicate()  # closes its input and waits
 
 
 @contextmanager
@@ -131,11 +78,8 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[s
         params: Nested settings, logged as `outer.inner`.
         tags: Such as task and student.
     """
-    run, origin = Run(), {"stage": stage, "dvc.exp": _dvc_experiment(), "dvc.stage": os.environ.get("DVC_STAGE", stage)}
-    if is_main_process():
-        origin |= {"mlflow.source.name": f"stages/{stage}.py", "mlflow.source.type": "LOCAL"}
-        origin |= {"mlflow.source.git.commit": head_revision()}
-        run._open(f"{stage}/{instance}" if instance else stage, params=params, tags=origin | tags)
+    run = Run(_start_writer() if is_main_process() else None)
+    run._send("start", stage, instance, params, tags)
     status = "FINISHED"
     try:
         with _termination_unwinds():
@@ -144,69 +88,14 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[s
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
         raise
     finally:
-        run._attempt(lambda mlflow: _end_runs(mlflow, status))
+        run._end(status)
 
 
-def register_model(name: str, folder: Path) -> str:
-    """Adds a model folder to MLflow's registry as a new version; UserError if it is absent. Returns a line about it."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: absent; fix: run dvc repro, or dvc pull")
-    mlflow = _import_mlflow()
-    from mlflow.exceptions import MlflowException
-
-    client = mlflow.MlflowClient()
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise UserError(f"mlflow: {' '.join(str(error).split())[:300]}") from error
-    tags = {"mlflow.source.git.commit": head_revision(), "dvc.path": str(folder)}
-    made = client.create_model_version(name, source=str(folder.resolve()), tags=tags)
-    return f"{name}, version {made.version}: {folder}"
-
-
-def _import_mlflow() -> Any:
-    """MLflow, set up for the project's store; here, because the import takes seconds."""
-    for key, value in MLFLOW_SETTINGS.items():
-        os.environ.setdefault(key, value)
-    import mlflow
-
-    mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{project_root() / 'mlflow.db'}")
-    return mlflow
-
-
-def _experiment_id(mlflow: Any, root: Path) -> str:
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-    if found := mlflow.get_experiment_by_name(name):
-        return found.experiment_id
-    # A server has its own place for artifacts. For a database MLflow would take the current folder, which is a
-    # temporary one in a queued experiment.
-    on_server = mlflow.get_tracking_uri().startswith(("http://", "https://"))
-    return mlflow.create_experiment(name, artifact_location=None if on_server else str(root / "mlartifacts"))
-
-
-def _parent_id(mlflow: Any) -> str:
-    """The parent run of the project's state, which is created if there is none."""
-    name, revision = _dvc_experiment(), head_revision()
-    params = Path("params.yaml")
-    params_sha1 = hashlib.sha1(params.read_bytes()).hexdigest() if params.is_file() else "none"
-    key = f"{name} {revision} {params_sha1}"
-    found = mlflow.search_runs(filter_string=f"tags.`{PARENT_KEY_TAG}` = '{key}'", max_results=1, output_format="list")
-    if found:
-        return found[0].info.run_id
-    tags = {PARENT_KEY_TAG: key, "dvc.exp": name, "mlflow.source.git.commit": revision, "params.sha1": params_sha1}
-    with mlflow.start_run(run_name=name, tags=tags) as parent:
-        return parent.info.run_id
-
-
-def _end_runs(mlflow: Any, status: str) -> None:
-    """Ends the run and its parent, which takes each finished child's status: no child knows that it is last."""
-    while mlflow and mlflow.active_run():
-        mlflow.end_run(status)
-
-
-def _dvc_experiment() -> str:
-    return os.environ.get("DVC_EXP_NAME") or "workspace"
+def _start_writer() -> subprocess.Popen:
+    source = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "tinybert.pipeline.mlflow_store"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
 
 
 @contextmanager
@@ -217,30 +106,6 @@ def _termination_unwinds() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _flatten(tree: dict[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, separator, f"{prefix}{key}{separator}")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _numbers(tree: dict[str, Any]) -> dict[str, float]:
-    """The finite numbers of a nested mapping, under names that MLflow accepts."""
-    return {
-        _legal(key): float(value)
-        for key, value in _flatten(tree, "/")
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    }
-
-
-def _legal(name: str) -> str:
-    return re.sub(r"[^\w\-. /]", "_", name)[:250]  # MLflow's limits
-
-
-# --- which state of the project made a result ------------------------------------------------------------------------
 
 
 def head_revision() -> str:
