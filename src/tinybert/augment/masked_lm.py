@@ -17,7 +17,7 @@ from torch import Tensor
 from tinybert.augment.word_vectors import is_plain_word
 from tinybert.config.schema import Substitution
 from tinybert.distill.resume import Checkpoint
-from tinybert.models.bert import Embeddings, Encoder, MaskedLM, SelfAttention
+from tinybert.models.bert import Embeddings, MaskedLM, Parts, SelfAttention
 from tinybert.models.outputs import check_bfloat16
 from tinybert.models.packed_linear import for_inference, linear
 from tinybert.pipeline.process import progress_bar
@@ -120,7 +120,7 @@ class WordPredictor:
                 if checkpoint and checkpoint.is_due:
                     checkpoint.save({"answers": torch.from_numpy(best)}, {"step": number})
                 states = masked_states(embeddings, encoder, pack([inputs[index] for index in indices], device))
-                logits = linear(head.transform(states.float()), embeddings.word_embeddings.weight, bias)
+                logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
                 best[indices] = best_words(logits, hidden_ids[indices].to(device), count).cpu().numpy()
                 progress.update(len(indices))
         return [[tokens[index] for index in row] for row in best]
@@ -159,7 +159,7 @@ def pack(inputs: Sequence[MaskedInput], device: torch.device) -> Packed:
     return Packed(blocks, masked.to(device))
 
 
-def masked_states(embeddings: Embeddings, encoder: Encoder, packed: Packed) -> Tensor:
+def masked_states(embeddings: Embeddings, encoder: Parts, packed: Packed) -> Tensor:
     """The last hidden states of the masked tokens only: (rows, width), in the encoder's precision."""
     positions = torch.arange(max(ids.shape[1] for ids, _ in packed.blocks), device=packed.masked.device)
     blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)

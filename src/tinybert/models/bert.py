@@ -7,7 +7,7 @@ not return (unmasked scores, some layers, the vocabulary at masked positions), a
 from abc import ABC, abstractmethod
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -67,7 +67,7 @@ class BertConfig:
 
     @property
     def shape(self) -> Architecture:
-        """The sizes that students are checked against, unvalidated: published models may exceed what params allow."""
+        """The sizes that students are checked against; published models may exceed what params allow."""
         return Architecture.model_construct(**{name: getattr(self, at) for name, at in ARCHITECTURE_FIELDS.items()})
 
     def check_length(self, tokens: int, key: str) -> None:
@@ -92,6 +92,18 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
     kept = (draws >= dropped - DROPOUT_LEVELS // 2).view(values.shape)
     return values * kept.to(values.dtype).mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
+
+
+class Parts(nn.Module):
+    """Modules without a computation of their own, under the names that published checkpoints give them."""
+
+    def __init__(self, /, **parts: nn.Module) -> None:  # one of the names is "self"
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name)
 
 
 class Embeddings(nn.Module):
@@ -173,30 +185,14 @@ class ResidualOutput(nn.Module):
         return self.LayerNorm(dropout(self.dense(hidden), self.dropout, self.training) + residual)
 
 
-class Attention(nn.Module):
-    """The lower half of a layer."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.self = SelfAttention(config)  # the name in every published checkpoint
-        self.output = ResidualOutput(config, config.hidden_size)
-
-
-class Dense(nn.Module):
-    """A linear map under the name that published checkpoints give it."""
-
-    def __init__(self, width_in: int, width_out: int) -> None:
-        super().__init__()
-        self.dense = Linear(width_in, width_out)
-
-
 class Layer(nn.Module):
     """One transformer layer; its forward pass serves training, ONNX export and augmentation."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.attention = Attention(config)
-        self.intermediate = Dense(config.hidden_size, config.intermediate_size)
+        width = config.hidden_size
+        self.attention = Parts(self=SelfAttention(config), output=ResidualOutput(config, width))
+        self.intermediate = Parts(dense=Linear(width, config.intermediate_size))
         self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(
@@ -224,23 +220,14 @@ class Layer(nn.Module):
         return found
 
 
-class Encoder(nn.Module):
-    """All layers."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.layer = cast(list[Layer], layers)  # PyTorch's list has no element type
-
-
 class Bert(nn.Module):
     """Embeddings, layers and pooler, without a head."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.encoder = Encoder(config)
-        self.pooler = Dense(config.hidden_size, config.hidden_size)
+        self.encoder = Parts(layer=nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers)))
+        self.pooler = Parts(dense=Linear(config.hidden_size, config.hidden_size))
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
         """The requested outputs without logits, and the last hidden state: (tokens, width), or of [CLS] only."""
@@ -260,35 +247,21 @@ class Bert(nn.Module):
         return found, hidden
 
 
-class Transform(Dense):
-    """The hidden layer of the masked-LM head."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config.hidden_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.LayerNorm(F.gelu(self.dense(hidden)))
-
-
 class MaskedLMHead(nn.Module):
     """Vocabulary logits; the output matrix is the word embedding (tied)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.transform = Transform(config)
+        norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.transform = Parts(dense=Linear(config.hidden_size, config.hidden_size), LayerNorm=norm)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
+    def transformed(self, hidden: Tensor) -> Tensor:
+        """The head's hidden layer: (tokens, width) -> the same."""
+        return self.transform.LayerNorm(F.gelu(self.transform.dense(hidden)))
+
     def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        return linear_float32(self.transform(hidden), word_embeddings, self.bias)
-
-
-class Heads(nn.Module):
-    """The one pretraining head that is used; published checkpoints may hold a second."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.predictions = MaskedLMHead(config)
+        return linear_float32(self.transformed(hidden), word_embeddings, self.bias)
 
 
 class BertModel(nn.Module, ABC):
@@ -334,7 +307,7 @@ class MaskedLM(BertModel):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        self.cls = Heads(config)
+        self.cls = Parts(predictions=MaskedLMHead(config))
         self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:

@@ -9,8 +9,8 @@ import torch
 from tests.support.builders import TEACHER, batch, masked_lm
 from tinybert.distill import losses
 from tinybert.models.bert import MaskedLM
+from tinybert.models.initialization import subclone
 from tinybert.models.outputs import OutputSpec
-from tinybert.models.subclone import subclone
 from tinybert.pipeline.errors import UserError
 
 KEPT = [1, 3, 4, 8, 9, 11, 12, 15, 17, 18, 20, 22]  # planted: the teacher dimensions that hold something
