@@ -27,22 +27,14 @@ def small_project(folder: Path) -> Path:
     return project
 
 
-def edit_document_reader(project: Path, shipped: str, changed: str) -> None:
-    """Replaces a constant of the code that reads documents in batches."""
-    path = project / "src/tinybert/data/documents.py"
-    assert path.read_text().count(shipped) == 1
-    path.write_text(path.read_text().replace(shipped, changed))
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: one thread")
-def test_cold_runs_leave_the_same_bytes_on_one_and_two_threads(tmp_path):
+def test_cold_runs_leave_the_same_bytes_on_one_and_two_threads(tmp_path, monkeypatch):
     found = []
     for threads in (1, 2):
+        monkeypatch.setenv("RAYON_NUM_THREADS", str(threads))  # of the tokenizer
         project = small_project(tmp_path / f"threads{threads}")
-        if threads == 1:
-            edit_document_reader(project, "MOST_THREADS = 16", "MOST_THREADS = 1")
-        else:
-            edit_document_reader(project, "BATCH_BYTES = 2**20", "BATCH_BYTES = 2**12")
+        if threads == 2:
+            edit(project / "src/tinybert/data/sequences.py", "BATCH_CHARACTERS = 2**20", "BATCH_CHARACTERS = 2**12")
         done = run_to_end(project, "dvc", "repro")
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(hashes(project))
@@ -72,6 +64,11 @@ def test_queued_experiments_side_by_side_equal_plain_runs(tmp_path):
             "models/general/tinybert4",
             "reports/metrics/general_distill/tinybert4.json",
         } <= expected.keys()
+
+
+def edit(path: Path, shipped: str, changed: str) -> None:
+    assert path.read_text().count(shipped) == 1
+    path.write_text(path.read_text().replace(shipped, changed))
 
 
 def run_to_end(project: Path, *command: str) -> subprocess.CompletedProcess:

@@ -1,11 +1,12 @@
-"""Sequences of tokens: documents cut to what one forward pass reads, of different lengths, without padding.
+"""Documents, and the sequences of tokens that they are cut into: of different lengths, without padding.
 
-On disk a folder with tokens.npy (all sequences one after the other) and offsets.npy (where each begins, and the end).
+Documents are JSON lines. Sequences are a folder with tokens.npy (all sequences one after the other) and offsets.npy
+(where each begins, and the end).
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -14,14 +15,26 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from tinybert.data.documents import DocumentBatch, map_documents
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_folder
+from tinybert.pipeline.files import NO_TEXT, atomic_folder, read_jsonl
+from tinybert.pipeline.process import text_progress_bar
 
+BATCH_CHARACTERS = 2**20  # of the texts that are tokenized together, on all CPUs
 # What remains of a document after its last full sequence is dropped below this length: it teaches next to nothing.
 SMALLEST_REST_TOKENS = 8
 # Long texts are encoded in parts that end at a space: 1 MB at a time would take 110 MB of memory, not 20.
 PARTS = re.compile(r"(?s).{1,16384}(?:[ \n]|\Z)|.+?(?:[ \n]|\Z)")
+
+
+def read_documents(path: str | Path, *, title: str) -> Iterator[dict]:
+    """Yields the documents that an earlier stage wrote, under a progress bar; UserError for a line without text."""
+    with text_progress_bar(title, Path(path).stat().st_size) as progress:
+        for document in read_jsonl(path):
+            text = document.get("text")
+            if not isinstance(text, str) or NO_TEXT.search(text):
+                raise UserError(f"{path}: a document has no text; fix: run the stage that wrote it again")
+            progress.advance(len(text), documents=1)
+            yield document
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ def sequences_writer(folder: Path, token_type: np.dtype) -> Iterator[Callable[[n
 
 
 class Cutter:
-    """Cuts the documents of a batch into sequences, as write_sequences says."""
+    """Cuts texts into sequences, as write_sequences says."""
 
     def __init__(self, tokenizer: Tokenizer, sequence_tokens: int, packing: str) -> None:
         self.encoder = Tokenizer.from_str(tokenizer.to_str())
@@ -94,9 +107,8 @@ class Cutter:
         self.first, self.last, self.unknown = ids["[CLS]"], ids["[SEP]"], ids["[UNK]"]
         self.token_type = np.dtype(np.uint16 if max(ids.values()) <= np.iinfo(np.uint16).max else np.int32)
 
-    def __call__(self, batch: DocumentBatch) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
+    def __call__(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
         """Returns all tokens (tokens,) and the lengths (sequences,), [CLS] and [SEP] included, and counts."""
-        texts = batch.texts.to_pylist()
         if self.packing == "paragraphs":
             texts = [line for text in texts for line in text.split("\n") if line.strip()]
         sequences: list[list[int]] = []
@@ -131,12 +143,10 @@ class Cutter:
 def write_sequences(
     source: str | Path, tokenizer: Tokenizer, folder: str | Path, *, sequence_tokens: int, packing: str
 ) -> dict[str, float]:
-    """Tokenizes the JSON-lines file `source` into sequences that never mix documents.
-
-    Neither the number of threads nor the size of a batch changes a result; memory holds a few batches for each thread.
+    """Tokenizes the documents of `source` into sequences that never mix two; memory holds one batch of texts.
 
     Args:
-        source: Documents, as prepare_corpus or filter_corpus writes them.
+        source: JSON lines, as prepare_corpus or filter_corpus writes them.
         tokenizer: Its truncation and padding are ignored.
         folder: Is replaced.
         sequence_tokens: Longest sequence, with [CLS] and [SEP].
@@ -152,10 +162,23 @@ def write_sequences(
     counts = Counter(documents=0, sequences=0, tokens=0, dropped_tokens=0, unknown=0)
     with atomic_folder(folder) as target:
         with sequences_writer(target, cutter.token_type) as append:
-            for tokens, lengths, found in map_documents(cutter, source, title="tokenize"):
+            for texts in _batches(document["text"] for document in read_documents(source, title="tokenize")):
+                tokens, lengths, found = cutter(texts)
                 append(tokens, lengths)
                 counts.update(found)
         if not counts["sequences"]:
             raise UserError("tokenize: there is no text to tokenize; the corpus, or what the filter kept, is empty")
     unknown = counts.pop("unknown")
     return dict(counts) | {"unknown_share": unknown / (counts["tokens"] - 2 * counts["sequences"])}
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    yield batch

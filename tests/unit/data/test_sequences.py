@@ -1,6 +1,5 @@
 """Sequences: documents cut with a vocabulary of a few letters, what is on disk, damaged folders."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from tinybert.data import documents
+from tinybert.data import sequences
 from tinybert.data.sequences import Sequences, sequences_writer, write_sequences
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_jsonl
@@ -108,14 +107,13 @@ def test_the_callers_truncation_and_padding_do_not_matter(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("packing", ["pack", "paragraphs", "truncate"])
-def test_neither_threads_nor_batches_change_a_byte(tmp_path, monkeypatch, tokenizer, packing):
+def test_the_size_of_a_batch_changes_no_byte(tmp_path, monkeypatch, tokenizer, packing):
     random = np.random.default_rng(0)
     texts = [spaced("".join(random.choice(list(LETTERS), size=size))) for size in random.integers(1, 90, size=60)]
     texts += ["a [MASK] b\nc", "\x01"]
     results, files = [], []
-    for threads, batch_bytes in ((1, 10**6), (1, 1), (1, 500), (2, 500)):
-        monkeypatch.setattr(documents, "BATCH_BYTES", batch_bytes)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda process, threads=threads: range(threads))
+    for batch_characters in (10**6, 1, 500):
+        monkeypatch.setattr(sequences, "BATCH_CHARACTERS", batch_characters)
         results.append(write(tmp_path, tokenizer, *texts, packing=packing))
         files.append([(tmp_path / "blocks" / name).read_bytes() for name in ("tokens.npy", "offsets.npy")])
     assert all(result == results[0] for result in results) and all(found == files[0] for found in files)
