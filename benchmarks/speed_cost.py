@@ -26,7 +26,7 @@ from tinybert.config.students import training_of
 from tinybert.data.encoding import Encoded, read_examples
 from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches, labelled_by_teacher, predict
+from tinybert.distill.batches import ExampleBatches, labeled_by_teacher, predict
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -95,7 +95,7 @@ def distil_phase(
     if loss.weights and training.epochs:
         limit = settings.max_length_tokens
         rows = read_examples(paths.augmented(task.name), task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
-        rows = labelled_by_teacher(rows, teacher, task) if "hard" in loss.weights else rows
+        rows = labeled_by_teacher(rows, teacher, task) if "hard" in loss.weights else rows
         batches = ExampleBatches(rows, batch_size=training.batch_size, seed=seed)
         cached = CachedTeacher(teacher, loss, rows, TeacherCache.of(params.tasks.teacher_cache_gb))
         how = Settings(training, params.optimizer, seed, params.precision)

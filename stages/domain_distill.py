@@ -5,9 +5,8 @@ import torch
 from tinybert.config.students import training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import SequenceBatches
+from tinybert.distill.batches import Masker, SequenceBatches
 from tinybert.distill.loop import LiveTeacher
-from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert

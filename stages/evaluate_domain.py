@@ -6,9 +6,9 @@ import torch
 
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.masking import Masker
+from tinybert.distill.batches import Masker, spread_batches
 from tinybert.evaluate.cloze import best_answers, cloze_predictions, cloze_scores, load_questions, quiz_batches
-from tinybert.evaluate.perplexity import agreement, heldout_batches, masked_lm_scores, sequence_losses
+from tinybert.evaluate.perplexity import agreement, masked_lm_scores, sequence_losses
 from tinybert.evaluate.predictions import save_predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
@@ -25,7 +25,7 @@ def main(stage: Stage) -> None:
     texts = {}
     for corpus in ("general", "domain"):
         heldout = Sequences.open(paths.sequences(corpus, "heldout"))
-        texts[corpus] = heldout_batches(heldout, masker, limit=limit, seed=params.seed)
+        texts[corpus] = spread_batches(heldout, masker, limit=limit, seed=params.seed)
     questions, dropped = load_questions(params.domain_evaluation.quiz, tokenizer)
     prompts = quiz_batches(questions, tokenizer)
 

@@ -7,9 +7,8 @@ from tinybert.config.load import load_params
 from tinybert.config.students import training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import SequenceBatches, sample_batches
+from tinybert.distill.batches import Masker, SequenceBatches, spread_batches
 from tinybert.distill.loop import LiveTeacher
-from tinybert.distill.masking import Masker
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
@@ -29,7 +28,8 @@ def main(stage: Stage) -> None:
     check_students(load_params().used_students, teacher.config.shape)
 
     torch.manual_seed(params.seed)
-    initialized = initialize_student(config, teacher, sample=lambda: sample_batches(sequences))
+    # Subcloning measures the teacher on plain text.
+    initialized = initialize_student(config, teacher, sample=lambda: spread_batches(sequences, limit=256))
     losses = DistillationConfig.of(config, "general", seed=params.seed)
     loss = DistillationLoss(losses, initialized.model.config, teacher.config)
     if initialized.projection is not None:

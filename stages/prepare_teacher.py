@@ -4,10 +4,9 @@ from tinybert.config.compatibility import check_students
 from tinybert.config.load import load_params
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import SequenceBatches
-from tinybert.distill.masking import Masker
+from tinybert.distill.batches import Masker, SequenceBatches, spread_batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.evaluate.perplexity import frequency_accuracy, heldout_batches, masked_lm_scores
+from tinybert.evaluate.perplexity import frequency_accuracy, masked_lm_scores
 from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
@@ -32,7 +31,7 @@ def main(stage: Stage) -> None:
         training.save()
         heldout = Sequences.open(paths.sequences("general", "heldout"))
         limit = params.domain_evaluation.heldout_sequences
-        heldout_masked = heldout_batches(heldout, masker, limit=limit, seed=params.seed)
+        heldout_masked = spread_batches(heldout, masker, limit=limit, seed=params.seed)
         measured = {
             "layers": teacher.config.num_hidden_layers,
             "heldout": masked_lm_scores(teacher, heldout_masked),

@@ -6,7 +6,7 @@ from tinybert.config.students import training_of
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches, labelled_by_teacher
+from tinybert.distill.batches import ExampleBatches, labeled_by_teacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
@@ -34,7 +34,7 @@ def main(stage: Stage) -> None:
     tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
     examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=limit)
     if "hard" in loss.weights:
-        examples = labelled_by_teacher(examples, teacher, task)
+        examples = labeled_by_teacher(examples, teacher, task)
     section = training_of(params, name, "prediction", task=task.name)
     batches = ExampleBatches(examples, batch_size=section.batch_size, seed=seed)
     cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))

@@ -17,9 +17,8 @@ from safetensors.torch import save_file
 
 from tests.support.builders import STUDENT, TEACHER, masked_lm
 from tinybert.data.sequences import Sequences
-from tinybert.distill.batches import SequenceBatches
+from tinybert.distill.batches import Masker, SequenceBatches
 from tinybert.distill.loop import LiveTeacher, Settings, train
-from tinybert.distill.masking import Masker
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint

@@ -1,36 +1,96 @@
-"""The data of training runs: rows in a new random order each epoch, and their micro-batches.
+"""The data of training runs: rows in a new random order each epoch, masks of text, and micro-batches.
 
 Batches of rows of similar length would need less padding but cost score (docs/log.md, "batches of similar length").
 Only attention computes padding here (models/outputs.py, RealTokens).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
+from tinybert.config.schema import Masking
 from tinybert.data.encoding import Encoded
 from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import Task
-from tinybert.distill.masking import Masker, text_batch
+from tinybert.data.tokenizer import SPECIAL_TOKENS
 from tinybert.models.checkpoints import Classifier
-from tinybert.models.outputs import Batch, best_device
+from tinybert.models.outputs import Batch, best_device, pad
+from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 
 PREDICTION_BATCH_SIZE = 64
-SAMPLE_SEQUENCES = 256
-SAMPLE_BATCH_SIZE = 32
+TEXT_BATCH_SIZE = 32
 
 
-class Batches:
-    """Rows in random order, each once an epoch; the last batch is what remains.
+@dataclass(frozen=True)
+class Masker:
+    """Chooses tokens to predict and corrupts them (Devlin et al. 2019, sec. 3.1).
 
-    Args:
-        rows: All of them.
-        batch_size: Rows a step.
-        seed: Decides the order, together with the epoch.
+    Attributes:
+        rate: Fraction of the tokens that are chosen; never `special_ids`.
+        mask_fraction: Of the chosen, the fraction that becomes [MASK].
+        random_fraction: Of the chosen, the fraction that becomes any token of the vocabulary; the rest stays.
     """
+
+    rate: float
+    mask_fraction: float
+    random_fraction: float
+    special_ids: tuple[int, ...]
+    mask_id: int
+    vocabulary_size: int
+
+    @classmethod
+    def of(cls, masking: Masking, tokenizer: Tokenizer) -> "Masker":
+        """A masker with the tokenizer's special tokens."""
+        special = {token: id for token in SPECIAL_TOKENS if (id := tokenizer.token_to_id(token)) is not None}
+        fractions = (masking.rate, masking.mask_fraction, masking.random_fraction)
+        return cls(*fractions, tuple(special.values()), special["[MASK]"], tokenizer.get_vocab_size())
+
+    def __call__(self, input_ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Corrupts token ids (batch, length) int64 in place; `rng` decides all.
+
+        Returns:
+            Flat positions and original ids, both (predicted tokens,) int64; at least one, so that a mean exists.
+        """
+        tokens = input_ids.reshape(-1)  # a view
+        ordinary = np.flatnonzero(~np.isin(tokens, self.special_ids))
+        if not len(ordinary):
+            raise UserError("masking: a batch has no word piece but special ones; the text does not fit the tokenizer")
+        chosen = ordinary[rng.random(len(ordinary)) < self.rate]
+        if not len(chosen):
+            chosen = rng.choice(ordinary, size=1)
+        labels = tokens[chosen].copy()
+        fate = rng.random(len(chosen))
+        masked = fate < self.mask_fraction
+        replaced = (fate >= self.mask_fraction) & (fate < self.mask_fraction + self.random_fraction)
+        tokens[chosen[masked]] = self.mask_id
+        tokens[chosen[replaced]] = rng.integers(self.vocabulary_size, size=replaced.sum())
+        return chosen, labels
+
+
+def text_batch(sequences: list[np.ndarray], masker: Masker | None, rng: np.random.Generator) -> Batch:
+    """Pads sequences; with a masker they are corrupted and labeled, otherwise they stay plain text."""
+    input_ids, mask = pad(sequences)
+    positions = labels = None
+    if masker:
+        positions, labels = map(torch.from_numpy, masker(input_ids.numpy(), rng))  # changes input_ids in place
+    return Batch(input_ids, mask, torch.zeros_like(input_ids), labels, positions)
+
+
+def spread_batches(sequences: Sequences, masker: Masker | None = None, *, limit: int, seed: int = 0) -> list[Batch]:
+    """At most `limit` sequences, spread evenly over all and masked once, so that every model sees the same masks."""
+    chosen = np.linspace(0, len(sequences) - 1, num=min(limit, len(sequences)), dtype=np.int64)
+    masks = stream(seed, "examination")  # the name is part of the seed: another one would draw other masks
+    parts = [chosen[start : start + TEXT_BATCH_SIZE] for start in range(0, len(chosen), TEXT_BATCH_SIZE)]
+    return [text_batch([sequences[row] for row in part], masker, masks) for part in parts]
+
+
+class Batches(ABC):
+    """Rows in an order that the seed and the epoch decide, each once an epoch; the last batch is what remains."""
 
     length_key: str  # of params.yaml; it sets how long rows are
 
@@ -47,9 +107,9 @@ class Batches:
         for step in range(first, len(self)):
             yield self.batch(order[step * self.batch_size : (step + 1) * self.batch_size], number, step)
 
+    @abstractmethod
     def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
         """The rows `numbers` as the batch of a step."""
-        raise NotImplementedError
 
 
 class ExampleBatches(Batches):
@@ -59,7 +119,7 @@ class ExampleBatches(Batches):
     length_key = "max_length_tokens"
 
     def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
-        """The examples `numbers`."""
+        """The examples `numbers`; they are the same in every epoch."""
         return self.rows.batch(numbers)
 
 
@@ -109,14 +169,6 @@ def micro_batches(batch: Batch, *, processes: int, process: int, accumulation_st
     return found
 
 
-def sample_batches(sequences: Sequences) -> Iterator[Batch]:
-    """Plain text of sequences spread evenly over all, on which subcloning measures the teacher."""
-    chosen = np.linspace(0, len(sequences) - 1, num=min(SAMPLE_SEQUENCES, len(sequences)), dtype=int)
-    for start in range(0, len(chosen), SAMPLE_BATCH_SIZE):
-        rows = [sequences[index] for index in chosen[start : start + SAMPLE_BATCH_SIZE]]
-        yield text_batch(rows, None, stream(0, "sample"))
-
-
 @torch.no_grad()
 def predict(model: Classifier, examples: Encoded, task: Task) -> np.ndarray:
     """A task model's predictions in the order of the rows: (rows,) int64 classes, or float32 scores."""
@@ -134,7 +186,7 @@ def decide(logits: np.ndarray, task: Task) -> np.ndarray:
     return logits[:, 0] if task.is_regression else logits.argmax(-1)
 
 
-def labelled_by_teacher(examples: Encoded, teacher: Classifier, task: Task) -> Encoded:
+def labeled_by_teacher(examples: Encoded, teacher: Classifier, task: Task) -> Encoded:
     """Gives augmented rows the teacher's prediction as label (Tang et al. 2019, sec. 3.3).
 
     The gold label of the original row need not be true of its variation.

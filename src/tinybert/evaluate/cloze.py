@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from tinybert.config.load import load_params
 from tinybert.config.schema import Quiz
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.evaluate.perplexity import EVALUATION_BATCH_SIZE, predicted_logits
+from tinybert.distill.batches import TEXT_BATCH_SIZE
+from tinybert.evaluate.perplexity import predicted_logits
 from tinybert.evaluate.predictions import Predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
@@ -93,8 +94,8 @@ def prompt_batch(prompts: Sequence[str], tokenizer: Tokenizer) -> Batch:
 def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Batch]:
     """Encodes the prompts as batches that predict their [MASK]; labels are the answers."""
     batches = []
-    for start in range(0, len(questions), EVALUATION_BATCH_SIZE):
-        part = questions[start : start + EVALUATION_BATCH_SIZE]
+    for start in range(0, len(questions), TEXT_BATCH_SIZE):
+        part = questions[start : start + TEXT_BATCH_SIZE]
         labels = torch.tensor([question.answer_id for question in part])
         batches.append(replace(prompt_batch([question.prompt for question in part], tokenizer), labels=labels))
     return batches

@@ -8,25 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from tinybert.data.sequences import Sequences
-from tinybert.distill.masking import Masker, text_batch
+from tinybert.distill.batches import Masker
 from tinybert.evaluate.predictions import Predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.outputs import Batch, best_device
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.process import stream
-
-EVALUATION_BATCH_SIZE = 32
-
-
-def heldout_batches(sequences: Sequences, masker: Masker, *, limit: int, seed: int) -> list[Batch]:
-    """Masks at most `limit` sequences, spread evenly over all, once: every model sees the same masks."""
-    chosen = np.linspace(0, len(sequences) - 1, num=min(limit, len(sequences)), dtype=np.int64)
-    masks = stream(seed, "examination")  # the name is part of the seed: another one would draw other masks
-    rows = [sequences[index] for index in chosen]
-    return [
-        text_batch(rows[start : start + EVALUATION_BATCH_SIZE], masker, masks)
-        for start in range(0, len(rows), EVALUATION_BATCH_SIZE)
-    ]
 
 
 @torch.no_grad()

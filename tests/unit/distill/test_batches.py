@@ -1,9 +1,9 @@
 """Data of training runs: the order of rows, masks, and labels of augmented rows."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -13,10 +13,20 @@ from tests.unit.distill.test_loop import examples
 from tinybert.data.encoding import encode
 from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import TASKS
-from tinybert.distill.batches import ExampleBatches, SequenceBatches, labelled_by_teacher, predict
-from tinybert.distill.masking import Masker
+from tinybert.distill.batches import (
+    ExampleBatches,
+    Masker,
+    SequenceBatches,
+    labeled_by_teacher,
+    predict,
+    spread_batches,
+)
 
 MASKER = Masker(0.15, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+
+
+def sequences_of(rows) -> Sequences:
+    return Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
 
 
 def test_augmented_rows_get_the_teachers_label():
@@ -25,7 +35,7 @@ def test_augmented_rows_get_the_teachers_label():
         teacher.classifier.weight.mul_(50)  # answers of both kinds
     answers = predict(teacher, rows, TASKS["cola"])
     varied = np.arange(40) % 2 == 1
-    found = labelled_by_teacher(replace(rows, varied=varied), teacher, TASKS["cola"]).labels
+    found = labeled_by_teacher(replace(rows, varied=varied), teacher, TASKS["cola"]).labels
     assert np.array_equal(found[~varied], rows.labels[~varied])
     assert np.array_equal(found[varied], answers[varied])
     assert (answers[varied] != rows.labels[varied]).any()
@@ -34,7 +44,7 @@ def test_augmented_rows_get_the_teachers_label():
 
 def test_rows_without_augmentation_keep_their_labels():
     rows = replace(examples(4), varied=np.zeros(4, dtype=bool))
-    assert labelled_by_teacher(rows, classifier(TEACHER), TASKS["cola"]) is rows
+    assert labeled_by_teacher(rows, classifier(TEACHER), TASKS["cola"]) is rows
 
 
 def test_encoding_knows_the_augmented_rows():
@@ -55,9 +65,8 @@ def test_each_epoch_has_every_example_once_in_a_new_order():
 
 
 def test_sequences_get_new_masks_each_epoch_by_the_seed():
-    rows = [row for row in examples(20).input_ids]
-    offsets = np.array([0, *itertools.accumulate(map(len, rows))])
-    sequences = Sequences(np.concatenate(rows), offsets)
+    rows = examples(20).input_ids
+    sequences = sequences_of(rows)
     masked = SequenceBatches(sequences, MASKER, batch_size=20, seed=0)
     first, again, second = (next(iter(masked.epoch(epoch))) for epoch in (0, 0, 1))
     assert torch.equal(first.input_ids, again.input_ids)
@@ -82,3 +91,32 @@ def test_seed_and_epoch_alone_decide_the_order_of_rows():
     assert not np.array_equal(order(1, 0), order(1, 1))
     assert not np.array_equal(order(1, 0), order(2, 0))
     assert abs(np.corrcoef(order(1, 0)[:-1], order(1, 0)[1:])[0, 1]) < 0.1
+
+
+def test_masking_follows_its_shares():
+    rng = np.random.default_rng(0)
+    original = rng.integers(5, 50, (400, 100))
+    original[:, 0], original[:, -20:] = 2, 0
+    ids = original.copy()
+    positions, labels = MASKER(ids, rng)
+    flat, before = ids.reshape(-1), original.reshape(-1)
+    assert np.array_equal(labels, before[positions])
+    assert labels.min() >= 5  # specials and padding never
+    untouched = np.setdiff1d(np.arange(flat.size), positions)
+    assert np.array_equal(flat[untouched], before[untouched])
+    assert len(positions) / (400 * 79) == pytest.approx(0.15, abs=0.006)
+    assert (flat[positions] == 4).mean() == pytest.approx(0.8 + 0.1 / 50, abs=0.02)
+    assert (flat[positions] == labels).mean() == pytest.approx(0.1 + 0.1 / 50, abs=0.02)
+
+
+def test_at_least_one_token_is_always_predicted():
+    positions, _ = MASKER(np.array([[2, 9, 3]]), np.random.default_rng(1))
+    assert positions.tolist() == [1]
+
+
+def test_heldout_text_is_masked_the_same_for_everybody():
+    sequences = sequences_of([np.array([2, *range(5, 5 + n), 3]) for n in range(3, 20)])
+    first, second = (spread_batches(sequences, MASKER, limit=5, seed=1) for _ in range(2))
+    assert sum(len(part.input_ids) for part in first) == 5
+    assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first, second, strict=True))
+    assert len(spread_batches(sequences, MASKER, limit=99, seed=1)[0].input_ids) == 17

@@ -9,11 +9,10 @@ import torch
 from tests.support.builders import batch, masked_lm
 from tests.unit.evaluate.fixed_model import Fixed
 from tinybert.data.sequences import Sequences
-from tinybert.distill.masking import Masker
+from tinybert.distill.batches import Masker
 from tinybert.evaluate.perplexity import (
     agreement,
     frequency_accuracy,
-    heldout_batches,
     masked_lm_scores,
     sequence_losses,
 )
@@ -44,14 +43,6 @@ def test_agreement_by_hand():
 def test_agreement_with_oneself_is_perfect():
     model, batches = masked_lm(), [batch(positions=torch.tensor([1, 2]))]
     assert agreement(model, model, batches) == pytest.approx({"top1": 1.0, "kl": 0.0}, abs=1e-6)
-
-
-def test_heldout_text_is_masked_the_same_for_everybody():
-    blocks = blocks_of([np.array([2, *range(5, 5 + n), 3]) for n in range(3, 20)])
-    first, second = (heldout_batches(blocks, MASKER, limit=5, seed=1) for _ in range(2))
-    assert sum(len(part.input_ids) for part in first) == 5
-    assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first, second, strict=True))
-    assert len(heldout_batches(blocks, MASKER, limit=99, seed=1)[0].input_ids) == 17
 
 
 def test_frequency_guess_counts_pieces_but_no_specials():
