@@ -84,8 +84,7 @@ class BiLstmClassifier(nn.Module):
         self.pair = pair
         self.encoder = SentenceEncoder(config)
         dense = Linear(2 * config.hidden_size * (4 if pair else 1), config.intermediate_size)
-        output = Linear(config.intermediate_size, len(labels))
-        self.classifier = nn.ModuleDict({"dense": dense, "output": output})
+        self.classifier = nn.ModuleDict({"dense": dense, "output": Linear(config.intermediate_size, len(labels))})
         self.dropout = nn.Dropout(config.dropout)
         self.initialize()
 
@@ -140,10 +139,9 @@ def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
     These are coordinates along the leading right singular vectors, not centered and not rescaled: no other `size`
     dimensions preserve inner products better (Eckart and Young 1936).
     """
-    width = teacher_embeddings.shape[1]
-    check_embedding(size, width)
+    check_embedding(size, teacher_embeddings.shape[1])
     embeddings = teacher_embeddings.detach().double()
-    if size == width:
+    if size == embeddings.shape[1]:
         return embeddings.float()
     # Right singular vectors are the eigenvectors of EᵀE: a matrix of the width, not of the vocabulary.
     _, vectors = torch.linalg.eigh(embeddings.T @ embeddings)

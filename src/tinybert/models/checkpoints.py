@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from tinybert.config.fields import ModelSource
 from tinybert.config.students import Init
-from tinybert.models.bert import BertConfig, BertModel, MaskedLM, SequenceClassifier
+from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -33,19 +33,15 @@ HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
 MASKED_LM_HEAD = "cls.predictions.transform.dense.weight"
 INTEGER_BUFFERS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # in older checkpoints; not weights
 # What the computation supports; the first value is Hugging Face's default.
-ALLOWED_VALUES = {
-    "model_type": ("bert", "bilstm"),
-    "hidden_act": ("gelu",),
-    "position_embedding_type": ("absolute",),
-}
+ALLOWED_VALUES = {"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
 
 Classifier = SequenceClassifier | BiLstmClassifier
-Model = BertModel | BiLstmClassifier
+Model = MaskedLM | Classifier
 Config = BertConfig | BiLstmConfig
 OneModel = TypeVar("OneModel", bound=Model)
 OneBert = TypeVar("OneBert", MaskedLM, SequenceClassifier)
 CLASSIFIERS: dict[str, type[Classifier]] = {kind.architecture: kind for kind in (SequenceClassifier, BiLstmClassifier)}
-KINDS: dict[str, type[MaskedLM | Classifier]] = {MaskedLM.architecture: MaskedLM, **CLASSIFIERS}
+KINDS: dict[str, type[Model]] = {MaskedLM.architecture: MaskedLM, **CLASSIFIERS}
 
 
 def save_model(model: Model, folder: str | Path) -> None:
@@ -80,11 +76,10 @@ def checkpoint_folder(source: ModelSource | Init, *, key: str) -> Path:
     return folder
 
 
-def load_model(folder: str | Path, allowed: Iterable[str] = KINDS) -> MaskedLM | Classifier:
+def load_model(folder: str | Path, allowed: Iterable[str] = KINDS) -> Model:
     """The model that config.json names: in evaluation mode, float32, on the CPU.
 
-    Raises:
-        UserError: An architecture that is not `allowed`, or missing or damaged config.json or weights.
+    UserError for an architecture that is not `allowed`, and for missing or damaged config.json or weights.
     """
     config, weights = _read_folder(folder)
     names = config.get("architectures")
@@ -108,10 +103,8 @@ def load_task_model(folder: str | Path) -> Classifier:
 def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool) -> Classifier:
     """A classifier, in training mode, with the encoder of any model and a head from the global generator.
 
-    Args:
-        folder: Of the model; UserError as load_model.
-        labels: The class names; none for a regression, whose head has one output.
-        pair: Whether rows hold two sentences.
+    `labels` are the class names, none for a regression, whose head has one output; `pair`: rows hold two sentences.
+    UserError as load_model.
     """
     config, weights = _read_folder(folder)
     names = {str(number): label for number, label in enumerate(labels or (REGRESSION_LABEL,))}
@@ -126,7 +119,7 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
 
     Parts that the checkpoint lacks (head, pooler) are drawn from the global generator; UserError without an encoder.
     """
-    config, weights = _read_folder(folder, model_types=("bert",))
+    config, weights = _read_folder(folder, ("bert",))
     return _build(MaskedLM, folder, config, weights, optional=("cls.", "bert.pooler.")), MASKED_LM_HEAD in weights
 
 
@@ -156,7 +149,7 @@ def read_provenance(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def _read_folder(
-    folder: str | Path, *, model_types: tuple[str, ...] = ALLOWED_VALUES["model_type"]
+    folder: str | Path, model_types: tuple[str, ...] = ("bert", "bilstm")
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """config.json and the weights under our names, if the model has one of these types and is supported."""
     path, weights = Path(folder) / "config.json", Path(folder) / "model.safetensors"
@@ -168,15 +161,15 @@ def _read_folder(
         raise UserError(f"{path}: not JSON ({error}); fix: get the file again") from None
     if not isinstance(config, dict):
         raise UserError(f"{path}: not a JSON object; fix: get the file again")
-    for key, allowed in (ALLOWED_VALUES | {"model_type": model_types}).items():
+    for key, allowed in ({"model_type": model_types} | ALLOWED_VALUES).items():
         if config.get(key, allowed[0]) not in allowed:
             names, found = " or ".join(allowed), f"{config[key]!r:.40}"
             raise UserError(f"{path}: {key}: not supported (got {found}); allowed: {names}; fix: choose another model")
     if not weights.is_file():
         fix = "load the model once with transformers, write it with save_pretrained, and name that folder"
         raise UserError(f"{weights}: absent; allowed: safetensors, no pickles; fix: {fix}")
-    is_bilstm = config.get("model_type") == "bilstm"
-    return config, {name if is_bilstm else _our_name(name): part for name, part in read_weights(weights).items()}
+    stored = read_weights(weights)
+    return config, stored if config.get("model_type") == "bilstm" else {_our_name(key): stored[key] for key in stored}
 
 
 def _our_name(name: str) -> str:

@@ -148,24 +148,24 @@ class Batch:
     def rows(self, chosen: Tensor) -> "Batch":
         """The rows `chosen` (int64, ascending), padded to the longest of them."""
         length = int(self.mask[chosen].sum(dim=1).max())
-        labelled, positions = chosen, self.positions
+        labeled, positions = chosen, self.positions
         if positions is not None:
             # A chosen row gets a new number and a new width, and with them its predicted tokens new positions.
             place = torch.full((len(self.input_ids),), -1)
             place[chosen] = torch.arange(len(chosen))
             row, column = place[positions // self.mask.shape[1]], positions % self.mask.shape[1]
-            labelled, positions = row >= 0, (row * length + column)[row >= 0]
+            labeled, positions = row >= 0, (row * length + column)[row >= 0]
         input_ids, mask, segments = (part[chosen, :length] for part in (self.input_ids, self.mask, self.token_type_ids))
-        labels = None if self.labels is None else self.labels[labelled]
+        labels = None if self.labels is None else self.labels[labeled]
         numbers = None if self.numbers is None else self.numbers[chosen]
         return Batch(input_ids, mask, segments, labels, positions, numbers)
 
     def counts(self) -> dict[str, int]:
         """What losses are means over: rows, predictions (rows of logits), real tokens, real (query, key) pairs."""
         lengths = self.mask.sum(dim=1)
-        predictions = len(lengths) if self.positions is None else len(self.positions)
-        pairs = int(lengths.square().sum())
-        return {"rows": len(lengths), "predictions": predictions, "tokens": int(lengths.sum()), "pairs": pairs}
+        tokens, pairs = int(lengths.sum()), int(lengths.square().sum())
+        predictions = len(lengths if self.positions is None else self.positions)
+        return {"rows": len(lengths), "predictions": predictions, "tokens": tokens, "pairs": pairs}
 
 
 def best_device() -> torch.device:

@@ -16,40 +16,32 @@ Model = TypeVar("Model", bound=nn.Module)
 LEAST_WEIGHTS = 2**16
 
 
+class Linear(nn.Linear):
+    """nn.Linear by `linear_float32`, or by `linear` once its weight is packed."""
+
+    is_packed = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(…, width in) -> (…, width out)."""
+        return (linear if self.is_packed else linear_float32)(input, self.weight, self.bias)
+
+
 @torch.no_grad()
 def for_inference(model: Model, dtype: torch.dtype) -> Model:
-    """A copy in `dtype` whose nn.Linear are PackedLinear; it can be neither copied nor cast."""
-    # deepcopy keeps what it finds in its memo, so that the replaced weights are never copied.
-    memo: dict[int, object] = {}
+    """A copy in `dtype` whose Linear weights are laid out for the hardware once; without gradients."""
+    model = copy.deepcopy(model).to(dtype).requires_grad_(False)
     for module in model.modules():
-        if isinstance(module, nn.Linear):
-            memo[id(module)] = PackedLinear(module.weight.to(dtype), module.bias.to(dtype))
-        else:
-            own = module.parameters(recurse=False)
-            memo |= {id(weight): nn.Parameter(weight.to(dtype), False) for weight in own}
-    return copy.deepcopy(model, memo)
+        if isinstance(module, Linear):
+            module.is_packed = True
+            if has_onednn(module.weight.device):
+                packed = torch.ops.mkldnn._reorder_linear_weight(module.weight)
+                module.weight = nn.Parameter(packed, requires_grad=False)
+    return model
 
 
-class PackedLinear(nn.Module):
-    """A linear map whose weight (width out, width in) is laid out for the hardware once, not at each call."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight) if has_onednn(weight.device) else weight
-        self.register_buffer("weight", packed)
-        self.register_buffer("bias", bias)
-
-    def forward(self, hidden: Tensor, *, gelu: bool = False) -> Tensor:
-        """(rows, width in) -> (rows, width out), after GELU if `gelu`."""
-        return linear(hidden, self.weight, self.bias, gelu=gelu)
-
-
-def linear_gelu(module: nn.Module, hidden: Tensor) -> Tensor:
+def linear_gelu(layer: Linear, hidden: Tensor) -> Tensor:
     """GELU of a linear map, in one operator if the map is packed: (…, width in) -> (…, width out)."""
-    return module(hidden, gelu=True) if isinstance(module, PackedLinear) else F.gelu(module(hidden))
+    return linear(hidden, layer.weight, layer.bias, gelu=True) if layer.is_packed else F.gelu(layer(hidden))
 
 
 def linear(hidden: Tensor, weight: Tensor, bias: Tensor, *, gelu: bool = False) -> Tensor:
@@ -59,14 +51,6 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor, *, gelu: bool = False) 
         return torch.ops.mkldnn._linear_pointwise(hidden, weight, bias, activation, [], "none")
     product = F.linear(hidden, weight, bias)
     return F.gelu(product) if gelu else product
-
-
-class Linear(nn.Linear):
-    """nn.Linear by `linear_float32`."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """(…, width in) -> (…, width out)."""
-        return linear_float32(input, self.weight, self.bias)
 
 
 def linear_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
