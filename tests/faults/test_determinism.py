@@ -34,7 +34,7 @@ def test_cold_runs_leave_the_same_bytes_on_one_and_two_threads(tmp_path, monkeyp
         monkeypatch.setenv("RAYON_NUM_THREADS", str(threads))  # of the tokenizer
         project = small_project(tmp_path / f"threads{threads}")
         if threads == 2:
-            edit(project / "src/tinybert/data/sequences.py", "BATCH_CHARACTERS = 2**20", "BATCH_CHARACTERS = 2**12")
+            edit(project / "src/tinybert/data/sequences.py", "BATCH_DOCUMENTS = 16", "BATCH_DOCUMENTS = 3")
         done = run_to_end(project, "dvc", "repro")
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(hashes(project))

@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -27,6 +28,7 @@ HEADING_LIMIT_CHARACTERS = 1000  # the pattern takes quadratic time
 # Each holds six requests that wait up to 10 s for an answer; the library's 20 retries are silent for half an hour.
 STREAM_RETRIES = 3
 LOCAL_FILES_KEY = "corpus.local.files"
+WORD_CHARACTER = re.compile(r"\w")
 ENDINGS = (".txt", ".tokens", ".jsonl")  # of local files; .gz may follow
 
 
@@ -113,9 +115,7 @@ def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
 
         config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES
 
-        def load() -> Iterable[dict]:
-            return load_dataset(hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
-
+        load = partial(load_dataset, hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
         # What fails after the rows have begun, the library retries.
         for row in load_verified(load, "dataset", hub.dataset, hub.revision):
             if not isinstance(row.get("text"), str):
@@ -173,8 +173,8 @@ def _json_document(line: str, where: str) -> dict:
 class Rule:
     """The rule of params.filter.
 
-    All terms are found in one pass over a text (Aho and Corasick 1975); the characters around them then decide which
-    are whole words. A word character is one that `\\w` of Python's re matches.
+    All terms are found in one pass over a text (Aho and Corasick 1975); the characters beside them then decide which
+    are whole words.
     """
 
     def __init__(self, settings: Filter) -> None:
@@ -195,7 +195,8 @@ class Rule:
         plain = self._plain(words)
         starts, found = set(), set()
         for term, start, end in self.searcher.find_matches_as_indexes(plain, overlapping=True):
-            if self.settings.matching == "substring" or not _is_word(plain[start - 1 : start], plain[end : end + 1]):
+            neighbors = plain[max(start - 1, 0) : start] + plain[end : end + 1]
+            if self.settings.matching == "substring" or not WORD_CHARACTER.search(neighbors):
                 starts.add(start)
                 found |= self.names[self.terms[term]]
         return len(starts), found, len(words)
@@ -204,11 +205,6 @@ class Rule:
         """Words as they are compared: with single spaces, and in lower case if case is ignored."""
         text = " ".join(words)
         return text.casefold() if self.settings.ignore_case else text
-
-
-def _is_word(*characters: str) -> bool:
-    """Whether one of the characters belongs to a word; at the ends of a text they are empty."""
-    return any(character.isalnum() or character == "_" for character in characters)
 
 
 def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dict[str, dict]:

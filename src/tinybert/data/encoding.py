@@ -45,11 +45,6 @@ class Encoded:
         token_type_ids, _ = pad([self.token_type_ids[i] for i in indices])
         return Batch(input_ids, mask, token_type_ids, labels, numbers=torch.from_numpy(numbers))
 
-    def first(self, rows: int) -> "Encoded":
-        """The first `rows` rows, under the same numbers."""
-        labels, varied = (None if values is None else values[:rows] for values in (self.labels, self.varied))
-        return Encoded(self.input_ids[:rows], self.token_type_ids[:rows], labels, varied)
-
     def batches(self, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yields (indices, batch) for evaluation: all rows once, rows of similar length together.
 
@@ -68,14 +63,13 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
     texts = [tuple(row[column] for column in task.columns) for row in rows]
     encodings = tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in texts])
     tokenizer.no_truncation()
-    labels = None
-    if rows and "label" in rows[0]:
-        labels = np.array([row["label"] for row in rows], dtype=np.float32 if task.is_regression else np.int64)
+    is_labeled = bool(rows) and "label" in rows[0]
+    label_type = np.float32 if task.is_regression else np.int64
     return Encoded(
         [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
         [np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
-        labels,
-        varied=np.array([row.get("augmented", False) for row in rows], dtype=bool),
+        np.array([row["label"] for row in rows], dtype=label_type) if is_labeled else None,
+        np.array([row.get("augmented", False) for row in rows], dtype=bool),
     )
 
 

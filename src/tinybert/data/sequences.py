@@ -6,7 +6,7 @@ Documents are JSON lines. Sequences are a folder with tokens.npy (all sequences 
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -19,7 +19,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, atomic_folder, read_jsonl
 from tinybert.pipeline.process import text_progress_bar
 
-BATCH_CHARACTERS = 2**20  # of the texts that are tokenized together, on all CPUs
+BATCH_DOCUMENTS = 16  # tokenized together, on all CPUs
 # What remains of a document after its last full sequence is dropped below this length: it teaches next to nothing.
 SMALLEST_REST_TOKENS = 8
 # Long texts are encoded in parts that end at a space: 1 MB at a time would take 110 MB of memory, not 20.
@@ -159,26 +159,15 @@ def write_sequences(
         dropped_tokens (in dropped rests), unknown_share (of the tokens without [CLS] and [SEP]).
     """
     cutter = Cutter(tokenizer, sequence_tokens, packing)
+    texts = (document["text"] for document in read_documents(source, title="tokenize"))
     counts = Counter(documents=0, sequences=0, tokens=0, dropped_tokens=0, unknown=0)
     with atomic_folder(folder) as target:
         with sequences_writer(target, cutter.token_type) as append:
-            for texts in _batches(document["text"] for document in read_documents(source, title="tokenize")):
-                tokens, lengths, found = cutter(texts)
+            while batch := list(islice(texts, BATCH_DOCUMENTS)):
+                tokens, lengths, found = cutter(batch)
                 append(tokens, lengths)
                 counts.update(found)
         if not counts["sequences"]:
             raise UserError("tokenize: there is no text to tokenize; the corpus, or what the filter kept, is empty")
     unknown = counts.pop("unknown")
     return dict(counts) | {"unknown_share": unknown / (counts["tokens"] - 2 * counts["sequences"])}
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    yield batch

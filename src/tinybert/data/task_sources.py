@@ -2,6 +2,7 @@
 
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tinybert.config.fields import Source
@@ -13,7 +14,7 @@ from tinybert.pipeline.files import printable, read_lines
 from tinybert.pipeline.hub import hub_access, load_verified
 
 KEY = "tasks.local.folder"
-UNLABELLED = -1  # the Hub's label of test rows
+UNLABELED = -1  # the Hub's label of test rows
 
 
 def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> dict[str, list[dict]]:
@@ -50,46 +51,39 @@ def _hub(task: Task, settings: Tasks) -> dict[str, list[dict]]:
     ):
         from datasets import load_dataset
 
-        def load() -> dict:
-            return load_dataset(hub.dataset, task.name, revision=hub.revision, cache_dir=arrow)
-
+        load = partial(load_dataset, hub.dataset, task.name, revision=hub.revision, cache_dir=arrow)
         loaded = load_verified(load, "dataset", hub.dataset, hub.revision)
-        splits = {}
-        for split in ("train", *task.dev_splits, *task.test_splits):
-            name = split.replace("dev", "validation")
-            if name in loaded:
-                splits[split] = [_hub_row(task, row) for row in loaded[name]]
-            elif split not in task.test_splits:
-                found = f"{task.name} has no split {name}; it has {', '.join(loaded)}"
-                raise UserError(f"tasks.hub.dataset: {found}")
-        return splits
+        names = {split: split.replace("dev", "validation") for split in ("train", *task.dev_splits, *task.test_splits)}
+        for split, name in names.items():
+            if name not in loaded and split not in task.test_splits:
+                raise UserError(f"tasks.hub.dataset: {task.name} has no split {name}; it has {', '.join(loaded)}")
+        return {split: [_hub_row(task, row) for row in loaded[name]] for split, name in names.items() if name in loaded}
 
 
 def _hub_row(task: Task, row: dict) -> dict:
     wanted = (*task.columns, "label", "idx")
     if absent := [column for column in wanted if column not in row]:
         raise UserError(f"tasks.hub.dataset: {task.name} has no column {absent[0]}; it has {', '.join(row)}")
-    return {column: row[column] for column in wanted if column != "label" or row["label"] != UNLABELLED}
+    return {column: row[column] for column in wanted if column != "label" or row["label"] != UNLABELED}
 
 
 def _local(task: Task, settings: Tasks) -> dict[str, list[dict]]:
     folder = paths.resolve(settings.local.folder) / task.tsv.folder
-    splits = {split: _tsv_rows(task, folder / f"{split}.tsv") for split in ("train", *task.dev_splits)}
-    tests = {split: folder / f"{split}.tsv" for split in task.test_splits}
-    return splits | {split: _tsv_rows(task, path, is_test=True) for split, path in tests.items() if path.exists()}
+    tests = [split for split in task.test_splits if (folder / f"{split}.tsv").exists()]
+    splits = ("train", *task.dev_splits, *tests)
+    return {split: _tsv_rows(task, folder / f"{split}.tsv", is_test=split in tests) for split in splits}
 
 
-def _tsv_rows(task: Task, path: Path, *, is_test: bool = False) -> list[dict]:
+def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
     """The rows of one file. As many damaged rows as the task allows are left out."""
     lines = read_lines(path, key=KEY)
     names = task.tsv.columns
     if is_test or not names:
         names = tuple(next(lines, (1, ""))[1].split("\t"))
         for wanted in task.tsv.texts if is_test else (*task.tsv.texts, task.tsv.label):
-            if wanted not in names:
-                raise UserError(f"{KEY}: {path}, line 1: no column {wanted!r} among {', '.join(names)!r:.200}")
-            if names.count(wanted) > 1:
-                raise UserError(f"{KEY}: {path}, line 1: column {wanted!r} occurs twice; fix: remove one of them")
+            if names.count(wanted) != 1:
+                found = f"{names.count(wanted)} columns {wanted!r} among {', '.join(names)!r:.200}"
+                raise UserError(f"{KEY}: {path}, line 1: {found}; one is expected")
     rows: list[dict] = []
     damaged = 0
     for number, line in lines:

@@ -25,15 +25,11 @@ class Task:
     tsv: TsvLayout
     metrics: tuple[str, ...] = ("accuracy",)  # the first is the headline
     score_range: tuple[float, float] | None = None  # least and greatest gold score of a regression
-    parts: tuple[str, ...] = ("",)  # endings of the names of its dev and test splits
-
-    @property
-    def dev_splits(self) -> tuple[str, ...]:
-        return tuple(f"dev{part}" for part in self.parts)
+    dev_splits: tuple[str, ...] = ("dev",)
 
     @property
     def test_splits(self) -> tuple[str, ...]:
-        return tuple(f"test{part}" for part in self.parts)
+        return tuple(split.replace("dev", "test") for split in self.dev_splits)
 
     @property
     def is_regression(self) -> bool:
@@ -78,6 +74,7 @@ COLA_TSV = TsvLayout("CoLA", ("sentence",), columns=("source", "label", "mark", 
 MRPC_TSV = TsvLayout("MRPC", ("#1 String", "#2 String"), "Quality")
 # Some questions of the official train.tsv contain line breaks, which tear their rows apart.
 QQP_TSV = TsvLayout("QQP", ("question1", "question2"), "is_duplicate", broken_rows=20)
+MNLI_DEV = ("dev_matched", "dev_mismatched")
 MNLI_TSV = TsvLayout("MNLI", PAIR, "gold_label", ENTAILMENT3)
 QNLI_TSV = TsvLayout("QNLI", ("question", "sentence"), spellings=ENTAILMENT)
 
@@ -89,7 +86,7 @@ TASKS: dict[str, Task] = {
         Task("mrpc", PAIR, ("not_equivalent", "equivalent"), MRPC_TSV, ("accuracy", "f1")),
         Task("stsb", PAIR, (), TsvLayout("STS-B", PAIR, "score"), ("pearson", "spearman"), (0.0, 5.0)),
         Task("qqp", ("question1", "question2"), ("not_duplicate", "duplicate"), QQP_TSV, ("accuracy", "f1")),
-        Task("mnli", ("premise", "hypothesis"), ENTAILMENT3, MNLI_TSV, parts=("_matched", "_mismatched")),
+        Task("mnli", ("premise", "hypothesis"), ENTAILMENT3, MNLI_TSV, dev_splits=MNLI_DEV),
         Task("qnli", ("question", "sentence"), ENTAILMENT, QNLI_TSV),
         Task("rte", PAIR, ENTAILMENT, TsvLayout("RTE", PAIR, spellings=ENTAILMENT)),
         Task("wnli", PAIR, ("not_entailment", "entailment"), TsvLayout("WNLI", PAIR)),

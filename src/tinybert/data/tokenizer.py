@@ -20,9 +20,9 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
-    """Trains a lower-casing BERT tokenizer of at most so many tokens; the special ones have ids 0 to 4.
+    """Trains a lower-casing BERT tokenizer of at most so many tokens, the same for any order of the texts.
 
-    The same texts in any order give the same one. They may be a stream: memory holds the distinct words.
+    The special tokens have ids 0 to 4. Memory holds the distinct words.
     """
     tokenizer = _bert_tokenizer({token: id for id, token in enumerate(SPECIAL_TOKENS)}, lowercase=True)
     words: Counter[str] = Counter()
@@ -35,8 +35,8 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
     # The trainer would number the characters in random order, which decides ties: number them for it.
     numbered = [*SPECIAL_TOKENS, *sorted({character for word in words for character in word}), *sorted(continuing)]
     if vocabulary_size < len(numbered):
-        found = f"{vocabulary_size} is too small; the characters of this corpus alone need {len(numbered)}"
-        raise UserError(f"teacher.synthetic.vocabulary_size: {found}")
+        wanted = f"the characters of this corpus alone need {len(numbered)}"
+        raise UserError(f"teacher.synthetic.vocabulary_size: {vocabulary_size} is too small; {wanted}")
     trainer = WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=numbered, show_progress=False)
     tokenizer.train_from_iterator((" ".join([word] * count) for word, count in words.items()), trainer)
     return _framed(_bert_tokenizer(tokenizer.get_vocab(), lowercase=True))
@@ -143,12 +143,11 @@ def _lowercases(folder: Path, tokens: list[str]) -> bool:
     A wrong guess turns every capitalized word into [UNK], so there is no fixed default.
     """
     config = folder / "tokenizer_config.json"
-    found: object = not any(token != token.lower() for token in tokens if not token.startswith("["))
-    if config.is_file():
-        try:
-            found = read_json(config).get("do_lower_case", found)
-        except (ValueError, AttributeError):
-            found = None
+    is_lower = all(token == token.lower() for token in tokens if not token.startswith("["))
+    try:
+        found = read_json(config).get("do_lower_case", is_lower) if config.is_file() else is_lower
+    except (ValueError, AttributeError):
+        found = None
     if not isinstance(found, bool):
         raise UserError(f"{config}: not a JSON object whose do_lower_case, if any, is true or false; fix: correct it")
     return found

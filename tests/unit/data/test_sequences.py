@@ -112,8 +112,8 @@ def test_the_size_of_a_batch_changes_no_byte(tmp_path, monkeypatch, tokenizer, p
     texts = [spaced("".join(random.choice(list(LETTERS), size=size))) for size in random.integers(1, 90, size=60)]
     texts += ["a [MASK] b\nc", "\x01"]
     results, files = [], []
-    for batch_characters in (10**6, 1, 500):
-        monkeypatch.setattr(sequences, "BATCH_CHARACTERS", batch_characters)
+    for documents in (1, 7, 100):
+        monkeypatch.setattr(sequences, "BATCH_DOCUMENTS", documents)
         results.append(write(tmp_path, tokenizer, *texts, packing=packing))
         files.append([(tmp_path / "blocks" / name).read_bytes() for name in ("tokens.npy", "offsets.npy")])
     assert all(result == results[0] for result in results) and all(found == files[0] for found in files)

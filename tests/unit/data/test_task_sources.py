@@ -150,13 +150,13 @@ def test_mistakes_in_a_file_name_it(tmp_path):
         read(tmp_path, "rte")
     train = write_task(tmp_path, "rte", LAYOUTS["rte"][2])
     train.write_text("index\tsentence1\tlabel\n0\ta\tentailment\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"train\.tsv, line 1: no column 'sentence2' among"):
+    with pytest.raises(UserError, match=r"train\.tsv, line 1: 0 columns 'sentence2' among"):
         read(tmp_path, "rte")
     train.write_text("index\tsentence1\tsentence2\tlabel\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"train\.tsv has no rows"):
         read(tmp_path, "rte")
     train.write_text("", encoding="utf-8")
-    with pytest.raises(UserError, match=r"train\.tsv, line 1: no column"):
+    with pytest.raises(UserError, match=r"train\.tsv, line 1: 0 columns"):
         read(tmp_path, "rte")
     train.write_bytes("index\tsentence1\tsentence2\tlabel\n0\tcafé\tb\tentailment\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"train\.tsv, line 2: not UTF-8"):
