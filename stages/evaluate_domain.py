@@ -1,6 +1,6 @@
-"""Evaluation of a domain student: perplexity, cloze accuracy, agreement with the teacher, answers side by side."""
+"""Evaluation of domain students: perplexity, cloze accuracy, agreement with the teacher, answers side by side."""
 
-from typing import Any
+from itertools import product
 
 import torch
 
@@ -18,8 +18,8 @@ from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Evaluates teacher, student and an untrained student on the same masked text and the same questions."""
-    params, name, seed = stage.params, stage.items["student"], stage.items["seed"]
+    """Evaluates the teacher, each student and an untrained student on the same masked text and the same questions."""
+    params = stage.params
     tokenizer = load_tokenizer(paths.TOKENIZER)
     masker, limit = Masker.of(params.masking, tokenizer), params.domain_evaluation.heldout_sequences
     texts = {}
@@ -29,27 +29,30 @@ def main(stage: Stage) -> None:
     questions, dropped = load_questions(params.domain_evaluation.quiz, tokenizer)
     prompts = quiz_batches(questions, tokenizer)
 
-    teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, paths.domain_student(name, seed))
-    torch.manual_seed(params.seed)
-    models = {"teacher": teacher, "student": student, "untrained": MaskedLM(student.config)}
-    metrics: dict[str, dict[str, Any]] = {}
-    for role, model in models.items():
-        metrics[role] = {corpus: masked_lm_scores(model, batches) for corpus, batches in texts.items()}
-        metrics[role]["cloze"] = cloze_scores(model, questions, prompts)
-    both = texts | {"cloze": prompts}
-    metrics["agreement"] = {what: agreement(student, teacher, batches) for what, batches in both.items()}
+    def scores(model: MaskedLM) -> dict[str, dict]:
+        found = {corpus: masked_lm_scores(model, batches) for corpus, batches in texts.items()}
+        return found | {"cloze": cloze_scores(model, questions, prompts)}
 
-    answers = zip(best_answers(teacher, tokenizer, prompts), best_answers(student, tokenizer, prompts), strict=True)
-    side_by_side = [
-        {"subject": question.subject, "prompt": question.prompt, "answer": question.answer, "teacher": a, "student": b}
-        for question, (a, b) in zip(questions, answers, strict=True)
-    ]
-    write_json(paths.quiz_answers(name, seed), side_by_side)
-    predictions = {f"perplexity_{corpus}": sequence_losses(student, batches) for corpus, batches in texts.items()}
-    predictions["cloze"] = cloze_predictions(student, prompts)
-    save_predictions(paths.predictions(stage.name, stage.instance), predictions)
-    stage.write_metrics(metrics | {"questions_dropped": dropped})
+    teacher = load_bert(MaskedLM, paths.TEACHER)
+    of_teacher, answers_of_teacher = scores(teacher), best_answers(teacher, tokenizer, prompts)
+    for name, seed in product(params.domain.students, params.seeds):
+        student, part = load_bert(MaskedLM, paths.domain_student(name, seed)), f"{name}-{seed}"
+        torch.manual_seed(params.seed)
+        metrics = {"teacher": of_teacher, "student": scores(student), "untrained": scores(MaskedLM(student.config))}
+        both = texts | {"cloze": prompts}
+        metrics["agreement"] = {what: agreement(student, teacher, batches) for what, batches in both.items()}
+        stage.write_metrics(metrics | {"questions_dropped": dropped}, part)
+
+        answers = zip(questions, answers_of_teacher, best_answers(student, tokenizer, prompts), strict=True)
+        side_by_side = [
+            {"subject": asked.subject, "prompt": asked.prompt, "answer": asked.answer, "teacher": a, "student": b}
+            for asked, a, b in answers
+        ]
+        write_json(paths.quiz_answers(name, seed), side_by_side)
+        predictions = {f"perplexity_{corpus}": sequence_losses(student, batches) for corpus, batches in texts.items()}
+        predictions["cloze"] = cloze_predictions(student, prompts)
+        save_predictions(paths.predictions(stage.name, part), predictions)
 
 
 if __name__ == "__main__":
-    run_stage(main, "student", "seed")
+    run_stage(main)

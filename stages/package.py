@@ -1,23 +1,36 @@
-"""What a finished task model ships: weights, tokenizer, label names, ONNX variants and the model card."""
+"""What finished models ship: weights, tokenizer, label names, ONNX variants and the model card."""
 
 import shutil
+from itertools import product
 
-from tinybert.data.tasks import TASKS
+from tinybert.config.load import StageParams
+from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
-from tinybert.models.checkpoints import copy_model, load_task_model, read_provenance
+from tinybert.models.bert import MaskedLM
+from tinybert.models.checkpoints import copy_model, load_bert, load_task_model, read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_json
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.report.model_card import Finished, write_task_card
+from tinybert.report.model_card import Finished, write_domain_card, write_task_card
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Copies one task model of the global seed with its ONNX files and writes its card."""
-    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["model"]
+    """Copies the task models and domain students of the global seed, each with its card, and lists them in MLflow."""
+    params = stage.params
+    for task, name in product(params.tasks.run, params.quantization.models):
+        metrics = package_task_model(TASKS[task], name, params)
+        stage.run.log_model_reference(f"{task}-{name}", paths.final(task, name), metrics)
+    for name in params.domain.students:
+        metrics = package_domain_student(name, params)
+        stage.run.log_model_reference(f"domain-{name}", paths.final("domain", name), metrics)
+
+
+def package_task_model(task: Task, name: str, params: StageParams) -> dict:
+    """Copies a task model with its ONNX files and writes its card; returns the metrics of its ONNX variants."""
     source = paths.task_model(task.name, params.seed, name)
     metrics = {part: read_json(paths.metrics(part, task.name)) for part in ("prepare_task", "finetune_teacher")}
-    metrics["quantize"] = read_json(paths.metrics("quantize", stage.instance))
+    metrics["quantize"] = read_json(paths.metrics("quantize", f"{task.name}-{name}"))
     with atomic_folder(paths.final(task.name, name)) as folder:
         copy_model(source, folder)
         limit = params.tasks[task.name].max_length_tokens
@@ -26,8 +39,19 @@ def main(stage: Stage) -> None:
             shutil.copy(paths.onnx(task.name, name) / f"{variant}.onnx", folder)
         finished = Finished(name, load_task_model(source), read_provenance(source), params)
         write_task_card(folder, finished, task, metrics)
-    stage.run.log_model_reference(f"{task.name}-{name}", paths.final(task.name, name), metrics["quantize"])
+    return metrics["quantize"]
+
+
+def package_domain_student(name: str, params: StageParams) -> dict:
+    """Copies a domain student and writes its card; returns its metrics."""
+    source = paths.domain_student(name, params.seed)
+    metrics = read_json(paths.metrics("evaluate_domain", f"{name}-{params.seed}"))
+    with atomic_folder(paths.final("domain", name)) as folder:
+        copy_model(source, folder)
+        finished = Finished(name, load_bert(MaskedLM, source), read_provenance(source), params)
+        write_domain_card(folder, finished, metrics)
+    return metrics["student"]
 
 
 if __name__ == "__main__":
-    run_stage(main, "task", "model")
+    run_stage(main)

@@ -89,11 +89,11 @@ class Stage:
         history = read_json(source / "training.json") if source and (source / "training.json").is_file() else []
         return [*history, {"stage": self.name, **self.items, "steps": steps, "params": params}]
 
-    def write_metrics(self, metrics: dict[str, Any]) -> None:
-        """Writes the instance's metrics file and logs it. Deterministic numbers only, no timings."""
+    def write_metrics(self, metrics: dict[str, Any], part: str = "") -> None:
+        """Writes the metrics file of the instance, or of a part of it, and logs it: deterministic numbers, no timings."""
         metrics = json.loads(json.dumps(metrics), parse_float=lambda text: float(f"{float(text):.6g}"))
-        write_json(paths.metrics(self.name, self.instance), metrics)
-        self.run.log_metrics(metrics)
+        write_json(paths.metrics(self.name, part or self.instance), metrics)
+        self.run.log_metrics({part: metrics} if part else metrics)
 
     def log_entry(self, entry: dict[str, float]) -> None:
         """Logs one entry of the loss curve during training."""

@@ -63,9 +63,8 @@ class StoredRun:
         self.mlflow.log_metrics(_numbers(metrics), step=step)
 
     def log_dataset(self, frame: Any, source: str, name: str, context: str) -> None:
-        with warnings.catch_warnings(action="ignore"):  # integer columns, which have no missing values here
-            dataset = self.mlflow.data.from_pandas(frame, source=source, name=name)
-            self.mlflow.log_input(dataset, context=context)
+        dataset = self.mlflow.data.from_pandas(frame, source=source, name=name)
+        self.mlflow.log_input(dataset, context=context)
 
     def log_model_reference(self, name: str, folder: str, metrics: dict[str, Any]) -> None:
         with open(Path(folder) / "model.safetensors", "rb") as weights:
@@ -90,6 +89,7 @@ def main() -> None:
     """Writes what the stage sends; a stage that dies without an end is KILLED."""
     for number in (signal.SIGINT, signal.SIGTERM):  # which also reach the stage, whose end is then sent
         signal.signal(number, signal.SIG_IGN)
+    warnings.simplefilter("ignore")  # MLflow's about pandas and SQLAlchemy
     run = StoredRun()
     try:
         with suppress(EOFError):

@@ -1,7 +1,7 @@
 """All results of a run in one tidy frame. Params decide which files are read, not the content of folders."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -59,7 +59,8 @@ def stage_instances(params: Params) -> list[Instance]:
     pairs = list(product(tasks, params.tasks.students))
     stages = ("task_distill_intermediate", "task_distill_prediction", "evaluate")
     for stage, (task, student), seed in product(stages, pairs, seeds):
-        found.append(Instance(stage, f"{task}-{student}-{seed}", task, student, seed))
+        task_part = f"{task}/" if stage == "evaluate" else f"{task}-"
+        found.append(Instance(stage, f"{task_part}{student}-{seed}", task, student, seed))
     for (task, student), percent in product(pairs, params.pruning.sparsities_percent):
         found.append(Instance("prune", f"{task}-{student}-{percent}", task, f"{student}_pruned{percent}", params.seed))
     for task, model in product(tasks, params.quantization.models):
@@ -166,18 +167,29 @@ def load_results(params: Params, root: Path) -> Results:
         except (ValueError, RecursionError):
             wrong = "damaged"
         if wrong:
-            target = f"{instance.stage}@{instance.name}" if instance.name else instance.stage
-            mistakes.append(f"{instance.path}: {wrong}; stage {instance.stage} writes it; fix: dvc repro {target}")
+            stage = instance.stage
+            mistakes.append(f"{instance.path}: {wrong}; stage {stage} writes it; fix: dvc repro {stage}")
     if mistakes:
         raise UserError("\n".join(mistakes))
-    for instance in trees:  # what DVC need not restore
-        files = {paths.timing(instance.stage, instance.name): (instance, "timing")}
+    for path, (owner, variant) in _measured_files(trees).items():
+        if (root / path).is_file():
+            rows += _rows(owner, _parsed(root, path, _mapping), variant)
+    return Results(params, root, trees, pd.DataFrame(rows, columns=COLUMNS))
+
+
+def _measured_files(instances: Iterable[Instance]) -> dict[Path, tuple[Instance, str]]:
+    """The files of timings and latencies, which DVC need not restore: whose they are, and their variant."""
+    files = {}
+    for instance in instances:
+        owner = instance
+        if instance.stage == "evaluate":  # one process for all students of the task
+            owner = Instance("evaluate", instance.task, instance.task)
+        elif instance.stage == "evaluate_domain":
+            owner = Instance("evaluate_domain")
+        files[paths.timing(owner.stage, owner.name)] = (owner, "timing")
         if instance.stage == "quantize":
             files[paths.latency(instance.task, instance.model)] = (instance._replace(stage="latency"), "")
-        for path, (owner, variant) in files.items():
-            if (root / path).is_file():
-                rows += _rows(owner, _parsed(root, path, _mapping), variant)
-    return Results(params, root, trees, pd.DataFrame(rows, columns=COLUMNS))
+    return files
 
 
 def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:

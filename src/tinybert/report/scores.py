@@ -59,7 +59,7 @@ def retained(results: Results, task: str, student: str) -> tuple[dict[str, float
     Returns:
         None where the teacher is within noise of the majority class; 0 rows where no predictions were kept.
     """
-    files = [results.predictions("evaluate", f"{task}-{student}-{seed}") for seed in results.params.seeds]
+    files = [results.predictions("evaluate", f"{task}/{student}-{seed}") for seed in results.params.seeds]
     if not all(set(SYSTEMS) <= file.keys() for file in files):
         return None, 0
     reference = {name: files[0][name].predictions for name in ("teacher", "majority")}

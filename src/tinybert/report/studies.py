@@ -86,7 +86,7 @@ class Study(ConfigModel):
     source: NonEmptyStr
     tasks: NonEmptyList[Name]
     student: Name
-    measured: Measured = "evaluate/{task}-{student}-{seed}:student"
+    measured: Measured = "evaluate/{task}/{student}-{seed}:student"
     repeat: Literal["student", "pipeline"] = "student"
     seeds: PositiveInt = 3
     margin: AboveZero = 0.01
@@ -201,7 +201,7 @@ def plan(name: str, study: Study, params: Params, *, tasks: Sequence[str], seeds
     return planned
 
 
-UNUSED = ("report", "package", "package_domain")  # stages that change no prediction
+UNUSED = ("report", "package")  # stages that change no prediction
 
 
 def _overrides(

@@ -19,8 +19,8 @@ import pytest
 from tinybert.pipeline import mlflow_store
 from tinybert.pipeline.tracking import code_revision, head_revision, package_versions, stage_run
 
-# MLflow itself calls what SQLAlchemy has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+# MLflow itself calls what SQLAlchemy and pandas have deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy", "ignore:For backward compatibility")
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 FIRST_STAGE = """

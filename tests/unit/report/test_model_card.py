@@ -318,7 +318,7 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     past = provenance(
         params, ("general_distill", {"student": "lazy"}), ("domain_distill", {"student": "lazy", "seed": "42"})
     )
-    declared_params = packaged(params, "package_domain", student="lazy")
+    declared_params = packaged(params, "package")
     monkeypatch.chdir(project)
     found = {"perplexity": 8.0}
     role = {"general": found, "domain": found, "cloze": {"all": {"questions": 9, "top1": 0.1, "top5": 0.2}}}

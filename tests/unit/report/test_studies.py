@@ -64,7 +64,7 @@ def test_shipped_studies_fit_every_scale(name, scale, project):
     shutil.copy(ROOT / f"studies/{name}.yaml", project / "studies")
     planned, written = plan_of(name), (ROOT / "dvc.yaml").read_text()
     assert {experiment.variant for experiment in planned} == set(load_study(name).variants)
-    assert all(f"reports/predictions/{stage}/" in written for stage in planned[0].stages)
+    assert all(f"reports/predictions/{stage}" in written for stage in planned[0].stages)
 
 
 def test_experiments_ask_for_what_a_variant_changes(project):
@@ -311,8 +311,8 @@ def test_predictions_are_read_from_the_experiment(project, monkeypatch):
     found = dict(studies.predictions_of(load_study("small"), plan_of()[0], "older-name-1", "cola"))
     assert [predictions.score for predictions in found.values()] == pytest.approx([1.0, 1.0])
     assert asked == [
-        ("reports/predictions/evaluate/cola-tinybert4-42.json", "older-name-1"),
-        ("reports/predictions/evaluate/cola-tinybert4-43.json", "older-name-1"),
+        ("reports/predictions/evaluate/cola/tinybert4-42.json", "older-name-1"),
+        ("reports/predictions/evaluate/cola/tinybert4-43.json", "older-name-1"),
     ]
 
 
