@@ -167,7 +167,7 @@ def train(
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     if settings.pruner:
         settings.pruner.begin(steps)
-    logger = MetricLogger(steps, run, accelerator, loss.map.learnt)
+    logger = MetricLogger(steps, run, accelerator, loss.map.learned)
     state = TrainState(module, optimizer, logger, settings.pruner)
     first = state.resume(run.checkpoint, accelerator)
     for step, (epoch, batch) in zip(range(first, steps), all_epochs(batches, first), strict=False):

@@ -1,13 +1,12 @@
-"""The distillation losses: one pure function each; padding never changes a value.
+"""The distillation losses: one pure function each, named as in config.students.LOSSES; padding never changes a value.
 
 Shapes: logits are (rows, classes), one row for each example or predicted token. States are those of real tokens only,
-(tokens, width). Scores are padded, (batch, heads, query, key), and come with `mask`, (batch, length) bool, True on real
-tokens. Each function returns a scalar: a mean over the real rows, tokens or (query, key) pairs, so that neither the
-padded width nor the padding's content matters. Half precision is compared in float32: a sum of many small squares does
-not fit into eight bits. Every loss against a teacher is 0 for a student that agrees with it.
+(tokens, width), the student's projected to the teacher's width. Scores are unmasked and padded, (batch, heads, query,
+key), and come with `mask`, (batch, length) bool, True on real tokens. Each loss is a scalar: a mean over the real rows,
+tokens or (query, key) pairs, so that neither the padded width nor the padding's content matters. Half precision is
+compared in float32: a sum of many small squares does not fit into eight bits. Every loss against a teacher is 0 for a
+student that agrees with it.
 """
-
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +14,12 @@ from torch import Tensor
 
 
 def hard(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy against gold labels, or the squared error for a single output.
+    """Cross-entropy against gold labels, or the squared error for a single output, mean over rows.
 
     Args:
-        logits: (rows, classes).
         labels: (rows,) int64 classes, or float scores if there is one output.
 
-    Returns:
-        The mean over rows. Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
+    Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
     """
     if logits.shape[-1] == 1:
         return _mean(F.mse_loss(_wide(logits).squeeze(-1), labels, reduction="sum"), len(labels))
@@ -30,18 +27,13 @@ def hard(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
-    """T²·KL(softmax(z_T/T) ‖ softmax(z_S/T)); for one output, a regression, the squared difference.
+    """T²·KL(softmax(z_T/T) ‖ softmax(z_S/T)), mean over rows; for one output, a regression, the squared difference.
 
     The gradient is that of the soft cross-entropy (TinyBERT eq. 10), which differs by the teacher's entropy, a
     constant. The softmax of a single output is constant, so a regression needs another distance.
 
     Args:
-        student_logits: (rows, classes).
-        teacher_logits: (rows, classes).
         temperature: T; the factor T² keeps the loss at the same size as T grows (Hinton et al. 2015, sec. 2).
-
-    Returns:
-        The mean over rows.
     """
     if student_logits.shape[-1] == 1:
         return logit_mse(student_logits, teacher_logits)
@@ -57,15 +49,9 @@ def logit_mse(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
 
 
 def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared difference of pre-softmax scores. Source: TinyBERT eq. 7, 1/h Σ_i MSE(A_i^S, A_i^T).
+    """Squared difference of pre-softmax scores, mean over heads and real (query, key) pairs.
 
-    Args:
-        student_scores: (batch, heads, query, key), unmasked.
-        teacher_scores: The same shape.
-        mask: (batch, length) bool.
-
-    Returns:
-        The mean over heads and real (query, key) pairs.
+    Source: TinyBERT eq. 7, 1/h Σ_i MSE(A_i^S, A_i^T).
     """
     real_pairs = _real_pairs(mask)
     squares = _squares(student_scores, teacher_scores).masked_fill(~real_pairs, 0.0)
@@ -73,11 +59,9 @@ def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> T
 
 
 def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
-    """KL(softmax(A^T) ‖ softmax(A^S)) over real keys; arguments as for `attention`.
+    """KL(softmax(A^T) ‖ softmax(A^S)) over real keys, mean over heads and real queries.
 
-    Returns:
-        The mean over heads and real queries. Source: MiniLM (Wang et al. 2020, eq. 7), here at every mapped layer and
-        for its relations (`relation_scores`).
+    Source: MiniLM (Wang et al. 2020, eq. 7), here at every mapped layer and for its relations (`relation_scores`).
     """
     real_pairs = _real_pairs(mask)
     student, teacher = (
@@ -105,20 +89,15 @@ def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
 
 
 def hidden(student_states: Tensor, teacher_states: Tensor) -> Tensor:
-    """Mean squared difference of hidden states or embeddings.
+    """Squared difference of hidden states or embeddings, mean over tokens and dimensions.
 
-    Args:
-        student_states: (tokens, teacher width), projected.
-        teacher_states: The same shape.
-
-    Returns:
-        The mean over tokens and dimensions. Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9.
+    Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9.
     """
     return F.mse_loss(_wide(student_states), _wide(teacher_states))
 
 
 def cosine(student_states: Tensor, teacher_states: Tensor) -> Tensor:
-    """1 − cos of the angle between states, mean over tokens; shapes as for `hidden`.
+    """1 − cos of the angle between states, mean over tokens.
 
     Source: DistilBERT (Sanh et al. 2019, sec. 3), L_cos of the top hidden states.
     """
@@ -126,17 +105,16 @@ def cosine(student_states: Tensor, teacher_states: Tensor) -> Tensor:
 
 
 def pkd(student_states: Tensor, teacher_states: Tensor) -> Tensor:
-    """‖c_S/‖c_S‖ − c_T/‖c_T‖‖² of [CLS] states, mean over rows.
+    """‖c_S/‖c_S‖ − c_T/‖c_T‖‖² of the [CLS] states (batch, width) of one layer, mean over rows.
 
-    Args:
-        student_states: (batch, teacher width), projected.
-        teacher_states: The same shape.
-
-    Returns:
-        One layer's summand of PKD (Sun et al. 2019, eq. 7).
+    Source: PKD (Sun et al. 2019, eq. 7), of which this is one layer's summand.
     """
     student, teacher = (F.normalize(_wide(states), dim=-1) for states in (student_states, teacher_states))
     return _mean(_squares(student, teacher).sum(), len(student))
+
+
+embedding = hidden
+query_key_relation = value_relation = attention_kl  # of `relation_scores`
 
 
 def _real_pairs(mask: Tensor) -> Tensor:
@@ -155,19 +133,3 @@ def _mean(total: Tensor, count: int) -> Tensor:
 
 def _wide(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-# By the names of config.students.LOSSES. The relation losses compare `relation_scores`.
-FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "hard": hard,
-    "prediction": prediction,
-    "logit_mse": logit_mse,
-    "attention": attention,
-    "attention_kl": attention_kl,
-    "hidden": hidden,
-    "embedding": hidden,
-    "cosine": cosine,
-    "pkd": pkd,
-    "query_key_relation": attention_kl,
-    "value_relation": attention_kl,
-}

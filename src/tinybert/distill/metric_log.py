@@ -43,14 +43,14 @@ class MetricLogger:
         steps: Of the run.
         run: Its `on_entry` is called with each entry.
         accelerator: Adds up the processes' shares.
-        learnt: Returns further values of an entry by name.
+        learned: Returns further values of an entry by name.
     """
 
     def __init__(
-        self, steps: int, run: TrainRun, accelerator: Accelerator, learnt: Callable[[], dict[str, float]]
+        self, steps: int, run: TrainRun, accelerator: Accelerator, learned: Callable[[], dict[str, float]]
     ) -> None:
         self.curve: list[Entry] = []
-        self.steps, self.run, self.accelerator, self.learnt = steps, run, accelerator, learnt
+        self.steps, self.run, self.accelerator, self.learned = steps, run, accelerator, learned
         self.every = max(1, steps // CURVE_ENTRIES)
         self.names: list[str] = []  # gradient, total, terms
         self.sums = torch.zeros((), device=accelerator.device)  # (names,) since the last entry
@@ -80,7 +80,7 @@ class MetricLogger:
         self.check_finite()
         means = {name: value / self.count for name, value in zip(self.names, self.sums.tolist(), strict=True)}
         del means["gradient"]
-        self.curve.append(entry | means | self.learnt())
+        self.curve.append(entry | means | self.learned())
         self.run.on_entry(self.curve[-1])
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)
         self.sums, self.finite_steps, self.count = self.sums.new_zeros(()), self.finite_steps.new_zeros(()), 0

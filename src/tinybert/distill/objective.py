@@ -1,25 +1,28 @@
-"""The λ-weighted sum of losses that a student minimizes."""
+"""The λ-weighted sum of losses that a student minimizes, and the layer map by which they pair layers."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tinybert.config.compatibility import check_losses
 from tinybert.config.students import LOSSES, Learnable, Student, mapped_layers
 from tinybert.distill import losses
-from tinybert.distill.layer_map import LayerWeights
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.process import stream
 
 FILE = "objective.safetensors"
+# Initial θ of a learnable row: all equal, or (−1, …, −1, 1), which weighs a group of three by (.11, .11, .78).
+INITIAL_THETA = {"equal": lambda size: [0.0] * size, "last": lambda size: [-1.0] * (size - 1) + [1.0]}
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,58 @@ class DistillationConfig:
             relation_heads=stage_losses.relation_heads or 1,
             seed=seed,
         )
+
+
+class LayerWeights(nn.Module):
+    """The weights of the teacher layers that each student layer imitates; they sum to 1.
+
+    Source: the loss, map and weight study named in docs/paper_map.md.
+
+    Args:
+        layers: For each student layer the group of teacher layers (1-based) that it may imitate, at least one.
+        kind: How a group is weighted: "mean" equally, "random" by one layer drawn at each step, "learnable" by
+            softmax(θ) with θ trained with the student. A group of one has the weight 1 for any kind.
+        init: Initial θ, a key of INITIAL_THETA.
+        seed: Of the layers that a random map draws.
+    """
+
+    def __init__(self, layers: list[list[int]], kind: str, *, init: str = "equal", seed: int = 0) -> None:
+        super().__init__()
+        self.layers, self.kind, self.seed = layers, kind, seed
+        self.is_fixed = kind not in ("random", "learnable")  # the weights are the same at all steps
+        self.drawn = layers
+        self.theta = nn.ParameterList()
+        if kind == "learnable":
+            self.theta.extend(nn.Parameter(torch.tensor(INITIAL_THETA[init](len(group)))) for group in layers)
+        self.redraw(0)
+
+    def redraw(self, step: int) -> None:
+        """Draws the layers of a random map for a training step; they depend on the seed and the step only."""
+        if self.kind == "random":
+            rng = stream(self.seed, "layer map", step)
+            self.drawn = [[group[rng.integers(len(group))]] for group in self.layers]
+
+    def read(self, student_layer: int, *, at_any_step: bool = False) -> list[int]:
+        """The teacher layers that `student_layer` reads at this step, or may read; the embedding output, 0, reads 0."""
+        return (self.layers if at_any_step else self.drawn)[student_layer - 1] if student_layer else [0]
+
+    def target(self, student_layer: int, teacher: Mapping[int, Tensor]) -> Tensor:
+        """Σ_j v_j·(teacher layer j), of scores or hidden states by layer; a single layer is returned without a copy."""
+        read = self.read(student_layer)
+        if len(read) == 1:
+            return teacher[read[0]]
+        weights = self.theta[student_layer - 1].softmax(dim=0) if self.theta else [1.0 / len(read)] * len(read)
+        # A Python number times float16 stays float16, so that the sum is taken in float32.
+        wide = (teacher[layer].to(torch.promote_types(teacher[layer].dtype, torch.float32)) for layer in read)
+        return sum(weight * part for weight, part in zip(weights, wide, strict=True))
+
+    def learned(self) -> dict[str, float]:
+        """The weights of a learnable map as map_<student layer>_<teacher layer>; empty for other kinds."""
+        return {
+            f"map_{number}_{layer}": weight
+            for number, (group, theta) in enumerate(zip(self.layers, self.theta, strict=False), start=1)
+            for layer, weight in zip(group, theta.softmax(dim=0).tolist(), strict=True)
+        }
 
 
 class DistillationLoss(nn.Module):
@@ -121,19 +176,17 @@ class DistillationLoss(nn.Module):
     def teacher_spec(self, *, at_any_step: bool = False) -> OutputSpec:
         """What the teacher exposes at this step, or at any: a random map reads one layer of each group."""
         spec = self.student_spec
-        mapped = []
-        for layers in (spec.hidden, spec.scores, spec.qkv):
-            read = (self.map.read(layer, at_any_step=at_any_step) for layer in layers if layer)
-            mapped.append(frozenset({0} & layers).union(*read))  # the embedding output is mapped to itself
         logits = any(info.reads == "logits" and info.reads_teacher for info in self.infos.values())
-        hidden, scores, qkv = mapped
-        return OutputSpec(hidden, scores, qkv, logits)
+
+        def read(layers: frozenset[int]) -> frozenset[int]:
+            return frozenset().union(*(self.map.read(layer, at_any_step=at_any_step) for layer in layers))
+
+        return OutputSpec(read(spec.hidden), read(spec.scores), read(spec.qkv), logits)
 
     def targets(self, teacher: ModelOutput) -> DistillationTargets:
         """What the student imitates: the teacher's hidden states and scores, weighted by the layer map."""
         spec = self.student_spec
-        hidden = {layer: self.map.target(layer, teacher.hidden) for layer in spec.hidden if layer}
-        hidden |= {0: teacher.hidden[0]} if 0 in spec.hidden else {}
+        hidden = {layer: self.map.target(layer, teacher.hidden) for layer in spec.hidden}
         scores = {layer: self.map.target(layer, teacher.scores) for layer in spec.scores}
         return DistillationTargets(hidden, scores, teacher.queries, teacher.keys, teacher.values, teacher.logits)
 
@@ -156,7 +209,8 @@ class DistillationLoss(nn.Module):
         return _sum(self.weights[name] * term for name, term in terms.items())
 
     def _term(self, name: str, student: ModelOutput, targets: DistillationTargets, batch: Batch) -> Tensor:
-        info, function = self.infos[name], losses.FUNCTIONS[name]
+        info = self.infos[name]
+        function: Callable[..., Tensor] = getattr(losses, name)
         layers = info.student_layers(self.depth)
         if name == "hard":
             return function(student.required_logits, batch.gold)

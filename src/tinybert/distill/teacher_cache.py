@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from tinybert.data.encoding import Encoded
-from tinybert.distill import layer_map, objective
+from tinybert.distill import objective
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationLoss
 from tinybert.models import bert, outputs
@@ -260,6 +260,6 @@ class CachedTeacher(LiveTeacher):
             digest.update(name.encode() + tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         for rows in (self.examples.input_ids, self.examples.token_type_ids):
             digest.update(self.examples.lengths.tobytes() + np.concatenate(rows).tobytes())
-        for module in (outputs, bert, layer_map, objective, sys.modules[__name__]):
+        for module in (outputs, bert, objective, sys.modules[__name__]):
             digest.update(normalized(Path(inspect.getfile(module))).encode())
         return digest.hexdigest()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tinybert.distill.layer_map import LayerWeights
+from tinybert.distill.objective import LayerWeights
 
 GROUPS = [[1, 2, 3], [4, 5, 6]]
 TEACHER = {layer: torch.full((2, 2), float(layer)) for layer in range(1, 7)}
@@ -46,10 +46,10 @@ def test_random_draws_one_layer_of_each_group_the_same_for_the_same_step():
 
 
 def test_learnable_starts_as_published():
-    equal = LayerWeights(GROUPS, "learnable", init="equal").learnt()
+    equal = LayerWeights(GROUPS, "learnable", init="equal").learned()
     assert list(equal) == ["map_1_1", "map_1_2", "map_1_3", "map_2_4", "map_2_5", "map_2_6"]
     assert list(equal.values()) == pytest.approx([1 / 3] * 6)
-    last = LayerWeights(GROUPS, "learnable", init="last").learnt()
+    last = LayerWeights(GROUPS, "learnable", init="last").learned()
     assert [last[f"map_1_{j}"] for j in (1, 2, 3)] == pytest.approx([0.107, 0.107, 0.787], abs=1e-3)
 
 
@@ -60,13 +60,13 @@ def test_learnable_weights_move_towards_the_layer_that_fits():
         optimizer.zero_grad()
         (weights.target(1, TEACHER) - TEACHER[3]).square().mean().backward()
         optimizer.step()
-    learnt = weights.learnt()
-    assert learnt["map_1_3"] > 0.9
-    assert sum(learnt[f"map_1_{j}"] for j in (1, 2, 3)) == pytest.approx(1.0)
-    assert learnt["map_2_4"] == pytest.approx(1 / 3)  # no gradient, no change
+    learned = weights.learned()
+    assert learned["map_1_3"] > 0.9
+    assert sum(learned[f"map_1_{j}"] for j in (1, 2, 3)) == pytest.approx(1.0)
+    assert learned["map_2_4"] == pytest.approx(1 / 3)  # no gradient, no change
 
 
 def test_only_a_learnable_map_has_weights_to_learn():
     assert list(LayerWeights(GROUPS, "mean").parameters()) == list(LayerWeights(GROUPS, "random").parameters()) == []
-    assert LayerWeights(GROUPS, "mean").learnt() == {}
+    assert LayerWeights(GROUPS, "mean").learned() == {}
     assert [theta.shape for theta in LayerWeights(GROUPS, "learnable").parameters()] == [(3,), (3,)]
