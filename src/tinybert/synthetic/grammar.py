@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 Construction = Any  # a template, a mapping of steps, or a list of those
 FORMS = {"plural": "1", "third": "0", "base": "1", "past": "2", "participle": "3", "gerund": "4"}
+SIDES = re.compile(r"<([^<>~]*)~([^<>~]*)>")
+SLOT = re.compile(r"{([^{}]*)}")
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeio]|un(?!i)|um|up|ug|[AEIO])")
 
 
@@ -31,39 +33,6 @@ def lexicon() -> dict[str, Any]:
     tasks = [load("cola"), load("sst2"), load("pairs")]
     parts = [load("words"), *(task["words"] for task in tasks), *(task["rules"] for task in tasks)]
     return {name: entry for part in parts for name, entry in part.items()}
-
-
-class Part(NamedTuple):
-    """A bracketed part of a template, and the alternatives inside."""
-
-    bracket: str  # { or <
-    alternatives: list[list]
-
-
-@cache
-def parsed(template: str) -> list[list]:
-    """The alternatives of a template, each a list of literal strings and Parts."""
-    stack = [Part("", [[]])]
-    for token in re.split(r"([{}<>|])", template):
-        if token in ("{", "<"):
-            stack.append(Part(token, [[]]))
-        elif token in ("}", ">"):
-            part = stack.pop()
-            stack[-1].alternatives[-1].append(part)
-        elif token == "|":
-            stack[-1].alternatives.append([])
-        elif token:
-            stack[-1].alternatives[-1].append(token)
-    (whole,) = stack
-    return whole.alternatives
-
-
-@cache
-def _split(reference: str) -> tuple[str, str, list[str]]:
-    """Name, other name ("" if none) and forms of a slot."""
-    reference, *forms = reference.split(".")
-    name, _, other = reference.partition(" except ")
-    return name, other, forms or ["0"]
 
 
 class Writer:
@@ -118,23 +87,19 @@ class Writer:
         """The text of a template; `whole`: a bare name stands for its slot, and keeps all forms of the word."""
         if whole and re.fullmatch(r"\w+( except \w+)?", template):
             return self.refer(template, whole)
-        return self._choose(parsed(template))
-
-    def _choose(self, alternatives: list[list]) -> str:
-        texts = ["".join(map(self._fill, parts)) for parts in alternatives]
-        return texts[0] if len(texts) == 1 else self.rng.choice(texts)
-
-    def _fill(self, part: str | Part) -> str:
-        if isinstance(part, str):
-            return part
-        if part.bracket == "<":
-            return self._choose([part.alternatives[0 if self.label else 1]])
-        text = self._choose(part.alternatives)
-        return text if len(part.alternatives) > 1 else self.refer(text)
+        text = SIDES.sub(r"\1" if self.label else r"\2", template)
+        # The first slot that closes is written first: all alternatives of a slot are written before one is chosen.
+        while slot := SLOT.search(text):
+            first, *others = slot[1].split("|")
+            written = self.rng.choice([first, *others]) if others else self.refer(first)
+            text = text[: slot.start()] + written + text[slot.end() :]
+        first, *others = text.split("|")
+        return self.rng.choice([first, *others]) if others else first
 
     def refer(self, reference: str, whole: bool = False) -> str:
         """The text of a slot `[!]name[ except other][.form[.form]]`; `whole`: with all forms."""
-        name, other, forms = _split(reference)
+        reference, *forms = reference.split(".")
+        name, _, other = reference.partition(" except ")
         if name == "coin":
             return self._number("coin")
         word = name  # a word on the spot, if it has forms
@@ -145,7 +110,7 @@ class Writer:
             while (word := self._entry(name, taken)) == taken:
                 pass
         if not whole:
-            for separator, form in zip("/;", forms, strict=False):
+            for separator, form in zip("/;", forms or ["0"], strict=False):
                 word = word.split(separator)[int(self._number(form))]
         return word
 

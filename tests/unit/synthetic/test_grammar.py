@@ -6,13 +6,13 @@ from random import Random
 import pytest
 
 from tinybert.synthetic import grammar
-from tinybert.synthetic.grammar import Writer, fill, lexicon, load, parsed, sentence, with_articles
+from tinybert.synthetic.grammar import Writer, fill, lexicon, load, sentence, with_articles
 
 
 @pytest.fixture(autouse=True)
 def small_lexicon(monkeypatch):
     words = {"nouns": ["key/keys", "box/boxes"], "places": ["park", "inn"], "digits": ["one", "two", "three"]}
-    rules = {"mood": "<glad|sad>", "who": {"coin": ["Anna", "Tom"]}}
+    rules = {"mood": "<glad~sad>", "who": {"coin": ["Anna", "Tom"]}}
     monkeypatch.setattr(grammar, "lexicon", lambda: words | rules)
 
 
@@ -24,7 +24,7 @@ def texts(construction, label: bool = True, count: int = 60) -> set[str]:
     ("construction", "good", "bad"),
     [
         ("a {red|blue} cup", {"a red cup", "a blue cup"}, {"a red cup", "a blue cup"}),
-        ("she <is|are> {mood}", {"she is glad"}, {"she are sad"}),
+        ("she <is~are> {mood}", {"she is glad"}, {"she are sad"}),
         ("{!mood}", {"sad"}, {"glad"}),
         ("{nouns}", {"key", "box"}, {"key", "box"}),
         ("{nouns.plural}", {"keys", "boxes"}, {"keys", "boxes"}),
@@ -84,11 +84,6 @@ def test_all_leaves_of_the_data_files_are_strings():
 
     for name in ("words", "cola", "sst2", "pairs", "facts", "articles"):
         assert {type(leaf) for leaf in leaves(load(name))} == {str}
-
-
-def test_parsed_nests():
-    ((literal, slot),) = parsed("a {b|{c}}")
-    assert literal == "a " and slot.bracket == "{" and len(slot.alternatives) == 2
 
 
 def test_sentence_keeps_an_end():
