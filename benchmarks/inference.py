@@ -23,7 +23,7 @@ from benchmarks.general_distill import SIZES, Work
 from benchmarks.reference import Shape
 from benchmarks.timing import hardware
 from tinybert.compress.export import export_onnx
-from tinybert.compress.quantization import LinearLayer, plan_int8, write_int8
+from tinybert.compress.quantization import plan_int8, write_int8
 from tinybert.compress.serving import OnnxClassifier, random_feeds
 from tinybert.models.bert import SequenceClassifier
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
@@ -64,7 +64,7 @@ def write_variants(shape: Shape, work: Work, folder: Path) -> None:
     feeds = random_feeds(CALIBRATION_ROWS, work.length_tokens, work.vocabulary)
     plan = plan_int8(fp32, [feeds], smoothing=0.0)
     # Factors of 1: the same values through the operators of smoothing.
-    widths = {layer.input: len(layer.weight) for layer in plan.layers if isinstance(layer, LinearLayer)}
+    widths = {layer.input: len(layer.weight) for layer in plan.layers if layer.bias is not None}
     smoothed = {name: replace(plan.ranges[name], factors=np.ones(width, np.float32)) for name, width in widths.items()}
     for variant in INT8_VARIANTS:
         write_int8(replace(plan, ranges=smoothed), folder / f"{variant}.onnx", variant)

@@ -1,8 +1,7 @@
 """A task model as ONNX: FP32, dynamic INT8, static INT8 in two formats; score, size and latency of each."""
 
-from tinybert.compress.calibration import calibration_feeds
 from tinybert.compress.export import export_onnx
-from tinybert.compress.quantization import plan_int8, write_int8
+from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8
 from tinybert.compress.serving import OnnxClassifier, latencies
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS

@@ -5,8 +5,16 @@ embedding tables int8 with a scale per row. uint8 x int8 is what ONNX Runtime's 
 (a product of two activations), the classifier (few weights) and excluded nodes stay in float, and so do all results:
 bias, residual sum and layer norm need float precision, and 256 steps there cost more score than everything else
 together.
+
+A few channels of BERT's hidden states are tens of times larger than the rest, and one scale per tensor leaves only a
+few of its 256 steps for the rest. Smoothing divides each channel by a factor and multiplies its row of the weights by
+the same factor: the product stays the same, the channels become similar (SmoothQuant, Xiao et al. 2023, eq. 4).
+SmoothQuant folds the division into the layer norm before; the residual sum of a post-norm BERT reads that output too,
+so here the division is an operator of its own (except at attention's output, see `fold_smoothing`).
 """
 
+import copy
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -17,32 +25,40 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.calibration import ActivationRange, calibrate
-from tinybert.compress.serving import Feeds
+from tinybert.compress.serving import Feeds, feeds_of, session_of
+from tinybert.data.encoding import Encoded
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
 
 ORT_DOMAIN = "com.microsoft"
 LARGEST_INT8 = 127
 STEPS_UINT8 = 255
+LEAST_GAIN = 4.0  # smoothing must reduce the expected squared rounding error by this factor to be worth its operator
+SMALLEST_SHARE = 1e-3  # of the largest channel: smaller channels count as this large
 
 
 @dataclass(frozen=True)
-class EmbeddingTable:
-    """Rows looked up by number. weight: (rows, width) float32; nodes: the names of those that compute it now."""
+class Int8Layer:
+    """A Linear layer, or an embedding table whose rows are looked up by number."""
 
     name: str
     input: str
     output: str
-    weight: np.ndarray
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # the names of those that compute it in float
+    weight: np.ndarray  # float32, (in, out), or (rows, width) of a table
+    bias: np.ndarray | None = None  # (out,); None for a table
 
 
 @dataclass(frozen=True)
-class LinearLayer(EmbeddingTable):
-    """input @ weight + bias. weight: (in, out) float32; bias: (out,)."""
+class ActivationRange:
+    """What a tensor that Linear layers read may hold: low <= 0 <= high, after its channels are divided by the factors.
 
-    bias: np.ndarray
+    factors: (width,) float32; None without smoothing.
+    """
+
+    low: float
+    high: float
+    factors: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +66,24 @@ class Int8Plan:
     """What all INT8 variants of a model share: the FP32 graph, what becomes INT8, and the ranges of its inputs."""
 
     model: onnx.ModelProto
-    layers: list[EmbeddingTable]
+    layers: list[Int8Layer]
     ranges: dict[str, ActivationRange]
+
+
+def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed: int) -> list[Feeds]:
+    """Draws rows without repetition and batches rows of similar length, so that little is padding.
+
+    UserError if there are fewer rows than `examples` (a smaller calibration would go unnoticed in the results), or if
+    all drawn rows are equal, which says nothing about the range of other rows.
+    """
+    key, count = "quantization.calibration.examples", len(encoded)
+    if examples > count:
+        raise UserError(f"{key}: more than the training rows (got {examples}); allowed: at most {count}; fix: lower it")
+    drawn = random.Random(seed).sample(range(count), examples)
+    if len({encoded.input_ids[row].tobytes() for row in drawn}) == 1:
+        raise UserError(f"{key}: all {examples} rows drawn are the same; allowed: two different rows; fix: raise it")
+    drawn.sort(key=lambda row: len(encoded.input_ids[row]))
+    return [feeds_of(encoded.batch(drawn[start : start + batch_size])) for start in range(0, examples, batch_size)]
 
 
 def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, exclude: Sequence[str] = ()) -> Int8Plan:
@@ -68,12 +100,95 @@ def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, e
             f"quantization.exclude: {fp32} has no Linear layer and no embedding left to quantize "
             f"(got {list(exclude)} for {len(found)} nodes); fix: remove patterns, or the model from quantization.models"
         )
+    return Int8Plan(model, layers, calibrate(model, layers, batches, smoothing))
+
+
+def quantizable_layers(model: onnx.ModelProto) -> list[Int8Layer]:
+    """The Linear layers and embedding tables of an exported graph in its order, without the layer of the logits."""
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    adds = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
+    layers = []
+    for node in model.graph.node:
+        own, read, output = node.name, node.input, node.output[0]
+        if node.op_type == "Gather" and read[0] in constants:
+            layers.append(Int8Layer(own, read[1], output, (own,), constants[read[0]]))
+        elif node.op_type == "Gemm" and output != "logits":  # a Linear layer that reads matrices
+            layers.append(Int8Layer(own, read[0], output, (own,), constants[read[1]].T, constants[read[2]]))
+        elif node.op_type == "MatMul":  # one that reads rows of tokens
+            add, weight = adds[output], constants[read[1]]
+            layers.append(Int8Layer(own, read[0], add.output[0], (own, add.name), weight, constants[add.input[0]]))
+    return layers
+
+
+def calibrate(
+    model: onnx.ModelProto, layers: Sequence[Int8Layer], batches: Sequence[Feeds], smoothing: float
+) -> dict[str, ActivationRange]:
+    """Tensor that Linear layers read -> its range, least to greatest value at real tokens of the calibration batches.
+
+    `smoothing` is SmoothQuant's alpha, 0 to 1: the share of a channel's magnitude that moves into the weights.
+    """
     weights: dict[str, list[np.ndarray]] = {}
     for layer in layers:
-        if isinstance(layer, LinearLayer):
+        if layer.bias is not None:
             weights.setdefault(layer.input, []).append(layer.weight)
-    joined = {name: np.concatenate(parts, axis=1) for name, parts in weights.items()}
-    return Int8Plan(model, layers, calibrate(model, joined, batches, smoothing))
+    least, greatest = _channel_ranges(model, list(weights), batches)
+    found = {}
+    for name, parts in weights.items():
+        factors = smoothing_factors(least[name], greatest[name], np.concatenate(parts, axis=1), smoothing)
+        divisor = 1.0 if factors is None else factors
+        found[name] = ActivationRange(*_range_with_zero(least[name] / divisor, greatest[name] / divisor), factors)
+    return found
+
+
+def smoothing_factors(least: np.ndarray, greatest: np.ndarray, weight: np.ndarray, alpha: float) -> np.ndarray | None:
+    """SmoothQuant's factors of the channels (eq. 4): magnitude^alpha / weight^(1 - alpha), geometric mean 1.
+
+    least and greatest: (width,) range of each channel; weight: (width, outputs) of the layers that read it. Returns
+    (width,) float32, or None if alpha is 0 or smoothing gains too little.
+    """
+    magnitudes = np.maximum(np.abs(least), np.abs(greatest))
+    if not alpha or not magnitudes.any():
+        return None
+    rows = np.abs(weight).max(1)
+    # A channel that was (almost) silent in calibration would get a factor near 0 and explode on another row.
+    magnitudes, rows = (np.maximum(each, max(each.max() * SMALLEST_SHARE, 1e-30)) for each in (magnitudes, rows))
+    logarithms = alpha * np.log(magnitudes) - (1.0 - alpha) * np.log(rows)
+    # Only the ratios of factors matter to the product; a mean of 1 keeps activations and weights in their order.
+    factors = np.exp(logarithms - logarithms.mean()).astype(np.float32)
+    plain = _expected_error(least, greatest, weight)
+    smoothed = _expected_error(least / factors, greatest / factors, weight * factors[:, None])
+    return factors if plain >= LEAST_GAIN * smoothed else None
+
+
+def _channel_ranges(
+    model: onnx.ModelProto, names: list[str], batches: Sequence[Feeds]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Name -> least and greatest value of each channel at real tokens, (width,) each."""
+    observed = copy.deepcopy(model)
+    observed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    session = session_of(observed.SerializeToString())
+    least: dict[str, np.ndarray] = {}
+    greatest: dict[str, np.ndarray] = {}
+    for feeds in batches:
+        is_real = feeds["attention_mask"].astype(bool)
+        for name, values in zip(names, session.run(names, feeds), strict=True):
+            # The last layer computes the [CLS] row only: its tensors have no row per token to leave out.
+            has_tokens = values.shape[:2] == is_real.shape and values.ndim == 3
+            channels = (values[is_real] if has_tokens else values).reshape(-1, values.shape[-1])
+            least[name] = np.minimum(least.get(name, np.inf), channels.min(0))
+            greatest[name] = np.maximum(greatest.get(name, -np.inf), channels.max(0))
+    return least, greatest
+
+
+def _expected_error(least: np.ndarray, greatest: np.ndarray, weight: np.ndarray) -> float:
+    """Squared rounding error of the activations after the product, up to a constant: step width² · Σ weight²."""
+    low, high = _range_with_zero(least, greatest)
+    return (high - low) ** 2 * float((weight.astype(np.float64) ** 2).sum())
+
+
+def _range_with_zero(least: np.ndarray, greatest: np.ndarray) -> tuple[float, float]:
+    """The range over all channels, extended to 0: padding and biases need an exact zero."""
+    return min(float(least.min()), 0.0), max(float(greatest.max()), 0.0)
 
 
 def write_int8(plan: Int8Plan, path: str | Path, variant: str) -> None:
@@ -84,8 +199,7 @@ def write_int8(plan: Int8Plan, path: str | Path, variant: str) -> None:
       (except the pooler's).
     - int8-qoperator: the integer products of the runtime itself.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(plan.model)
+    model = copy.deepcopy(plan.model)
     layers, ranges = fold_smoothing(model, plan.layers, plan.ranges)
     writer = _Int8Nodes(variant, ranges)
     replace_layers(model, layers, writer.nodes_of)
@@ -95,28 +209,9 @@ def write_int8(plan: Int8Plan, path: str | Path, variant: str) -> None:
         handle.write(model.SerializeToString(deterministic=True))
 
 
-def quantizable_layers(model: onnx.ModelProto) -> list[EmbeddingTable]:
-    """The Linear layers and embedding tables of an exported graph in its order, without the layer of the logits."""
-    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    adds = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
-    layers: list[EmbeddingTable] = []
-    for node in model.graph.node:
-        if node.op_type == "Gather" and node.input[0] in constants:
-            table = constants[node.input[0]]
-            layers.append(EmbeddingTable(node.name, node.input[1], node.output[0], table, (node.name,)))
-        elif node.op_type == "Gemm" and node.output[0] != "logits":  # a Linear layer that reads matrices
-            weight, bias = constants[node.input[1]].T, constants[node.input[2]]
-            layers.append(LinearLayer(node.name, node.input[0], node.output[0], weight, (node.name,), bias))
-        elif node.op_type == "MatMul":  # one that reads rows of tokens
-            add = adds[node.output[0]]
-            weight, bias = constants[node.input[1]], constants[add.input[0]]
-            layers.append(LinearLayer(node.name, node.input[0], add.output[0], weight, (node.name, add.name), bias))
-    return layers
-
-
 def fold_smoothing(
-    model: onnx.ModelProto, layers: Sequence[EmbeddingTable], ranges: Mapping[str, ActivationRange]
-) -> tuple[list[EmbeddingTable], dict[str, ActivationRange]]:
+    model: onnx.ModelProto, layers: Sequence[Int8Layer], ranges: Mapping[str, ActivationRange]
+) -> tuple[list[Int8Layer], dict[str, ActivationRange]]:
     """Moves the smoothing of attention's output into the value weights; the graph computes the same.
 
     A channel of attention's output is a weighted mean of that channel of the values. So dividing the output is
@@ -125,9 +220,8 @@ def fold_smoothing(
     This holds for our exported graphs: only attention reads the values, and only one product reads attention's
     output. That output needs no Clip in the dynamic variant, because padded positions do not contribute to it.
     """
-    linear = [layer for layer in layers if isinstance(layer, LinearLayer)]
-    writers, readers = {layer.output: layer for layer in linear}, {layer.input: layer for layer in linear}
-    changed: dict[str, EmbeddingTable] = {}
+    writers, readers = {layer.output: layer for layer in layers}, {layer.input: layer for layer in layers}
+    changed: dict[str, Int8Layer] = {}
     found = dict(ranges)
     for node in model.graph.node:
         if node.op_type != "Attention":
@@ -142,9 +236,7 @@ def fold_smoothing(
 
 
 def replace_layers(
-    model: onnx.ModelProto,
-    layers: Sequence[EmbeddingTable],
-    nodes_of: Callable[[EmbeddingTable], list[onnx.NodeProto]],
+    model: onnx.ModelProto, layers: Sequence[Int8Layer], nodes_of: Callable[[Int8Layer], list[onnx.NodeProto]]
 ) -> None:
     """Replaces the nodes of each layer by `nodes_of(layer)`, and removes weights that are no longer read."""
     graph, nodes = model.graph, []
@@ -188,16 +280,16 @@ class _Int8Nodes:
         self.nodes: list[onnx.NodeProto] = []  # of the current layer
         self.integers: dict[str, list[str]] = {}  # what is made of an input already
 
-    def nodes_of(self, layer: EmbeddingTable) -> list[onnx.NodeProto]:
+    def nodes_of(self, layer: Int8Layer) -> list[onnx.NodeProto]:
         """The nodes that compute the layer."""
         self.nodes = []
-        if isinstance(layer, LinearLayer):
-            self._linear(layer)
-        else:
+        if layer.bias is None:
             self._table(layer)
+        else:
+            self._linear(layer, layer.bias)
         return self.nodes
 
-    def _table(self, table: EmbeddingTable) -> None:
+    def _table(self, table: Int8Layer) -> None:
         # A scale for each row: one for the table would cost ten times the error.
         integers, scales = quantize_symmetric(table.weight, axis=1)
         own = table.name
@@ -206,36 +298,32 @@ class _Int8Nodes:
         self._node("Cast", [f"{own}_integers"], f"{own}_floats", to=TensorProto.FLOAT)
         self._node("Mul", [f"{own}_floats", f"{own}_row_scale"], table.output)
 
-    def _linear(self, layer: LinearLayer) -> None:
+    def _linear(self, layer: Int8Layer, bias: np.ndarray) -> None:
         own, factors = layer.name, self.ranges[layer.input].factors
         floats = layer.weight if factors is None else layer.weight * factors[:, None]
         integers, scales = quantize_symmetric(floats, axis=0)
-        weight = [
-            self._constant(f"{own}_quantized", integers),
-            self._constant(f"{own}_scale", scales),
-            self._constant(f"{own}_zero_point", np.zeros_like(scales, dtype=np.int8)),
-        ]
+        parts = {"quantized": integers, "scale": scales, "zero_point": np.zeros_like(scales, dtype=np.int8)}
+        weight = [self._constant(f"{own}_{part}", value) for part, value in parts.items()]
         if layer.input not in self.integers:
             self.integers[layer.input] = self._integers_of(layer.input)
-        read, bias = self.integers[layer.input], self._constant(f"{own}_bias", layer.bias)
+        read, added = self.integers[layer.input], self._constant(f"{own}_bias", bias)
         if self.variant == "int8-qdq":
             # A DequantizeLinear for each product, even of a shared input: otherwise the runtime does not fuse it.
             self._node("DequantizeLinear", read, f"{own}_input")
             self._node("DequantizeLinear", weight, f"{own}_weight", axis=1)
             self._node("MatMul", [f"{own}_input", f"{own}_weight"], f"{own}_product")
-            self._node("Add", [f"{own}_product", bias], layer.output)
+            self._node("Add", [f"{own}_product", added], layer.output)
         else:
             pairs = [name for pair in zip(read, weight, strict=True) for name in pair]
-            self._node("MatMulIntegerToFloat", [*pairs, bias], layer.output, domain=ORT_DOMAIN)
+            self._node("MatMulIntegerToFloat", [*pairs, added], layer.output, domain=ORT_DOMAIN)
 
     def _integers_of(self, name: str) -> list[str]:
         """Makes a tensor uint8; returns the names of the integers, their scale and their zero point."""
         values, observed = name, self.ranges[name]
         found = [f"{name}_uint8", f"{name}_scale", f"{name}_zero_point"]
         if observed.factors is not None:
-            divisor = self._constant(f"{name}_divisor", 1 / observed.factors)
             values = f"{name}_smooth"
-            self._node("Mul", [name, divisor], values)
+            self._node("Mul", [name, self._constant(f"{name}_divisor", 1 / observed.factors)], values)
         if self.variant != "int8-dynamic":
             for constant, value in zip(found[1:], scale_and_zero_point(observed), strict=True):
                 self._constant(constant, value)
@@ -244,9 +332,9 @@ class _Int8Nodes:
         if observed.factors is not None:
             # A channel that was small in calibration is divided by little: a single large value in it, even at a
             # padded position, would take all steps from the rest of the batch.
-            low = self._constant(f"{name}_low", np.array(observed.low, np.float32))
-            high = self._constant(f"{name}_high", np.array(observed.high, np.float32))
-            self._node("Clip", [values, low, high], f"{name}_clipped")
+            limits = {f"{name}_low": observed.low, f"{name}_high": observed.high}
+            bounds = [self._constant(limit, np.array(value, np.float32)) for limit, value in limits.items()]
+            self._node("Clip", [values, *bounds], f"{name}_clipped")
             values = f"{name}_clipped"
         self._node("DynamicQuantizeLinear", [values], *found)
         return found

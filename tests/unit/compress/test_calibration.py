@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tinybert.compress.calibration import ActivationRange, calibrate, calibration_feeds, smoothing_factors
+from tinybert.compress.quantization import ActivationRange, Int8Layer, calibrate, calibration_feeds, smoothing_factors
 from tinybert.data.encoding import Encoded
 from tinybert.pipeline.errors import UserError
 
@@ -80,4 +80,5 @@ def test_a_range_covers_real_tokens_of_all_batches_and_zero():
     mask = np.array([[1, 1, 0]])
     batches = [{"input_ids": np.array([[3, 5, 99]]), "attention_mask": mask}]
     batches.append({"input_ids": np.array([[2, 8, -99]]), "attention_mask": mask})
-    assert calibrate(identity(), {"channels": np.ones((1, 1))}, batches, 0.9) == {"channels": ActivationRange(0.0, 8.0)}
+    layer = Int8Layer("product", "channels", "sums", ("product",), weight=np.ones((1, 1)), bias=np.zeros(1))
+    assert calibrate(identity(), [layer], batches, 0.9) == {"channels": ActivationRange(0.0, 8.0)}

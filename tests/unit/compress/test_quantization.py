@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from onnx import helper, numpy_helper
 
 from tests.support.builders import batch, classifier
-from tinybert.compress.calibration import ActivationRange
 from tinybert.compress.export import export_onnx
 from tinybert.compress.quantization import (
-    EmbeddingTable,
+    ActivationRange,
+    Int8Layer,
     Int8Plan,
-    LinearLayer,
     fold_smoothing,
     plan_int8,
     quantizable_layers,
@@ -217,7 +216,7 @@ def test_smoothing_helps_a_channel_far_larger_than_the_rest(tmp_path):
     assert difference[0.9] < 0.25 * difference[0.0]
 
 
-def layers_of(fp32) -> dict[str, EmbeddingTable]:
+def layers_of(fp32) -> dict[str, Int8Layer]:
     return {layer.name: layer for layer in quantizable_layers(onnx.load(fp32))}
 
 
@@ -304,7 +303,7 @@ def test_the_model_computes_the_same_in_float_with_padding_too(uneven):
     """Every attention output of both layers divided by factors of its own, and nothing multiplied back."""
     model, rng = onnx.load(uneven), np.random.default_rng(0)
     contexts = [node.output[0] for node in model.graph.node if node.op_type == "Attention"]
-    layers = [layer for layer in quantizable_layers(model) if isinstance(layer, LinearLayer)]
+    layers = [layer for layer in quantizable_layers(model) if layer.bias is not None]
     ranges = {layer.input: ActivationRange(-1.0, 1.0) for layer in layers}
     ranges |= {name: ActivationRange(-1.0, 1.0, rng.uniform(0.1, 10, 12).astype(np.float32)) for name in contexts}
     found, _ = fold_smoothing(model, layers, ranges)
@@ -315,7 +314,7 @@ def test_the_model_computes_the_same_in_float_with_padding_too(uneven):
         np.testing.assert_allclose(session_of(model.SerializeToString()).run(["logits"], feeds)[0], expected, atol=1e-5)
 
 
-def float_product(model, layer: LinearLayer) -> list[onnx.NodeProto]:
+def float_product(model, layer: Int8Layer) -> list[onnx.NodeProto]:
     """The layer with its weights as they are."""
     names = [f"{layer.name}_{kind}" for kind in ("weight", "bias")]
     constants = zip(names, (layer.weight, layer.bias), strict=True)
