@@ -90,7 +90,7 @@ class Stage:
         return [*history, {"stage": self.name, **self.items, "steps": steps, "params": params}]
 
     def write_metrics(self, metrics: dict[str, Any], part: str = "") -> None:
-        """Writes the metrics file of the instance, or of a part of it, and logs it: deterministic numbers, no timings."""
+        """Writes the metrics of the instance, or of a part of it, and logs them: deterministic numbers, no timings."""
         metrics = json.loads(json.dumps(metrics), parse_float=lambda text: float(f"{float(text):.6g}"))
         write_json(paths.metrics(self.name, part or self.instance), metrics)
         self.run.log_metrics({part: metrics} if part else metrics)
