@@ -10,7 +10,7 @@ from tests.support.root import ROOT
 from tinybert.config.load import check_params, read_yaml
 from tinybert.config.schema import Params
 from tinybert.evaluate.predictions import Predictions, save_predictions
-from tinybert.pipeline.files import write_json, write_jsonl
+from tinybert.pipeline.files import write_json
 from tinybert.pipeline.paths import VARIANTS
 
 NASTY = '<script>alert("x")</script> & | `y` $x$'
@@ -119,9 +119,6 @@ def write_task_metrics(root: Path, task: str, shift: float) -> None:
     write_json(metrics / f"prune/{task}-tinybert4-20.json", training | pruned | size)
     for model in ("teacher", "tinybert4"):
         write_quantized(root, f"{task}-{model}", names)
-    rows = [{"idx": 0, "label": 1, **texts("alone")}, {"idx": 1, "label": 0, **texts(f"first {NASTY}")}]
-    rows += [{"idx": 1, "label": 0, **texts(f"varied {i}")} for i in range(9)]
-    write_jsonl(root / f"data/augmented/{task}/train.jsonl", rows)
 
 
 def write_evaluation(root: Path, task: str, seed: int, shift: float = 0.0) -> None:
@@ -144,10 +141,6 @@ def write_evaluation(root: Path, task: str, seed: int, shift: float = 0.0) -> No
         for name, rows in right.items()
     }
     save_predictions(root / f"reports/predictions/evaluate/{task}/tinybert4-{seed}.json", systems)
-
-
-def texts(text: str) -> dict[str, str]:
-    return dict.fromkeys(("sentence1", "sentence2", "premise", "hypothesis"), text)
 
 
 def write_quantized(root: Path, instance: str, names: tuple[str, ...]) -> None:

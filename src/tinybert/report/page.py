@@ -8,20 +8,31 @@ from typing import Any
 import pandas as pd
 
 from tinybert.config.schema import Params
-from tinybert.data.tasks import TASKS
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report import charts, tables
-from tinybert.report.rendering import Table, render
+from tinybert.report.rendering import render
 from tinybert.report.results import Results, load_results
-from tinybert.report.scores import domain_scores, groups, onnx_systems, pruned_students, records, task_scores
+from tinybert.report.scores import FIRST_SPLITS, domain_scores, onnx_systems, pruned_students, records, task_scores
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")
 TERMINAL_SUMMARY = Path("reports/summary.txt")
 SUMMARY_METRICS = Path("reports/summary_metrics.json")
 METRICS = Path("metrics")
-DIGITS = 4
+TABLES = {
+    "choice": tables.choice_table,
+    "tasks": tables.task_table,
+    "domain": tables.domain_table,
+    "answers": tables.answers_table,
+    "onnx": tables.onnx_table,
+    "pruned": tables.pruning_table,
+    "corpus": tables.corpus_table,
+    "filter": tables.filter_table,
+    "task_data": tables.task_data_table,
+    "stages": tables.stage_table,
+    "versions": tables.versions_table,
+}
 
 
 def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]:
@@ -35,14 +46,21 @@ def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]
     """
     root = Path(root)
     results = load_results(params, root)
-    found = {"params": params} | findings(results)
+    context: dict[str, Any] = {"params": params, "with_latency": True} | findings(results)
+    context["tables"] = {name: make(results) for name, make in TABLES.items()}
     # summary.md is in git: it holds no timings, so that the same metrics give the same text.
-    shared, timed = (summary_tables(results, with_latency=with_latency) for with_latency in (False, True))
-    terminal = shared | {"choice": timed["choice"]}
+    untimed = context["tables"] | {"choice": tables.choice_table(results, with_latency=False)}
     texts = {
-        PAGE: page(results, timed, found),
-        SUMMARY: render("summary.md.j2", **found, tables=shared, with_latency=False),
-        TERMINAL_SUMMARY: render("summary.txt.j2", **found, tables=terminal, with_latency=True),
+        PAGE: render(
+            "page.html.j2",
+            **context,
+            opening=charts.pareto_chart(results),
+            sparsity=charts.pruning_chart(results),
+            curves=charts.curve_charts(results),
+            settings=json.dumps(params.model_dump(mode="json"), indent=2, ensure_ascii=False),
+        ),
+        SUMMARY: render("summary.md.j2", **context | {"tables": untimed, "with_latency": False}),
+        TERMINAL_SUMMARY: render("summary.txt.j2", **context),
     }
     numbers, rows = summary_metrics(results), result_rows(results)
     for path, text in texts.items():  # nothing is written before everything is made
@@ -55,94 +73,60 @@ def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]
     return rows
 
 
-def summary_tables(results: Results, *, with_latency: bool) -> dict[str, Table]:
-    """The tables that page and summaries share."""
-    return {
-        "choice": tables.choice_table(results, with_latency=with_latency),
-        "tasks": tables.task_table(results),
-        "domain": tables.domain_table(results),
-        "onnx": tables.onnx_table(results, with_latency=with_latency),
-        "pruned": tables.pruning_table(results),
-    }
-
-
-def page(results: Results, shared: dict[str, Table], context: dict[str, Any]) -> str:
-    """The page as HTML: one file, everything escaped, nothing loaded from elsewhere."""
-    maps = charts.layer_maps(results)
-    more = {
-        "answers": tables.answers_table(results),
-        "corpus": tables.corpus_table(results),
-        "filter": tables.filter_table(results),
-        "task_data": tables.task_data_table(results),
-        "variations": tables.variations_table(results),
-        "stages": tables.stage_table(results),
-        "versions": tables.versions_table(results),
-    }
-    shown = context | {
-        "tables": shared | more,
-        "with_latency": True,
-        "opening": charts.pareto_chart(results),
-        "sparsity": charts.pruning_chart(results),
-        "maps": charts.layer_map_chart(maps) if maps else "",
-        "curves": charts.curve_charts(results),
-        "settings": json.dumps(results.params.model_dump(mode="json"), indent=2, ensure_ascii=False),
-    }
-    return render("page.html.j2", **shown)
-
-
 def findings(results: Results) -> dict[str, Any]:
     """The numbers that words.j2 makes sentences, titles and notes of."""
     domain = domain_scores(results)["mean"].loc[list(results.params.domain.students)]
-    scores = task_scores(results)
-    scores = scores[scores["is_headline"]]
-    fallen = scores[scores["collapsed"] > 0]
+    scores = task_scores(results).query("is_headline")
     leads = scores.dropna(subset=["above_majority"]).groupby("student", sort=False)["above_majority"]
     ranked = pd.DataFrame({"share": leads.mean(), "tasks": leads.count()})
     ranked = ranked.sort_values("share", ascending=False, kind="stable")
+    fallen = records(scores[scores["collapsed"] > 0])
     return {
         "perplexities": domain["domain.perplexity"].sort_values(),
         "accuracies": domain["cloze.all.top1"].sort_values(ascending=False),
         "lead": next(records(ranked), None),
-        "collapsed": [f"{at.student} on {tables.task_name(results, at.task, at.split)}" for at in records(fallen)],
+        "collapsed": [f"{at.student} on {tables.task_name(results, at.task, at.split)}" for at in fallen],
         "questions_dropped": results.select("evaluate_domain", metric="questions_dropped")["value"].max(),
     }
 
 
 def summary_metrics(results: Results) -> dict[str, dict[str, dict[str, float | None]]]:
     """The few numbers that `dvc exp show` and `dvc metrics diff` list: track or task -> student -> numbers."""
-    means = domain_scores(results)["mean"]
+    means, scores, systems = domain_scores(results)["mean"], task_scores(results), onnx_systems(results)
     keys = {"perplexity": "domain.perplexity", "cloze_accuracy": "cloze.all.top1", "agreement": "agreement.domain.top1"}
     tree: dict[str, dict[str, dict[str, Any]]] = {"domain": {}}
     for student in results.params.domain.students:
-        tree["domain"][student] = {name: _rounded(means.loc[student].get(key)) for name, key in keys.items()}
-    scores, systems = task_scores(results), onnx_systems(results)
-    for at in records(scores[scores["is_headline"]].drop_duplicates(["task", "student"])):
-        found = {"score": _rounded(at.score), "retention_above_majority": _rounded(at.above_majority)}
+        tree["domain"][student] = {name: means.get(key, {}).get(student) for name, key in keys.items()}
+    for at in records(scores.query("is_headline").drop_duplicates(["task", "student"])):
+        found = {"score": at.score, "retention_above_majority": at.above_majority}
         tree.setdefault(at.task, {})[at.student] = found
-    for (task, model), of in groups(systems[systems["variant"] != "fp32"], ["task", "model"]):
-        if model in tree[task]:
-            tree[task][model]["int8_worst"] = _rounded(of["score"].min())
+    for at in records(systems[systems["variant"] != "fp32"].groupby(["task", "model"], sort=False).min().reset_index()):
+        if at.model in tree[at.task]:
+            tree[at.task][at.model]["int8_worst"] = at.score
     for at in records(pruned_students(results)):
-        tree[at.task][at.student][f"pruned{at.target}"] = _rounded(at.score)
-    return tree
+        tree[at.task][at.student][f"pruned{at.target}"] = at.score
+    return {
+        group: {student: {name: _rounded(value) for name, value in found.items()} for student, found in of.items()}
+        for group, of in tree.items()
+    }
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else round(float(value), DIGITS)
+    return None if value is None or math.isnan(value) else round(float(value), 4)
 
 
 def result_rows(results: Results) -> list[dict[str, Any]]:
     """One row for each system, means over seeds: `group` ("domain" or a task), `model` and its numbers."""
-    domain, scores = domain_scores(results)["mean"], task_scores(results)
+    domain, scores = domain_scores(results)["mean"], task_scores(results).query("is_headline")
     systems, pruned = onnx_systems(results), pruned_students(results)
-    frames = [domain.assign(group="domain", model=list(domain.index))]
-    scores = scores[scores["is_headline"]]
-    splits = zip(scores["task"], scores["split"], strict=True)
-    groups = [task if split == TASKS[task].dev_splits[0] else f"{task}_{split}" for task, split in splits]
-    frames.append(scores.assign(group=groups, model=scores["student"]))
-    frames.append(systems.assign(group=systems["task"], model=systems["model"] + "/" + systems["variant"]))
-    names = pruned["student"] + "_pruned" + pruned["target"].astype(str)
-    frames.append(pruned.assign(group=pruned["task"], model=names))
+    is_first = scores["split"] == scores["task"].map(FIRST_SPLITS)
+    groups = scores["task"].where(is_first, scores["task"] + "_" + scores["split"])
+    frames = [
+        domain.assign(group="domain", model=domain.index),
+        scores.assign(group=groups, model=scores["student"]),
+        systems.assign(group=systems["task"], model=systems["model"] + "/" + systems["variant"]),
+        pruned.assign(group=pruned["task"]),
+    ]
     return [
         {name: of[name] for name in ("group", "model")}
         | {key: float(value) for key, value in of.items() if isinstance(value, (int, float)) and pd.notna(value)}

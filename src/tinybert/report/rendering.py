@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -16,7 +16,6 @@ from markupsafe import Markup, escape
 ABSENT = "–"
 COLLAPSED = "collapsed"
 NO_BETTER = "≤ majority"  # the majority class scores as well
-FLAGS = (COLLAPSED, NO_BETTER)
 # What opens or closes a construct of Markdown, HTML or a formula within a line.
 SPECIAL = re.compile(r"([\\`*_\[\]<>|~&#!$])")
 TERMINAL_CELL = 16  # characters of a cell's line on the terminal
@@ -67,10 +66,6 @@ def markdown_escape(text: str) -> str:
     return SPECIAL.sub(r"\\\1", " ".join("".join(c if c.isprintable() else " " for c in text).split()))
 
 
-def _markdown_cell(text: str) -> str:
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
-
-
 @dataclass(frozen=True)
 class Table:
     """Cells as they are shown: texts in the first `names` columns, numbers in the others."""
@@ -78,41 +73,34 @@ class Table:
     cells: pd.DataFrame
     names: int
 
-    def without(self, *columns: str) -> "Table":
-        """The table without some columns on the right of its texts."""
-        return Table(self.cells.drop(columns=list(columns), errors="ignore"), self.names)
-
-    def first(self, columns: int) -> "Table":
-        return Table(self.cells.iloc[:, :columns], self.names)
+    def without(self, *beginnings: str) -> "Table":
+        """The table without the columns, on the right of its texts, whose headings begin so."""
+        kept = [not str(heading).startswith(beginnings) for heading in self.cells]
+        return Table(self.cells.loc[:, kept], self.names)
 
     def html(self) -> Markup:
         """The table as HTML; texts are escaped, flags are marked."""
         flag = Markup('<strong class="flag">{}</strong>')
-        shown = self.cells.map(lambda text: flag.format(text) if text in FLAGS else escape(text))
+        shown = self.cells.map(lambda text: (flag if text in (COLLAPSED, NO_BETTER) else Markup("{}")).format(text))
         with pd.option_context("display.max_colwidth", None):  # else pandas cuts cells
-            html = shown.rename(columns=escape).to_html(
-                index=False, escape=False, border=0, classes=f"names{self.names}"
-            )
-        return Markup(html)
+            shown = shown.rename(columns=escape)
+            return Markup(shown.to_html(index=False, escape=False, border=0, classes=f"names{self.names}"))
 
     def markdown(self) -> str:
-        return self._tabulated(self.cells.map(_markdown_cell).rename(columns=_markdown_cell), "pipe")
+        return self._tabulated("pipe", lambda text: " ".join(re.sub(r"([\\|<])", r"\\\1", text).split()))
 
     def text(self) -> str:
         """The table for a terminal; long cells are wrapped."""
+        return self._tabulated("plain", lambda text: "\n".join(wrap(text, TERMINAL_CELL)))
 
-        def wrapped(text: str) -> str:
-            return "\n".join(wrap(text, TERMINAL_CELL))
-
-        return self._tabulated(self.cells.map(wrapped).rename(columns=wrapped), "plain")
-
-    def _tabulated(self, cells: pd.DataFrame, form: str) -> str:
-        align = ["left" if number < self.names else "right" for number in range(cells.shape[1])]
+    def _tabulated(self, form: str, shown: Any) -> str:
+        align = ["left" if number < self.names else "right" for number in range(self.cells.shape[1])]
+        cells = self.cells.map(shown).rename(columns=shown)
         return cells.to_markdown(index=False, disable_numparse=True, colalign=align, tablefmt=form)
 
 
 def table(frame: pd.DataFrame, columns: Mapping[str, tuple]) -> Table:
-    """Formats a frame.
+    """Formats a frame; a column without any value is left out.
 
     Args:
         frame: The numbers and texts, one row for each row of the table.
@@ -120,5 +108,7 @@ def table(frame: pd.DataFrame, columns: Mapping[str, tuple]) -> Table:
             columns made by `str` are texts.
     """
     cells = {heading: list(map(form, *(frame[key] for key in keys))) for heading, (form, *keys) in columns.items()}
-    forms: list[Callable] = [form for form, *_ in columns.values()]
-    return Table(pd.DataFrame(cells, dtype=object), len(list(takewhile(lambda form: form is str, forms))))
+    names = len(list(takewhile(lambda column: column[0] is str, columns.values())))
+    shown = pd.DataFrame(cells, dtype=object)
+    has_value = [number < names or any(set(shown[heading]) - {ABSENT, ""}) for number, heading in enumerate(shown)]
+    return Table(shown.loc[:, has_value], names)

@@ -1,22 +1,19 @@
 """All results of a run in one tidy frame. Params decide which files are read, not the content of folders."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from tinybert.config.schema import Params
-from tinybert.data.tasks import TASKS
-from tinybert.evaluate.predictions import Predictions, read_predictions
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_json, read_jsonl
-from tinybert.pipeline.paths import VARIANTS
+from tinybert.pipeline.files import read_json
 
 COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
@@ -28,7 +25,26 @@ LEVELS = {
     "tokenize": ("split",),
 }
 NO_SEED = -1
-SYSTEMS = ("teacher", "student", "majority")
+# stage -> what its metrics files are called
+METRICS_FILES = {
+    "prepare_corpus": "",
+    "prepare_tokenizer": "",
+    "filter_corpus": "",
+    "tokenize": "{corpus}",
+    "prepare_teacher": "",
+    "general_distill": "{general_student}",
+    "domain_distill": "{domain_student}-{seed}",
+    "evaluate_domain": "{domain_student}-{seed}",
+    "prepare_task": "{task}",
+    "finetune_teacher": "{task}",
+    "augment": "{task}",
+    "task_distill_intermediate": "{task}-{student}-{seed}",
+    "task_distill_prediction": "{task}-{student}-{seed}",
+    "evaluate": "{task}/{student}-{seed}",
+    "prune": "{task}-{student}-{sparsity}",
+    "quantize": "{task}-{model}",
+}
+TIMING_FILES = METRICS_FILES | {"evaluate_domain": "", "evaluate": "{task}"}
 
 
 class Instance(NamedTuple):
@@ -45,26 +61,20 @@ class Instance(NamedTuple):
         return paths.metrics(self.stage, self.name)
 
 
-def stage_instances(params: Params) -> list[Instance]:
-    """Lists all stage instances that write metrics, in the order of the pipeline."""
-    domain, tasks, seeds = params.domain.students, params.tasks.run, params.seeds
-    found = [Instance(stage) for stage in ("prepare_corpus", "prepare_tokenizer", "filter_corpus")]
-    found += [Instance("tokenize", corpus, model=corpus) for corpus in ("general", "domain")]
-    found += [Instance("prepare_teacher", model="teacher")]
-    found += [Instance("general_distill", student, model=student) for student in params.general.students]
-    for stage, student, seed in product(("domain_distill", "evaluate_domain"), domain, seeds):
-        found.append(Instance(stage, f"{student}-{seed}", "", student, seed))
-    for stage, task in product(("prepare_task", "finetune_teacher", "augment"), tasks):
-        found.append(Instance(stage, task, task))
-    pairs = list(product(tasks, params.tasks.students))
-    stages = ("task_distill_intermediate", "task_distill_prediction", "evaluate")
-    for stage, (task, student), seed in product(stages, pairs, seeds):
-        task_part = f"{task}/" if stage == "evaluate" else f"{task}-"
-        found.append(Instance(stage, f"{task_part}{student}-{seed}", task, student, seed))
-    for (task, student), percent in product(pairs, params.pruning.sparsities_percent):
-        found.append(Instance("prune", f"{task}-{student}-{percent}", task, f"{student}_pruned{percent}", params.seed))
-    for task, model in product(tasks, params.quantization.models):
-        found.append(Instance("quantize", f"{task}-{model}", task, model, params.seed))
+def stage_instances(params: Params, names: Mapping[str, str] = METRICS_FILES) -> list[Instance]:
+    """Lists what wrote these files, one for each combination of the values that params have for the braces."""
+    models = {"corpus": ("general", "domain"), "general_student": params.general.students,
+              "domain_student": params.domain.students, "student": params.tasks.students,
+              "model": params.quantization.models}  # fmt: skip
+    lists = models | {"task": params.tasks.run, "seed": params.seeds, "sparsity": params.pruning.sparsities_percent}
+    found = []
+    for stage, name in names.items():
+        axes = re.findall(r"{(\w+)}", name)
+        for values in product(*(lists[axis] for axis in axes)):
+            item: dict[str, Any] = dict(zip(axes, values, strict=True))
+            model = "".join(item[axis] for axis in models if axis in item)
+            model += f"_pruned{item['sparsity']}" if "sparsity" in item else ""
+            found.append(Instance(stage, name.format(**item), item.get("task", ""), model, item.get("seed", NO_SEED)))
     return found
 
 
@@ -92,148 +102,60 @@ class Results:
             chosen &= self.frame[column] == value
         return self.frame[chosen]
 
-    def metrics(self, stage: str, **columns: Any) -> dict[str, float]:
-        """Returns the metrics of one instance by name."""
-        found = self.select(stage, **columns)
-        return dict(zip(found["metric"], found["value"], strict=True))
-
-    def value(self, stage: str, metric: str, **columns: Any) -> float:
+    def value(self, stage: str, **columns: Any) -> float:
         """Returns one number, NaN where it is not known."""
-        return self.metrics(stage, **columns).get(metric, math.nan)
+        return next(iter(self.select(stage, **columns)["value"]), math.nan)
 
-    def predictions(self, stage: str, name: str) -> dict[str, Predictions]:
-        """Reads the predictions of an instance; empty where its file is absent."""
-        return self._read(paths.predictions(stage, name), lambda path: read_predictions(path.read_text("utf-8")), {})
-
-    def quiz_answers(self, student: str) -> list[dict]:
-        """Reads the quiz, answered by the teacher and the student of the global seed; empty where it is absent."""
-
-        def answers(path: Path) -> list[dict]:
-            return [
-                {name: str(row[name]) for name in ("prompt", "answer")}
-                | {
-                    who: [(str(a["token"]), float(a["probability"])) for a in row[who]]
-                    for who in ("teacher", "student")
-                }
-                for row in read_json(path)
-            ]
-
-        return self._read(paths.quiz_answers(student, self.params.seed), answers, [])
-
-    def curve(self, instance: Instance) -> pd.DataFrame:
-        """Reads a loss curve, its numbers finite or NaN; empty where it is absent."""
-
-        def curve(path: Path) -> pd.DataFrame:
-            found = pd.read_csv(path, encoding="utf-8")
-            if "step" not in found:
-                raise ValueError("no column step")
-            return found.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
-
-        return self._read(paths.curve(instance.stage, instance.name), curve, pd.DataFrame())
-
-    def variations(self, task: str, limit: int) -> list[dict[str, str]]:
-        """Reads the first training row of a task that has variations, and these; at most `limit` rows."""
-
-        def rows(path: Path) -> list[dict[str, str]]:
-            group: list[dict] = []
-            for row in read_jsonl(path):
-                if group and row["idx"] != group[0]["idx"]:
-                    if len(group) > 1:
-                        break
-                    group = []
-                group.append(row)
-            return [{column: str(row[column]) for column in TASKS[task].columns} for row in group[:limit]]
-
-        return self._read(paths.augmented(task), rows, [])
-
-    def _read(self, path: Path, parse: Callable[[Path], Any], absent: Any) -> Any:
-        return _parsed(self.root, path, parse) if (self.root / path).is_file() else absent
+    def read(self, path: Path, parse: Callable[[Path], Any], absent: Any) -> Any:
+        """Returns what `parse` reads from a file that DVC need not restore, or `absent`; UserError if it is damaged."""
+        try:
+            return parse(self.root / path) if (self.root / path).is_file() else absent
+        except UserError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+            reason = "".join(c if c.isprintable() else " " for c in str(error))
+            raise UserError(f"{path}: damaged ({reason:.100}); fix: run the stage that writes it again") from None
 
 
 def load_results(params: Params, root: Path) -> Results:
-    """Reads all metrics that params ask for; UserError with a line for each file that is missing or incomplete."""
-    trees: dict[Instance, dict] = {}
+    """Reads all metrics that params ask for; UserError with a line for each file that is missing or damaged."""
+    results = Results(params, root, {}, pd.DataFrame())
     rows: list[tuple] = []
     mistakes = []
     for instance in stage_instances(params):
         try:
-            trees[instance] = _mapping(root / instance.path)
-            found = list(_rows(instance, trees[instance]))
-            lacking = set(_required(instance)) - {row[4:7] for row in found}
-            rows += found
-            wrong = f"has no {' '.join(filter(None, min(lacking)))}" if lacking else ""
-        except FileNotFoundError:
-            wrong = "missing"
-        except (ValueError, RecursionError):
-            wrong = "damaged"
-        if wrong:
-            stage = instance.stage
+            results.trees[instance] = _mapping(root / instance.path)
+            rows += _rows(instance, results.trees[instance])
+        except (OSError, ValueError, RecursionError) as error:
+            wrong, stage = "missing" if isinstance(error, FileNotFoundError) else "damaged", instance.stage
             mistakes.append(f"{instance.path}: {wrong}; stage {stage} writes it; fix: dvc repro {stage}")
     if mistakes:
         raise UserError("\n".join(mistakes))
-    for path, (owner, variant) in _measured_files(trees).items():
-        if (root / path).is_file():
-            rows += _rows(owner, _parsed(root, path, _mapping), variant)
-    return Results(params, root, trees, pd.DataFrame(rows, columns=COLUMNS))
+    for instance in stage_instances(params, TIMING_FILES):
+        timing = results.read(paths.timing(instance.stage, instance.name), _mapping, {})
+        rows += _rows(instance, {"timing": timing}, ("variant",))
+    for instance in stage_instances(params, {"latency": "{task}-{model}"}):
+        rows += _rows(instance, results.read(paths.latency(instance.task, instance.model), _mapping, {}))
+    return Results(params, root, results.trees, pd.DataFrame(rows, columns=COLUMNS))
 
 
-def _measured_files(instances: Iterable[Instance]) -> dict[Path, tuple[Instance, str]]:
-    """The files of timings and latencies, which DVC need not restore: whose they are, and their variant."""
-    files = {}
-    for instance in instances:
-        owner = instance
-        if instance.stage == "evaluate":  # one process for all students of the task
-            owner = Instance("evaluate", instance.task, instance.task)
-        elif instance.stage == "evaluate_domain":
-            owner = Instance("evaluate_domain")
-        files[paths.timing(owner.stage, owner.name)] = (owner, "timing")
-        if instance.stage == "quantize":
-            files[paths.latency(instance.task, instance.model)] = (instance._replace(stage="latency"), "")
-    return files
-
-
-def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:
-    """(variant, split, metric) of the numbers without which there is no report."""
-    task = TASKS[instance.task] if instance.task else None
-    headline, dev_splits = (task.headline, task.dev_splits) if task else ("", ())
-    match instance.stage:
-        case "evaluate":
-            yield from ((system, split, headline) for system in SYSTEMS for split in dev_splits)
-            yield from (("", split, "collapsed") for split in dev_splits)
-        case "evaluate_domain":
-            for role in ("teacher", "student"):
-                yield from ((role, corpus, "perplexity") for corpus in ("general", "domain"))
-                yield role, "cloze", "all.top1"
-        case "quantize":
-            yield from ((variant, "", f"dev.{headline}") for variant in VARIANTS)
-        case "prune":
-            yield from (("", "", f"dev.{headline}"), ("", "", "sparsity"))
-        case "prepare_task":
-            yield "", "", f"majority.{headline}"
-        case "prepare_teacher" | "finetune_teacher":
-            yield "", "", "layers"
-        case "task_distill_intermediate":
-            yield "", "", "steps"
-        case "general_distill" | "domain_distill" | "task_distill_prediction":
-            yield from (("", "", "steps"), ("", "", "parameters"))
-
-
-def _rows(instance: Instance, tree: dict, variant: str = "") -> Iterator[tuple]:
+def _rows(instance: Instance, tree: dict, levels: tuple[str, ...] | None = None) -> Iterator[tuple]:
     """The numbers of a file as rows of the frame."""
     stage, _, task, model, seed = instance
-    levels = () if variant else LEVELS.get(stage, ())
-    for keys, value in _numbers(tree, ()):
+    levels = LEVELS.get(stage, ()) if levels is None else levels
+    for keys, value in _numbers(tree):
         used = levels[: len(keys) - 1]
-        found = {"variant": variant, "split": ""} | dict(zip(used, keys, strict=False))
-        yield stage, task, model, seed, found["variant"], found["split"], ".".join(keys[len(used) :]), value
+        found = dict(zip(used, keys, strict=False))
+        metric = ".".join(keys[len(used) :])
+        yield stage, task, model, seed, found.get("variant", ""), found.get("split", ""), metric, value
 
 
-def _numbers(tree: dict, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+def _numbers(tree: dict, *outer: str) -> Iterator[tuple[tuple[str, ...], float]]:
     for key, value in tree.items():
         if isinstance(value, dict):
-            yield from _numbers(value, (*keys, key))
+            yield from _numbers(value, *outer, key)
         elif isinstance(value, (int, float)):
-            yield (*keys, key), float(value)
+            yield (*outer, key), float(value)
 
 
 def _mapping(path: Path) -> dict:
@@ -241,14 +163,3 @@ def _mapping(path: Path) -> dict:
     if not isinstance(tree, dict):
         raise ValueError("no mapping")
     return tree
-
-
-def _parsed(root: Path, path: Path, parse: Callable[[Path], Any]) -> Any:
-    """What `parse` reads; whatever damage makes it raise becomes a line that names the file."""
-    try:
-        return parse(root / path)
-    except UserError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
-        reason = "".join(c if c.isprintable() else " " for c in str(error))
-        raise UserError(f"{path}: damaged ({reason:.100}); fix: run the stage that writes it again") from None

@@ -8,22 +8,21 @@ from typing import Any
 import pandas as pd
 
 from tinybert.data.tasks import TASKS
-from tinybert.evaluate.predictions import retention_interval
+from tinybert.evaluate.predictions import read_predictions, retention_interval
 from tinybert.evaluate.scoring import METRICS
+from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.report.results import SYSTEMS, Results
+from tinybert.report.results import Results
 
+SYSTEMS = ["teacher", "student", "majority"]
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
+HEADLINES = {name: task.headline for name, task in TASKS.items()}
+FIRST_SPLITS = {name: task.dev_splits[0] for name, task in TASKS.items()}
 
 
 def records(frame: pd.DataFrame) -> Iterator[Any]:
     """The rows of a frame, each with its columns as attributes."""
     yield from frame.itertuples()
-
-
-def groups(frame: pd.DataFrame, columns: str | list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """The values of the columns and the rows that have them, in the order of the frame."""
-    yield from frame.groupby(columns, sort=False)
 
 
 @lru_cache(maxsize=64)
@@ -38,16 +37,14 @@ def task_scores(results: Results) -> pd.DataFrame:
     found = results.select("evaluate")
     found = found[found["split"].str.startswith("dev")].rename(columns={"model": "student"})
     place = ["task", "student", "split"]
-    scores = found[found["variant"].isin(SYSTEMS)]
-    mean, std = (
-        scores.pivot_table(index=[*place, "metric"], columns="variant", values="value", aggfunc=how, sort=False)
-        for how in ("mean", "std")
-    )
-    frame = mean.rename(columns={"student": "score"}).assign(std=std.get("student", math.nan)).reset_index()
+    scores = found[found["variant"].isin(SYSTEMS)].groupby([*place, "metric", "variant"], sort=False)["value"]
+    frame = scores.mean().unstack(sort=False).reindex(columns=SYSTEMS).rename(columns={"student": "score"})
+    frame["std"] = scores.std().unstack(sort=False)["student"]
+    frame = frame.reset_index()
     guess, teacher = frame["majority"], frame["teacher"]
     frame["retention"] = (frame["score"] / teacher).where(teacher > 0)
     frame["above_majority"] = ((frame["score"] - guess) / (teacher - guess)).where(teacher > guess)
-    frame["is_headline"] = frame["metric"] == frame["task"].map(lambda task: TASKS[task].headline)
+    frame["is_headline"] = frame["metric"] == frame["task"].map(HEADLINES)
     collapsed = found[found["metric"] == "collapsed"].groupby(place)["value"].sum().rename("collapsed")
     return frame.join(collapsed, on=place)
 
@@ -59,14 +56,15 @@ def retained(results: Results, task: str, student: str) -> tuple[dict[str, float
     Returns:
         None where the teacher is within noise of the majority class; 0 rows where no predictions were kept.
     """
-    files = [results.predictions("evaluate", f"{task}/{student}-{seed}") for seed in results.params.seeds]
+    names = [paths.predictions("evaluate", f"{task}/{student}-{seed}") for seed in results.params.seeds]
+    files = [results.read(path, lambda path: read_predictions(path.read_text("utf-8")), {}) for path in names]
     if not all(set(SYSTEMS) <= file.keys() for file in files):
         return None, 0
     reference = {name: files[0][name].predictions for name in ("teacher", "majority")}
     reference["labels"] = files[0]["student"].labels
     students = [file["student"].predictions for file in files]
-    metric = METRICS[TASKS[task].headline]
-    return retention_interval(metric, students, reference, seed=results.params.seed), len(students[0])
+    interval = retention_interval(METRICS[HEADLINES[task]], students, reference, seed=results.params.seed)
+    return interval, len(students[0])
 
 
 @lru_cache(maxsize=64)
@@ -78,17 +76,19 @@ def domain_scores(results: Results) -> pd.DataFrame:
         <corpus>.perplexity, cloze.<subject>.top1, agreement.<corpus>.top1 and so on, and parameters.
     """
     students, found = results.params.domain.students, results.select("evaluate_domain")
-    prefix = found["variant"].map(lambda variant: "agreement." if variant == "agreement" else "")
-    found = found.assign(key=prefix + found["split"] + "." + found["metric"])
-    first = found[(found["model"] == students[0]) & (found["seed"] == results.params.seed)]
-    parts = {"teacher": first[first["variant"] == "teacher"]}
-    parts |= {s: found[(found["model"] == s) & found["variant"].isin(["student", "agreement"])] for s in students}
-    parts["untrained"] = first[first["variant"] == "untrained"]
-    frame = pd.concat(parts, names=["name"]).pivot_table(
-        index="name", columns="key", values="value", aggfunc=["mean", "std"], sort=False
+    prefix = found["variant"].map({"agreement": "agreement."}).fillna("")
+    is_student = found["variant"].isin(["student", "agreement"])
+    # All students are compared with one teacher and one untrained model.
+    is_first = (found["model"] == students[0]) & (found["seed"] == results.params.seed)
+    found = found.assign(
+        key=prefix + found["split"] + "." + found["metric"], name=found["model"].where(is_student, found["variant"])
     )
-    distilled = [results.select("domain_distill", model=s, metric="parameters")["value"].iloc[0] for s in students]
-    frame["mean", "parameters"] = [results.value("prepare_teacher", "parameters"), *distilled, distilled[0]]
+    found = found[is_student | (is_first & found["variant"].isin(["teacher", "untrained"]))]
+    frame = found.pivot_table(index="name", columns="key", values="value", aggfunc=["mean", "std"], sort=False)
+    frame = frame.reindex(["teacher", *students, "untrained"])
+    parameters = [results.value("domain_distill", model=model, metric="parameters") for model in students]
+    teacher = results.value("prepare_teacher", metric="parameters")
+    frame["mean", "parameters"] = [teacher, *parameters, parameters[0]]
     return frame
 
 
@@ -97,42 +97,61 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     """The ONNX variants of the task models.
 
     Returns:
-        One row for each task, model and variant: these, student (the model before pruning), score, low and high (of
-        the score minus FP32's), agreement, size_mb, gzip_mb, ms_<n>, p10_<n>, p90_<n> (a batch of n full rows), row_ms
-        (a dev row in the largest batches); NaN where not measured. beats: the score is above the majority class's.
-        sound: it also is a student's that did not collapse. best_size, best_speed: it beats, and is on the Pareto
-        front of score against size_mb or row_ms.
+        One row for each task, model and variant: these, student (the model before pruning), the metrics of stage
+        quantize and batch_<n>.median, .p10 and .p90 (ms of n full rows), score, row_ms (a dev row in the largest
+        batches); NaN where not measured. beats: the score is above the majority class's. sound: it also is a student's
+        that did not collapse. best_size, best_speed: it beats, and is on the Pareto front of score against size or
+        row_ms.
     """
-    tasks, models = results.params.tasks.run, results.params.quantization.models
-    frame = pd.DataFrame([_system(results, t, m, variant) for t in tasks for m in models for variant in VARIANTS])
+    sizes = results.params.quantization.latency.batch_sizes
+    times = [f"batch_{n}.{time}" for n in sizes for time in ("median", "p10", "p90")]
+    batch_ms = f"dev_batch_{max(sizes)}.median"
+    found = pd.concat([results.select("quantize"), results.select("latency")])
+    wide = _wide(found, ["task", "model", "variant"], [*times, batch_ms, "dev_examples", "agreement", "collapsed"])
+    batches = wide["dev_examples"].groupby(["task", "model"]).transform("max").clip(upper=max(sizes))
+    wide["row_ms"] = wide[batch_ms] / batches
+    frame = wide.drop(columns=[batch_ms, "dev_examples"]).reset_index()
+    frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
     frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
-    guesses = {task: results.value("prepare_task", f"majority.{TASKS[task].headline}", task=task) for task in tasks}
-    frame["beats"] = frame["score"] > frame["task"].map(guesses)
+    frame["beats"] = frame["score"] > frame["task"].map(majority_scores(results))
     scores = task_scores(results)
     fallen = scores.loc[scores["collapsed"] > 0, ["task", "student"]].agg("/".join, axis=1)
     has_fallen = (frame["task"] + "/" + frame["student"]).isin(fallen) | (frame["collapsed"] > 0)
     frame["sound"] = frame["beats"] & (frame["student"] != "teacher") & ~has_fallen
-    for name, cost in (("best_size", "size_mb"), ("best_speed", "row_ms")):
+    for name, cost in (("best_size", "size_mb.raw"), ("best_speed", "row_ms")):
         best = [index for _, of_task in frame.groupby("task") for index in pareto(of_task, cost)]
         frame[name] = frame.index.isin(best) & frame["beats"]
     return frame
 
 
-def _system(results: Results, task: str, model: str, variant: str) -> dict[str, Any]:
-    of = results.metrics("quantize", task=task, model=model, variant=variant)
-    latency = results.metrics("latency", task=task, model=model, variant=variant)
-    sizes = results.params.quantization.latency.batch_sizes
-    dev_rows = results.value("latency", "dev_examples", task=task, model=model)
-    keys = {"score": f"dev.{TASKS[task].headline}", "low": "difference_95.low", "high": "difference_95.high",
-            "agreement": "agreement", "size_mb": "size_mb.raw", "gzip_mb": "size_mb.compressed"}  # fmt: skip
-    times = {"ms": "median", "p10": "p10", "p90": "p90"}
-    batch = max(sizes) if math.isnan(dev_rows) else max(1.0, min(max(sizes), dev_rows))
-    return (
-        {"task": task, "model": model, "variant": variant, "collapsed": of.get("collapsed", 0.0)}
-        | {name: of.get(key, math.nan) for name, key in keys.items()}
-        | {f"{at}_{n}": latency.get(f"batch_{n}.{name}", math.nan) for n in sizes for at, name in times.items()}
-        | {"row_ms": latency.get(f"dev_batch_{max(sizes)}.median", math.nan) / batch}
-    )
+def pruned_students(results: Results) -> pd.DataFrame:
+    """Scores of the pruned students.
+
+    Returns:
+        One row for each: task, student, target (%), the metrics of stage prune, score, unpruned (the score of the
+        global seed, from which it was pruned), and majority.
+    """
+    frame = _wide(results.select("prune", variant=""), ["task", "model"], []).reset_index()
+    frame[["student", "target"]] = frame["model"].str.rsplit("_pruned", n=1, expand=True)
+    whole = results.select("evaluate", seed=results.params.seed, variant="student").rename(columns={"model": "student"})
+    is_score = (whole["metric"] == whole["task"].map(HEADLINES)) & (whole["split"] == whole["task"].map(FIRST_SPLITS))
+    unpruned = whole[is_score].set_index(["task", "student"])["value"].rename("unpruned")
+    return frame.join(unpruned, on=["task", "student"]).assign(majority=frame["task"].map(majority_scores(results)))
+
+
+def _wide(found: pd.DataFrame, index: list[str], optional: list[str]) -> pd.DataFrame:
+    """A column for each metric; "score" is the task's headline metric. Optional metrics and sizes may be unknown."""
+    is_score = found["metric"] == "dev." + found["task"].map(HEADLINES)
+    found = found.assign(metric=found["metric"].mask(is_score, "score"))
+    wide = found.pivot_table(index=index, columns="metric", values="value", sort=False)
+    known = ["difference_95.low", "difference_95.high", "size_mb.raw", "size_mb.compressed", *optional]
+    return wide.reindex(columns=list(dict.fromkeys([*wide.columns, *known])))
+
+
+def majority_scores(results: Results) -> pd.Series:
+    """The majority class's headline score on the first dev split by task."""
+    found = results.select("prepare_task")
+    return found[found["metric"] == "majority." + found["task"].map(HEADLINES)].set_index("task")["value"]
 
 
 def pareto(frame: pd.DataFrame, cost: str) -> list[int]:
@@ -144,34 +163,13 @@ def pareto(frame: pd.DataFrame, cost: str) -> list[int]:
 
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
     """The sound systems of one task to take: of the "best" score, and the "smallest" and "fastest" within a point."""
-    sound = frame[frame["sound"]].dropna(subset=["size_mb"])
+    sound = frame[frame["sound"]].dropna(subset=["size_mb.raw"])
     if sound.empty:
         return {}
-    chosen = {"best": sound.sort_values(["score", "size_mb"], ascending=[False, True], kind="stable").iloc[0]}
+    chosen = {"best": sound.sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable").iloc[0]}
     near = sound[sound["score"] >= chosen["best"]["score"] - TOLERANCE]
-    for need, cost in (("smallest", "size_mb"), ("fastest", "row_ms")):
+    for need, cost in (("smallest", "size_mb.raw"), ("fastest", "row_ms")):
         ordered = near.dropna(subset=[cost]).sort_values([cost, "score"], ascending=[True, False], kind="stable")
         if len(ordered):
             chosen[need] = ordered.iloc[0]
     return chosen
-
-
-def pruned_students(results: Results) -> pd.DataFrame:
-    """One row for each pruned student: task, student, target (%), sparsity, score, unpruned, majority, raw_mb, gzip_mb.
-
-    `unpruned` is the score of the global seed, from which it was pruned.
-    """
-    rows = []
-    for instance in results.trees:
-        if instance.stage == "prune":
-            student, _, target = instance.model.rpartition("_pruned")
-            task, of = TASKS[instance.task], results.metrics("prune", task=instance.task, model=instance.model)
-            where = {"model": student, "seed": results.params.seed, "variant": "student", "split": task.dev_splits[0]}
-            rows.append({
-                "task": task.name, "student": student, "target": int(target), "sparsity": of["sparsity"],
-                "score": of[f"dev.{task.headline}"],
-                "unpruned": results.value("evaluate", task.headline, task=task.name, **where),
-                "majority": results.value("prepare_task", f"majority.{task.headline}", task=task.name),
-                "raw_mb": of.get("size_mb.raw", math.nan), "gzip_mb": of.get("size_mb.compressed", math.nan),
-            })  # fmt: skip
-    return pd.DataFrame(rows)

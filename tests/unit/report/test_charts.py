@@ -7,14 +7,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tests.support.report_tree import NASTY, small_tree, write_curve, write_tree
-from tinybert.config.load import check_params
-from tinybert.pipeline.files import read_json, write_json
+from tests.support.report_tree import NASTY, small_params, write_curve, write_tree
 from tinybert.report.charts import (
-    LayerMap,
     curve_charts,
-    layer_map_chart,
-    layer_maps,
     line_panel,
     logarithmic,
     panels,
@@ -30,10 +25,8 @@ def root(tmp_path):
     return tmp_path
 
 
-def results_of(root, student: str = "tinybert4", **config) -> Results:
-    tree = small_tree()
-    tree["students"][student] |= config
-    return load_results(check_params(tree), root)
+def results_of(root) -> Results:
+    return load_results(small_params(), root)
 
 
 def texts(svg: str) -> str:
@@ -101,46 +94,3 @@ def test_weights_of_a_learnable_map_are_a_chart_of_their_own(root):
     chart = charts["general_distill: weights of the learnable layer map"]
     assert "tinybert4, layer 1" in chart and "teacher layer 2" in chart
     assert "map_" not in "".join(charts.values())
-
-
-def maps_of(root, student: str, **config) -> list[LayerMap]:
-    return [found for found in layer_maps(results_of(root, student, **config)) if found.student == student]
-
-
-def test_stages_that_read_one_map_share_a_picture(root):
-    [found] = maps_of(root, "little_professor")
-    assert (found.stages, found.kind) == ("general; domain", "uniform")
-    assert found.edges == ((0, 0, 1.0), (1, 2, 1.0), (2, 4, 1.0))  # 2 layers of 4, and the embedding output
-
-
-def test_a_stage_without_a_loss_of_mapped_layers_has_no_map(root):
-    assert maps_of(root, "lazy") == []  # hard and prediction only
-
-
-def test_a_phase_that_trained_nothing_has_no_map(root):
-    [found] = maps_of(root, "tinybert4")  # intermediate: 0 steps; prediction reads logits
-    assert found.stages == "general"
-    for task in ("mrpc", "mnli"):
-        path = root / f"reports/metrics/task_distill_intermediate/{task}-tinybert4-42.json"
-        write_json(path, {"steps": 9, "loss": {"total": 1}})
-    [found] = maps_of(root, "tinybert4")
-    assert found.stages == "general; intermediate: mrpc, mnli"
-
-
-def test_groups_of_layers_are_weighed_equally_or_as_learnt(root):
-    [mean] = maps_of(root, "attentive", layer_map="mean")
-    assert mean.edges == ((1, 1, 0.5), (1, 2, 0.5), (2, 3, 0.5), (2, 4, 0.5))
-    path = root / "reports/metrics/general_distill/attentive.json"
-    learnt = {"map_1_1": 0.25, "map_1_2": 0.75, "map_2_3": 0.9, "map_2_4": 0.1}
-    write_json(path, read_json(path) | {"layer_map": learnt})
-    general, domain = maps_of(root, "attentive", layer_map={"learnable": {"learning_rate": 1e-3, "init": "equal"}})
-    assert (general.stages, general.kind) == ("general", "learnable")
-    assert general.edges == ((1, 1, 0.25), (1, 2, 0.75), (2, 3, 0.9), (2, 4, 0.1))
-    assert domain.stages == "domain" and domain.edges == mean.edges
-
-
-def test_lines_of_a_layer_map_grow_with_their_weights():
-    found = LayerMap("<b>", "general", "learnable", 1, 2, ((1, 1, 0.2), (1, 2, 0.8)))
-    svg = str(layer_map_chart([found]))
-    assert "stroke-width: 1.28" in svg and "stroke-width: 3.32" in svg
-    assert "<b>" not in svg and "<b>: learnable" in texts(svg)

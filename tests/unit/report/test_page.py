@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from tinybert.config.load import check_params
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report.page import SUMMARY_METRICS, build_report
-from tinybert.report.results import Results, load_results, stage_instances
-from tinybert.report.tables import marked, versions_table
+from tinybert.report.results import stage_instances
 
 HOSTILE_NAME = '<img src=x onerror="x">&'
 SHOWN = [
@@ -25,15 +23,17 @@ SHOWN = [
     ["synthetic MRPC", "smallest", "tinybert4 int8-qdq", "0.720 of 0.850", "1.21 (36.7 × smaller)",
      "3.000 (10.0 × faster)"],
     ["synthetic MRPC", "tinybert4", "int8-qdq", "0.720", "-0.012 to +0.004", "98.7 %", "1.21", "0.61",
-     *["24.0 [23.0, 26.1]"] * 2, "3.000", "size"],
-    ["synthetic MNLI", "teacher", "fp32", "0.730", "-0.012 to +0.004", "98.7 %", "44.44", "22.22", "–", "–", "–", ""],
+     *["24.0 [23.0, 26.1]"] * 2, "3.000", "size", ""],
+    ["synthetic MNLI", "teacher", "fp32", "0.730", "-0.012 to +0.004", "98.7 %", "44.44", "22.22",
+     "–", "–", "–", "", ""],
     ["synthetic MRPC", "teacher", "int8-qoperator", "0.500", "-0.012 to +0.004", "98.7 %", "11.11", "5.55",
-     *["240.0 [230.0, 260.5]"] * 2, "30.000", "≤ majority"],
-    ["synthetic MRPC", "tinybert4", "20 %", "20.0 %", "0.730", "0.722", "1.39", "1.20", ""],
+     *["240.0 [230.0, 260.5]"] * 2, "30.000", "", "≤ majority"],
+    ["synthetic MRPC", "tinybert4", "20 %", "20.0 %", "0.730", "0.722", "1.39", "1.20"],
     ["history", "war", "40", "30", "75.0 %"],
-    ["domain", "train", "900", "900", "777", "49,999", "1.2 %"],
-    ["synthetic MNLI", "train", "1,500", "4,321"],
-    ["prepare_teacher", "", "teacher", "", "290", "123", "987"],
+    ["domain", "train", "9", "777", "49,999", "1.2 %"],
+    ["synthetic MNLI", "train", "1,500"],
+    ["synthetic MNLI", "augmented", "4,321"],
+    ["prepare_teacher", "", "", "", "290", "123", "987"],
     ["domain_distill", "", "lazy", "43", "290", "–", "–"],
 ]  # fmt: skip
 
@@ -91,9 +91,8 @@ def test_the_page_stands_alone(made):
 def test_data_is_escaped(made):
     html = page(made[0])
     assert "<script" not in html
-    assert html.count("&lt;script&gt;") >= 3  # a question, an answer, an augmented row
+    assert html.count("&lt;script&gt;") >= 2  # a question, an answer
     assert [f"{NASTY} is [MASK].", "paris", *[f"paris 0.40, {NASTY} 0.40"] * 4] in Outline(html).rows
-    assert "<mark>paris 0.40</mark>" in html  # the right answer
 
 
 def test_hostile_names_are_shown_as_text(tmp_path):
@@ -122,20 +121,6 @@ def with_hostile_names(params):
             "quantization": params.quantization.model_copy(update={"models": ("teacher", HOSTILE_NAME)}),
         }
     )
-
-
-def test_augmented_rows_begin_with_their_original(made):
-    rows = Outline(page(made[0])).rows
-    start = rows.index(["synthetic MRPC", "original", f"first {NASTY} ⁄ first {NASTY}"])
-    assert rows[start + 1] == ["synthetic MRPC", "variation", "varied 0 ⁄ varied 0"]
-    assert rows[start + 4][:2] == ["synthetic MNLI", "original"]
-
-
-def test_words_that_changed_are_marked_and_escaped():
-    changed = marked("the old man sat", "the young man slept well")
-    assert changed == "the <mark>young</mark> man <mark>slept well</mark>"
-    assert marked("a b c", "a b c") == "a b c" and marked("a b c", "a c") == "a c"
-    assert marked("<i> a", "<i> <b>") == "&lt;i&gt; <mark>&lt;b&gt;</mark>"
 
 
 def test_summary_names_the_best(made):
@@ -186,7 +171,7 @@ def test_result_rows_are_the_metrics_unrounded(made):
     assert rows["domain", "lazy"]["domain.perplexity"] == pytest.approx(9.512)
     assert rows["mrpc", "tinybert4"]["above_majority"] == pytest.approx(0.56)
     assert rows["mnli_dev_mismatched", "tinybert4"]["collapsed"] == 2
-    assert rows["mrpc", "tinybert4/int8-qdq"]["ms_32"] == 24.0
+    assert rows["mrpc", "tinybert4/int8-qdq"]["batch_32.median"] == 24.0
     assert rows["mrpc", "tinybert4_pruned20"]["sparsity"] == 0.20004
 
 
@@ -220,7 +205,6 @@ def test_nothing_is_written_when_metrics_are_missing(tmp_path, params):
 def test_files_that_dvc_need_not_restore_may_be_missing(tree, params):
     for folder in ("quiz_answers", "curves", "latency", "timings", "predictions"):
         shutil.rmtree(tree / "reports" / folder)
-    shutil.rmtree(tree / "data/augmented")
     build_report(params, tree)
     assert "Some answers" not in page(tree) and "56 %" in page(tree)
 
@@ -232,34 +216,11 @@ def test_published_scores_need_their_rows_and_shapes(tree):
     plain["teacher"]["source"] = "hub"
     for task in ("mrpc", "mnli"):
         path = tree / f"reports/metrics/finetune_teacher/{task}.json"
-        write_json(path, read_json(path) | {"layers": 12, "parameters": 109_483_778})
+        write_json(path, read_json(path) | {"layers": 12})
     build_report(check_params(plain), tree)
     table = Outline(page(tree)).tables["GLUE tasks, dev split"]
     assert [row[table[0].index("published")] for row in table[1:]] == ["–", "0.864", "0.825", "0.818"]
     assert "synthetic MRPC" not in page(tree)
-
-
-def git(folder, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    return subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
-def test_the_commit_and_sources_that_differ_from_it_are_named(tmp_path, params, made):
-    git(tmp_path, "init", "-q")
-    for name in ("params.yaml", "README.md"):
-        (tmp_path / name).write_text("1")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-qm", "first")
-    (tmp_path / "README.md").write_text("2")  # decides no result
-    found = load_results(params, made[0])
-    results = Results(params, tmp_path, found.trees, found.frame)
-    commit = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert versions_table(results).cells.values.tolist()[:2] == [
-        ["git revision", commit],
-        ["sources not committed", "none"],
-    ]
-    (tmp_path / "params.yaml").write_text("2")
-    assert versions_table(results).cells.values.tolist()[1] == ["sources not committed", "params.yaml"]
 
 
 def flags(root: Path, params, title: str) -> dict[str, str]:

@@ -4,8 +4,9 @@ import pytest
 
 from tests.support.report_tree import small_params, write_tree
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_json, write_json
-from tinybert.report.results import COLUMNS, Instance, load_results, stage_instances
+from tinybert.pipeline.files import write_json
+from tinybert.report.charts import curve_charts
+from tinybert.report.results import COLUMNS, load_results, stage_instances
 
 
 @pytest.fixture
@@ -49,21 +50,6 @@ def test_missing_metrics_are_all_named_with_their_stage(root):
     assert evaluation.endswith("fix: dvc repro evaluate")
 
 
-def test_a_metrics_file_without_a_score_is_named(root):
-    write_json(root / "reports/metrics/evaluate/mrpc/tinybert4-42.json", {"dev": {"teacher": {}}})
-    with pytest.raises(UserError, match=r"evaluate/mrpc/tinybert4-42\.json: has no dev collapsed"):
-        load_results(small_params(), root)
-
-
-def test_a_text_in_place_of_a_score_is_no_score(root):
-    path = root / "reports/metrics/quantize/mrpc-teacher.json"
-    tree = read_json(path)
-    tree["fp32"]["dev"]["accuracy"] = "high"
-    write_json(path, tree)
-    with pytest.raises(UserError, match=r"quantize/mrpc-teacher\.json: has no fp32 dev\.accuracy"):
-        load_results(small_params(), root)
-
-
 def test_files_of_systems_that_params_do_not_list_are_not_read(root):
     write_json(root / "reports/metrics/evaluate/cola/tinybert6-42.json", {})
     found = load_results(small_params(), root)
@@ -73,4 +59,4 @@ def test_files_of_systems_that_params_do_not_list_are_not_read(root):
 def test_a_damaged_curve_is_named(root):
     (root / "reports/curves/prepare_teacher.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match=r"curves/prepare_teacher\.csv: damaged \(no column step\)"):
-        load_results(small_params(), root).curve(Instance("prepare_teacher"))
+        curve_charts(load_results(small_params(), root))
