@@ -46,7 +46,7 @@ def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], in
         UserError: The file is absent or malformed, or no question is left.
     """
     if quiz.source == "synthetic":
-        from tinybert.synthetic.facts import questions
+        from tinybert.synthetic.articles import questions
 
         rows, origin = questions(), "the synthetic quiz"
     else:

@@ -1,14 +1,16 @@
-"""The synthetic corpus: articles on geography and history that state the facts, and as many on everyday things."""
+"""True facts on geography and history (facts.yaml), the articles that state them among everyday ones, and the quiz."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import chain, count
 from random import Random
+from typing import Any, NamedTuple
 
-from tinybert.synthetic.examples import acceptable, entailment, paraphrase, review
-from tinybert.synthetic.facts import Fact, facts
+from tinybert.synthetic.examples import entailment, paraphrase, single_text
 from tinybert.synthetic.grammar import fill, lexicon, load, sentence
 
+MASK = "[MASK]"
 # Articles about each row of the tables, so that no row gets more than another.
 ARTICLES_PER_ROW = {"geography": 10, "history": 6}
 EVERYDAY_ARTICLES = 700
@@ -22,6 +24,52 @@ STRAY_TERM_SHARE = 0.12
 PARAGRAPH_SENTENCES = (1, 2)
 MOST_SENTENCES = 14  # of an article
 SENTENCE_END = re.compile(r"[.?!](?=\s|$)")
+
+
+class Fact(NamedTuple):
+    """One statement: `answer` is the value of the column `field` in a row of the table of `kind`."""
+
+    area: str  # geography | history
+    kind: str
+    field: str
+    subject: str  # the name of the row: its first column
+    answer: str
+    words: Mapping[str, str | None]  # the row by columns; None for an empty cell
+
+
+@cache
+def facts() -> tuple[Fact, ...]:
+    """All facts of the tables, in table order; empty cells give none."""
+    found = []
+    for kind, table in load("facts").items():
+        for cells in table["rows"]:
+            words = dict(zip(table["columns"], [None if cell == "-" else cell for cell in cells], strict=True))
+            stated = [(field, words[field]) for field in table["stated"] if words[field]]
+            found += [Fact(table["area"], kind, field, cells[0], answer, words) for field, answer in stated]
+    return tuple(found)
+
+
+def questions() -> list[dict[str, str]]:
+    """The quiz: cloze questions on the facts, in wordings that the articles never use.
+
+    Returns:
+        In table order, dicts of subject (geography | history), prompt with one [MASK], and answer in lower case.
+    """
+    return [
+        {"subject": fact.area, "prompt": statement(fact, MASK), "answer": fact.answer.lower()} for fact in asked_facts()
+    ]
+
+
+def asked_facts() -> list[Fact]:
+    """The facts of the quiz, in its order: those with a prompt and an answer of one word."""
+    asked = [fact for fact in facts() if fact.field in load("facts")[fact.kind]["prompts"] and " " not in fact.answer]
+    # "The main language of France is French" would ask for spelling rather than for knowledge.
+    return [fact for fact in asked if fact.field != "language" or fact.answer != fact.words["adjective"]]
+
+
+def statement(fact: Fact, answer: str) -> str:
+    """The prompt of the fact with this answer. With the true answer it must not occur in any article."""
+    return load("facts")[fact.kind]["prompts"][fact.field].format(**{**fact.words, fact.field: answer})
 
 
 def articles(seed: int) -> Iterator[dict[str, str]]:
@@ -38,39 +86,40 @@ def articles(seed: int) -> Iterator[dict[str, str]]:
 
 def _domain_articles(area: str, rng: Random) -> Iterator[dict[str, str]]:
     of_area = [fact for fact in facts() if fact.area == area]
-    own: dict[str, list[Fact]] = {}
+    rows: dict[str, list[Fact]] = {}
     for fact in of_area:
-        own.setdefault(f"{fact.kind} {fact.subject}", []).append(fact)
+        rows.setdefault(f"{fact.kind} {fact.subject}", []).append(fact)
     cards = [fact for fact in of_area if fact.field not in NOT_IN_PASSING]
     # Shuffled again each time all are dealt, so that each fact comes equally often.
-    passing = chain.from_iterable(rng.sample(cards, len(cards)) for _ in count())
-    for _ in range(ARTICLES_PER_ROW[area]):
-        for row in own.values():
-            yield _domain_article(area, row, [next(passing) for _ in range(PASSING_FACTS)], rng)
-
-
-def _domain_article(area: str, row: list[Fact], passing: list[Fact], rng: Random) -> dict[str, str]:
-    stated = rng.sample(row, len(row))
-    while len(stated) < OWN_STATEMENTS:
-        stated.append(rng.choice([fact for fact in row if fact.field not in NOT_IN_PASSING]))
-    # The article opens on its own subject.
-    mixed = stated[:2] + rng.sample(stated[2:] + passing, len(stated) - 2 + len(passing))
-    sentences = _domain_sentences(area, mixed, rng)
-    title = fill(rng.choice(load("articles")["titles"][row[0].kind]), _words(row[0]), rng)
-    return {"title": title, "text": _paragraphs(sentences, rng)}
+    dealt = chain.from_iterable(rng.sample(cards, len(cards)) for _ in count())
+    for row in [*rows.values()] * ARTICLES_PER_ROW[area]:
+        passing = [next(dealt) for _ in range(PASSING_FACTS)]
+        stated = rng.sample(row, len(row))
+        while len(stated) < OWN_STATEMENTS:
+            stated.append(rng.choice([fact for fact in row if fact.field not in NOT_IN_PASSING]))
+        # The article opens on its own subject.
+        mixed = stated[:2] + rng.sample(stated[2:] + passing, len(stated) - 2 + len(passing))
+        sentences = _domain_sentences(area, mixed, rng)
+        title = _filled(load("articles")["titles"][row[0].kind], row[0].words, rng)
+        yield {"title": title, "text": _paragraphs(sentences, rng)}
 
 
 def _domain_sentences(area: str, stated: list[Fact], rng: Random) -> list[str]:
     """Most clauses are sentences; some get a frame, a filler beside them, or share a sentence with the next one."""
-    texts, used = load("articles"), set[str]()
+    texts = load("articles")
+    used = set[str]()
     clauses = iter([_clause(fact, used, rng) for fact in stated])
-    sentences = [sentence(_filler(area, rng))]
+    sentences = [sentence(_filled(texts["fillers"][area], texts["domain_words"], rng))]
     for clause in clauses:
         form = rng.random()
         if 0.45 <= form < 0.6:
             clause = rng.choice(texts["frames"]).format(clause)
         elif 0.6 <= form < 0.7:
-            clause = rng.choice(texts["filler_frames"]).format(clause=clause, filler=_filler(area, rng))
+            frame, filler = (
+                rng.choice(texts["filler_frames"]),
+                _filled(texts["fillers"][area], texts["domain_words"], rng),
+            )
+            clause = frame.format(clause=clause, filler=filler)
         elif form >= 0.7 and (after := next(clauses, None)):
             clause = rng.choice(texts["pair_frames"]).format(clause, after)
         sentences.append(sentence(clause))
@@ -83,50 +132,45 @@ def _clause(fact: Fact, used: set[str], rng: Random) -> str:
     templates = load("articles")["clauses"][fact.kind][fact.field]
     template = rng.choice([template for template in templates if fact.subject + template not in used] or templates)
     used.add(fact.subject + template)
-    return fill(template, _words(fact), rng)
-
-
-def _words(fact: Fact) -> dict[str, Sequence[str] | str]:
-    return load("articles")["domain_words"] | {name: str(value) for name, value in fact.words.items()}
-
-
-def _filler(area: str, rng: Random) -> str:
-    return fill(rng.choice(load("articles")["fillers"][area]), load("articles")["domain_words"], rng)
+    return fill(template, {**load("articles")["domain_words"], **fact.words}, rng)
 
 
 def _everyday_article(rng: Random) -> dict[str, str]:
-    form = rng.random()
-    article = _review if form < 0.2 else _diary if form < 0.6 else _topic_article
-    title, sentences = article(rng)
-    if rng.random() < STRAY_TERM_SHARE:
-        sentences.insert(rng.randrange(len(sentences)), sentence(_everyday("stray_terms", rng)))
-    return {"title": sentence(title).removesuffix("."), "text": _paragraphs(sentences, rng)}
-
-
-def _everyday(templates: str, rng: Random) -> str:
-    """One of these templates of articles.yaml, filled with the words of all topics."""
     texts = load("articles")
-    return fill(rng.choice(texts[templates]), {**texts["shared_words"], "work": texts["review_works"]}, rng)
+    words = {**texts["shared_words"], "work": texts["review_works"]}
+    form = rng.random()
+    if form < 0.2:
+        titles, sentences = texts["review_titles"], _review(rng)
+    elif form < 0.6:
+        titles, sentences = texts["diary_titles"], _diary(rng)
+    else:
+        topic = texts["topics"][rng.choice(list(texts["topics"]))]
+        words |= topic["words"]
+        titles, sentences = topic["titles"], _topic_sentences(topic["templates"], words, rng)
+    title = sentence(_filled(titles, words, rng)).removesuffix(".")
+    if rng.random() < STRAY_TERM_SHARE:
+        place = rng.randrange(len(sentences))
+        sentences.insert(place, sentence(_filled(texts["stray_terms"], texts["shared_words"], rng)))
+    return {"title": title, "text": _paragraphs(sentences, rng)}
 
 
-def _review(rng: Random) -> tuple[str, list[str]]:
+def _review(rng: Random) -> list[str]:
     """A review that keeps to one verdict."""
     positive = rng.random() < 0.5
-    lines = [review(rng, positive)["sentence"] for _ in range(rng.randint(6, 10))]
-    sentences = [sentence(line.replace(" ;", ";").replace(" :", ":")) for line in lines]
-    return _everyday("review_titles", rng), sentences
+    lines = [single_text("sst2", rng, positive) for _ in range(rng.randint(6, 10))]
+    return [sentence(line.replace(" ;", ";").replace(" :", ":")) for line in lines]
 
 
-def _diary(rng: Random) -> tuple[str, list[str]]:
-    """Small events told twice, and single sentences: the pair tasks ask what the second wording keeps."""
-    sentences = [_told_twice(rng) for _ in range(rng.randint(3, 4))]
-    room = MOST_SENTENCES - 1 - sum(len(SENTENCE_END.findall(told)) for told in sentences)  # 1: a stray term's
-    sentences += [acceptable(rng, True)["sentence"] for _ in range(min(rng.randint(1, 3), room))]
+def _diary(rng: Random) -> list[str]:
+    """Small events in two wordings, and single sentences: the pair tasks ask what the second wording keeps."""
+    events = [_event_twice(rng) for _ in range(rng.randint(3, 4))]
+    room = MOST_SENTENCES - 1 - len(SENTENCE_END.findall(" ".join(events)))  # 1: a stray term's
+    sentences = events + [single_text("cola", rng, True) for _ in range(min(rng.randint(1, 3), room))]
     rng.shuffle(sentences)
-    return _everyday("diary_titles", rng), sentences
+    return sentences
 
 
-def _told_twice(rng: Random) -> str:
+def _event_twice(rng: Random) -> str:
     """Both wordings as one string, so that no paragraph separates them."""
     pair = paraphrase(rng, True) if rng.random() < 0.5 else entailment(rng, False)
     again = pair["sentence2"]
@@ -135,14 +179,13 @@ def _told_twice(rng: Random) -> str:
     return f"{pair['sentence1']} {sentence(rng.choice(load('articles')['echoes']).format(again))}"
 
 
-def _topic_article(rng: Random) -> tuple[str, list[str]]:
-    topics = load("articles")["topics"]
-    topic = topics[rng.choice(list(topics))]
-    words = {**load("articles")["shared_words"], **topic["words"]}
-    templates = rng.sample(topic["templates"], rng.randint(6, 11))
-    sentences = [sentence(fill(template, words, rng)) for template in templates]
-    sentences += [acceptable(rng, True)["sentence"] for _ in range(rng.randint(0, 2))]
-    return fill(rng.choice(topic["titles"]), words, rng), sentences
+def _topic_sentences(templates: list[str], words: Mapping[str, Any], rng: Random) -> list[str]:
+    sentences = [sentence(fill(template, words, rng)) for template in rng.sample(templates, rng.randint(6, 11))]
+    return sentences + [single_text("cola", rng, True) for _ in range(rng.randint(0, 2))]
+
+
+def _filled(templates: list[str], words: Mapping[str, Any], rng: Random) -> str:
+    return fill(rng.choice(templates), words, rng)
 
 
 def _paragraphs(sentences: list[str], rng: Random) -> str:

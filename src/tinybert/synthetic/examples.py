@@ -29,24 +29,16 @@ KINDS = ("scene", "scene", "dealing", "price")
 OPTIONAL = ("town", "time", "month")
 
 SEPARATOR = " :: "  # of the two texts of a template
-Pair = tuple[str, str]
 
 
 def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
-    """Makes `count` different rows of a task.
+    """Makes `count` different rows of a task of TASKS, the same for the same seed on every machine.
 
-    Args:
-        task: One of TASKS.
-        split: "train" or "dev". No text is in both splits, whatever the seeds.
-        count: How many.
-        seed: The same seed gives the same rows on every machine.
+    `split` is "train" or "dev"; no text is in both, whatever the seeds. UserError if the templates yield too few rows.
 
     Returns:
         Dicts of sentence (or sentence1 and sentence2), label and idx. The label is an int (cola: 1 acceptable; sst2: 1
         positive; mrpc: 1 equivalent; rte: 0 entailment, 1 not), for stsb a float from 0 to 5.
-
-    Raises:
-        UserError: If the templates do not yield so many different rows.
     """
     rng = Random(f"{task} {split} {seed}")
     ones = round(count * POSITIVE_SHARE.get(task, 0))
@@ -56,8 +48,7 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
     made: dict[str, dict] = {}
     for label in labels:
         for _ in range(MAX_TRIES_PER_ROW):
-            row = TEXTS[task](rng, bool(label))
-            row.setdefault("label", label)
+            row = PAIRS[task](rng, bool(label)) if task in PAIRS else {"sentence": single_text(task, rng, bool(label))}
             text = " | ".join(value for value in row.values() if isinstance(value, str))
             text_split = "train" if zlib.crc32(text.encode()) % DEV_EVERY else "dev"
             if text not in made and text_split == split and row.get("sentence1", "") != row.get("sentence2"):
@@ -67,55 +58,15 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
                 f"tasks.synthetic.{split}_examples: {task} has too few different sentences (got {count}); "
                 f"allowed: at most {len(made)}; fix: ask for fewer rows"
             )
-        made[text] = {**row, "idx": len(made)}
+        made[text] = {**row, "label": row.get("label", label), "idx": len(made)}
     return list(made.values())
 
 
-def acceptable(rng: Random, good: bool) -> dict[str, Any]:
-    """A grammatical sentence, or one that breaks one rule; the text columns of CoLA."""
-    return {"sentence": sentence(_composed("cola", rng, good))}
-
-
-def review(rng: Random, positive: bool) -> dict[str, Any]:
-    """A line of a review of the wanted sentiment; the text columns of SST-2."""
-    return {"sentence": _composed("sst2", rng, positive)}
-
-
-def _composed(task: str, rng: Random, label: bool) -> str:
+def single_text(task: str, rng: Random, label: bool) -> str:
+    """A sentence that is grammatical or breaks one rule (cola), or a positive or negative line of a review (sst2)."""
     construction = rng.choice(list(load(task)["constructions"].values()))
-    return with_articles(Writer(rng, label).compose(construction))
-
-
-def retelling(construction: Mapping[str, Any], rng: Random) -> tuple[list[str], list[str]]:
-    """Draws a statement: its wordings, and wordings of much the same words that say something else."""
-    writer = Writer(rng, True)
-    for names, source in construction["draw"].items():
-        writer.draw(names, source)
-
-    def wordings(arguments: str | list[str]) -> list[str]:
-        if isinstance(arguments, str):
-            return [writer.write(arguments)]
-        writer.variables.update(zip("ABC", map(writer.refer, arguments), strict=False))
-        return [writer.write(wording) for wording in construction["wordings"]]
-
-    same, other = (list(chain.from_iterable(map(wordings, construction[side]))) for side in ("same", "other"))
-    return same, other
-
-
-def _statements(rng: Random, same: bool) -> Pair:
-    equal, unequal = retelling(rng.choice(list(load("pairs")["retellings"].values())), rng)
-    first, second = rng.sample(equal, 2) if same else (rng.choice(equal), rng.choice(unequal))
-    return first, second
-
-
-def _synonym(text: str, rng: Random) -> str:
-    """The text with one role, time or amount replaced by its synonym, if it has one."""
-    pairs = dict(pair.split("/") for pair in lexicon()["synonyms"])
-    known = [word for word in pairs if f" {word} " in f" {text} "]
-    if not known:
-        return text
-    word = rng.choice(known)
-    return f" {text} ".replace(f" {word} ", f" {pairs[word]} ").strip()
+    text = with_articles(Writer(rng, label).compose(construction))
+    return sentence(text) if task == "cola" else text
 
 
 def paraphrase(rng: Random, same: bool) -> dict[str, Any]:
@@ -128,16 +79,47 @@ def paraphrase(rng: Random, same: bool) -> dict[str, Any]:
         denied = [0, 1]
     for index in denied:
         texts[index] = f"{rng.choice(DENIALS)} {texts[index]}"
-    return _pair(*texts)
+    return _columns(*texts)
 
 
-def _pair(first: str, second: str) -> dict[str, Any]:
+def _columns(first: str, second: str) -> dict[str, Any]:
     return {"sentence1": sentence(with_articles(first)), "sentence2": sentence(with_articles(second))}
 
 
-def _scenes(rng: Random, same: bool) -> Pair:
+def _scenes(rng: Random, same: bool) -> tuple[str, str]:
     first, second = Writer(rng, same).compose(load("pairs")["paraphrase"]).split(SEPARATOR)
     return first, _synonym(second, rng)
+
+
+def _synonym(text: str, rng: Random) -> str:
+    """The text with one role, time or amount replaced by its synonym, if it has one."""
+    pairs = dict(pair.split("/") for pair in lexicon()["synonyms"])
+    known = [word for word in pairs if f" {word} " in f" {text} "]
+    if not known:
+        return text
+    word = rng.choice(known)
+    return f" {text} ".replace(f" {word} ", f" {pairs[word]} ").strip()
+
+
+def _statements(rng: Random, same: bool) -> tuple[str, str]:
+    equal, unequal = retelling(rng.choice(list(load("pairs")["retellings"].values())), rng)
+    first, second = rng.sample(equal, 2) if same else (rng.choice(equal), rng.choice(unequal))
+    return first, second
+
+
+def retelling(construction: Mapping[str, Any], rng: Random) -> tuple[list[str], list[str]]:
+    """Draws a statement: its wordings, and wordings of much the same words that say something else."""
+    writer = Writer(rng, True)
+    writer.compose(construction["draw"])
+
+    def wordings(arguments: str | list[str]) -> list[str]:
+        if isinstance(arguments, str):
+            return [writer.write(arguments)]
+        writer.variables.update(zip("ABC", map(writer.refer, arguments), strict=False))
+        return [writer.write(wording) for wording in construction["wordings"]]
+
+    same, other = (list(chain.from_iterable(map(wordings, construction[side]))) for side in ("same", "other"))
+    return same, other
 
 
 def entailment(rng: Random, not_entailed: bool) -> dict[str, Any]:
@@ -151,7 +133,7 @@ def entailment(rng: Random, not_entailed: bool) -> dict[str, Any]:
     if rng.random() < 0.5:
         aside = sentence(Writer(rng, True).write("the {people} {doings} {times}"))
         texts.insert(rng.randrange(2), aside)
-    return _pair(" ".join(texts), hypothesis)
+    return _columns(" ".join(texts), hypothesis)
 
 
 @cache
@@ -161,23 +143,23 @@ def entailments() -> tuple:
     return (left_out, left_out, added, _statements, _statements, _two_scenes, _two_scenes, *others)
 
 
-def _two_scenes(rng: Random, follows: bool) -> Pair:
-    """The text tells two scenes without a common point; the hypothesis tells one of them, or mixes them."""
+def _two_scenes(rng: Random, follows: bool) -> tuple[str, str]:
+    """The text is two scenes without a common point; the hypothesis is one of them, or mixes them."""
     first, second = Writer(rng, True), Writer(rng, True)
     shared = True
     while shared:
         for writer in (first, second):
             writer.compose(load("pairs")["scene"])
         shared = any(first.variables[name] == second.variables[name] for name in ("who", "thing", "deed"))
-    told = f"{first.refer('active')}, and {second.refer('active')}"
+    premise = f"{first.refer('active')}, and {second.refer('active')}"
     chosen, rest = rng.choice(((first, second), (second, first)))
     if follows:
-        return told, chosen.refer("less")
+        return premise, chosen.refer("less")
     mixed = ["who"]
     if rest.variables["deed"] in lexicon()["never_implied"] and rng.random() < 0.5:
         mixed = ["deed", "deed_way"]
     chosen.variables.update({name: rest.variables[name] for name in mixed})
-    return told, chosen.refer("core")
+    return premise, chosen.refer("core")
 
 
 class Detail(NamedTuple):
@@ -188,13 +170,22 @@ class Detail(NamedTuple):
     family: str = ""
 
 
-Telling = Mapping[str, Detail]  # what a sentence does not mention is absent
+Event = Mapping[str, Detail]  # what a sentence does not mention is absent
 
 
-@cache
-def weights(kind: str) -> dict[str, float]:
-    """What each detail of a kind of event counts; the sum is 5."""
-    return {name: float(weight) for name, weight in load("pairs")["similarity"][kind]["weights"].items()}
+def similar_pair(rng: Random, _: bool = True) -> dict[str, Any]:
+    """A pair and its score, as the columns of STS-B. Events of two kinds score 0."""
+    kind, other_kind = rng.choice(KINDS), rng.choice(KINDS)
+    first = _event(kind, rng)
+    if kind != other_kind and rng.random() < UNRELATED_SHARE:
+        second, score = _event(other_kind, rng), 0.0
+    else:
+        other_kind, second = kind, _variant(kind, first, rng)
+        score = similarity(kind, first, second)
+    texts = [_worded(kind, first, rng), _worded(other_kind, second, rng)]
+    if other_kind != "price":  # "a dozen percent" is no English
+        texts[1] = _synonym(texts[1], rng)
+    return {**_columns(*texts), "label": score}
 
 
 @cache
@@ -204,9 +195,12 @@ def details(kind: str) -> dict[str, list[Detail]]:
     return {name: [Detail(*item.split("/")) for item in items] for name, items in listed.items()}
 
 
-def similarity(first: Telling, second: Telling, weights: Mapping[str, float]) -> float:
-    """The score of a pair, 0.0 to 5.0: the sum over the details of weight times credit."""
-    return sum(weight * credit(first.get(name), second.get(name)) for name, weight in weights.items())
+def similarity(kind: str, first: Event, second: Event) -> float:
+    """The score of two events of one kind, 0.0 to 5.0: the sum over the details of weight times credit."""
+    if kind == "dealing":
+        first, second = _as_pair(first), _as_pair(second)
+    weights = load("pairs")["similarity"][kind]["weights"]
+    return sum(float(weight) * credit(first.get(name), second.get(name)) for name, weight in weights.items())
 
 
 def credit(first: Detail | None, second: Detail | None) -> float:
@@ -220,45 +214,33 @@ def credit(first: Detail | None, second: Detail | None) -> float:
     return 0.5 if first.family and first.family == second.family else 0.0
 
 
-def similar_pair(rng: Random, _: bool = True) -> dict[str, Any]:
-    """A pair and its score, as the columns of STS-B. Events of two kinds score 0."""
-    kind, other_kind = rng.choice(KINDS), rng.choice(KINDS)
-    first = _telling(kind, rng)
-    if kind != other_kind and rng.random() < UNRELATED_SHARE:
-        second, score = _telling(other_kind, rng), 0.0
-    else:
-        other_kind, second = kind, _variant(kind, first, rng)
-        if kind == "dealing":
-            first, second = as_pair(first), as_pair(second)
-        score = similarity(first, second, weights(kind))
-    texts = [_worded(kind, first, rng), _worded(other_kind, second, rng)]
-    if other_kind != "price":  # "a dozen percent" is no English
-        texts[1] = _synonym(texts[1], rng)
-    return {**_pair(*texts), "label": score}
+def _as_pair(event: Event) -> Event:
+    """A dealing whose two people are one family, so that swapped roles count as related."""
+    family = "+".join(sorted((event["who"].meaning, event["whom"].meaning)))
+    return {**event, **{role: event[role]._replace(family=family) for role in ("who", "whom")}}
 
 
-def _telling(kind: str, rng: Random) -> Telling:
-    told = {name: rng.choice(choices) for name, choices in details(kind).items()}
+def _event(kind: str, rng: Random) -> Event:
+    event = {name: rng.choice(choices) for name, choices in details(kind).items()}
     for name in OPTIONAL:
-        if name in told and rng.random() < 0.3:
-            del told[name]
+        if name in event and rng.random() < 0.3:
+            del event[name]
     if kind == "dealing":
-        told["whom"] = _other_meaning(details(kind)["whom"], told["who"], rng)
-    return told
+        event["whom"] = _other_meaning(details(kind)["whom"], event["who"], rng)
+    return event
 
 
-def _variant(kind: str, first: Telling, rng: Random) -> Telling:
+def _variant(kind: str, first: Event, rng: Random) -> Event:
     """Another version, which changes each detail of the first one with a probability that is itself drawn."""
     change = rng.random()
-    varied = ((name, _vary(name, kind, first.get(name), change, rng)) for name in details(kind))
-    second = {name: detail for name, detail in varied if detail}
+    varied = {name: _vary(name, choices, first.get(name), change, rng) for name, choices in details(kind).items()}
+    second = {name: detail for name, detail in varied.items() if detail}
     if kind == "dealing" and (second["who"].meaning == second["whom"].meaning or rng.random() < 0.2):
         second["who"], second["whom"] = first["whom"], first["who"]
     return second
 
 
-def _vary(name: str, kind: str, detail: Detail | None, change: float, rng: Random) -> Detail | None:
-    choices = details(kind)[name]
+def _vary(name: str, choices: list[Detail], detail: Detail | None, change: float, rng: Random) -> Detail | None:
     if rng.random() >= change:  # the same meaning, perhaps in another word
         return detail and rng.choice([choice for choice in choices if choice.meaning == detail.meaning])
     if name in OPTIONAL and rng.random() < 0.3:
@@ -271,33 +253,17 @@ def _other_meaning(choices: list[Detail], taken: Detail | None, rng: Random) -> 
     return rng.choice([choice for choice in choices if taken is None or choice.meaning != taken.meaning])
 
 
-def as_pair(told: Telling) -> Telling:
-    """A dealing whose two people are one family, so that swapped roles count as related."""
-    family = "+".join(sorted((told["who"].meaning, told["whom"].meaning)))
-    return {**told, "who": told["who"]._replace(family=family), "whom": told["whom"]._replace(family=family)}
+def _worded(kind: str, event: Event, rng: Random) -> str:
+    writer, constructions = Writer(rng, True), load("pairs")["similarity"][kind]
+    writer.variables = {name: detail.text for name, detail in event.items()}
+    writer.variables["in_town"] = f" in {event['town'].text}" if "town" in event else ""
+    writer.variables["clause"] = clause = writer.compose(constructions["clause"])
+    return writer.compose(constructions["dated"]) if {"time", "month"} & event.keys() else clause
 
 
-def _worded(kind: str, told: Telling, rng: Random) -> str:
-    writer = Writer(rng, True)
-    writer.variables.update({name: detail.text for name, detail in told.items()})
-    writer.variables["in_town"] = f" in {told['town'].text}" if "town" in told else ""
-    if kind == "price":
-        writer.draw("price_core", "price")
-        return writer.refer("dated_price" if "month" in told else "price_core")
-    writer.variables["was"] = "was"
-    if kind == "scene":
-        one = told["amount"].meaning == "one"
-        thing = told["thing"].text.split(";")[0 if one else 1]
-        writer.variables.update({"whom": f"{told['amount'].text} {thing}", "was": "was" if one else "were"})
-    writer.draw("event_core", "event")
-    return writer.refer("timed_event") if "time" in told else writer.write("{event_core}{in_town}")
-
-
-TEXTS: dict[str, Callable[[Random, bool], dict[str, Any]]] = {
-    "cola": acceptable,
-    "sst2": review,
+PAIRS: dict[str, Callable[[Random, bool], dict[str, Any]]] = {
     "mrpc": paraphrase,
     "rte": entailment,
     "stsb": similar_pair,
 }
-TASKS = tuple(TEXTS)
+TASKS = ("cola", "sst2", *PAIRS)

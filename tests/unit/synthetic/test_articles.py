@@ -9,13 +9,13 @@ from collections import Counter
 
 import pytest
 
-from tinybert.synthetic.articles import articles
-from tinybert.synthetic.facts import table
+from tinybert.synthetic.articles import articles, facts
 
 TERMS = ("history", "empire", "war", "ancient", "king", "queen", "geography", "river", "mountain", "capital")
 WHOLE_TERM = re.compile(rf"\b({'|'.join(TERMS)})\b", re.IGNORECASE)
-COUNTRIES = [row["country"] for row in table("country")]
-FACT_NAMES = {*COUNTRIES, *(row["battle"] for row in table("battle"))}
+NAMES = {kind: {fact.subject: None for fact in facts() if fact.kind == kind} for kind in ("country", "battle")}
+COUNTRIES = list(NAMES["country"])
+FACT_NAMES = {*COUNTRIES, *NAMES["battle"]}
 DIGEST = """
 import hashlib, json, sys
 from tinybert.synthetic.articles import articles

@@ -15,14 +15,12 @@ from tinybert.synthetic.articles import articles
 from tinybert.synthetic.examples import (
     TASKS,
     Detail,
-    as_pair,
     credit,
     entailments,
     examples,
     paraphrase,
     retelling,
     similarity,
-    weights,
 )
 from tinybert.synthetic.grammar import Writer, lexicon, load
 
@@ -230,22 +228,24 @@ def test_stsb_rule_by_hand():
     second = {**first, "deed": detail("borrowed", "bought"), "amount": detail("six", "several")}
     del second["town"]
     third = {**first, "who": detail("Tom"), "thing": detail("cup", "cup"), "time": detail("at noon", "at")}
-    assert similarity(first, first, weights("scene")) == 5.0
+    assert similarity("scene", first, first) == 5.0
     # Half of the deed (1.5), of the amount (0.5) and of the town (0.5) is lost.
-    assert similarity(first, second, weights("scene")) == 5.0 - 0.75 - 0.25 - 0.25
+    assert similarity("scene", first, second) == 5.0 - 0.75 - 0.25 - 0.25
     # All of the agent (1.0) and of the thing (1.0), and half of the time (0.5).
-    assert similarity(first, third, weights("scene")) == 5.0 - 1.0 - 1.0 - 0.25
+    assert similarity("scene", first, third) == 5.0 - 1.0 - 1.0 - 0.25
 
 
 def test_stsb_swapped_roles_count_half():
-    anna_helped_tom = as_pair({"who": detail("Anna"), "deed": detail("helped"), "whom": detail("Tom")})
-    tom_helped_anna = as_pair({"who": detail("Tom"), "deed": detail("helped"), "whom": detail("Anna")})
-    people = {name: weights("dealing")[name] for name in ("who", "deed", "whom")}
-    assert similarity(anna_helped_tom, tom_helped_anna, people) == 1.5 + 0.5 + 0.5
+    anna_helped_tom = {"who": detail("Anna"), "deed": detail("helped"), "whom": detail("Tom")}
+    tom_helped_anna = {"who": detail("Tom"), "deed": detail("helped"), "whom": detail("Anna")}
+    # Half of the two people is lost, 1.0 each; both sentences are silent on town and time.
+    assert similarity("dealing", anna_helped_tom, tom_helped_anna) == 5.0 - 0.5 - 0.5
 
 
 def test_stsb_weights_add_up_to_five():
-    assert {kind: sum(weights(kind).values()) for kind in KINDS} == dict.fromkeys(KINDS, 5.0)
+    kinds = load("pairs")["similarity"]
+    assert set(kinds) == set(KINDS)
+    assert all(sum(map(float, kind["weights"].values())) == 5.0 for kind in kinds.values())
 
 
 def test_mrpc_false_copies_are_no_retellings():
