@@ -12,13 +12,10 @@ from torch import Tensor, nn
 class Pruner:
     """Holds the weights of smallest magnitude at exactly zero, more of them with each step up to a target.
 
-    Pruned weights stay pruned; the masks are the zeros of the weights. `target` is a share of ALL Linear and LSTM
-    weights, and so is each increment: increments of the remaining weights would compound to less than the target. The
-    training loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
-
-    Args:
-        target: final share of weights that are zero, 0 to 1.
-        ramp_fraction: share of the training steps in which sparsity rises, above 0 and at most 1.
+    Pruned weights stay pruned; the masks are the zeros of the weights. `target` (0 to 1) is a share of ALL Linear and
+    LSTM weights, and so is each increment: increments of the remaining weights would compound to less. Sparsity rises
+    in the first `ramp_fraction` (above 0, at most 1) of the steps. The training loop calls `begin` once, then
+    `before_step` and `after_step` around each optimizer step.
     """
 
     state: tuple[str, ...] = ("pruned",)  # what a checkpoint stores: a tensor for each weight
@@ -42,8 +39,7 @@ class Pruner:
     def before_step(self, step: int) -> None:
         """Raises the masks during the ramp, and zeroes the gradients of pruned weights.
 
-        To be called between the backward pass and optimizer step `step` (from 0), before gradients are clipped, so
-        that pruned weights do not count in the norm.
+        `step` counts from 0; gradients are clipped afterwards, so that pruned weights do not count in the norm.
         """
         if step < self.ramp_steps:
             self._raise_masks(round(self.scheduled_sparsity(step) * sum(weight.numel() for weight in self.weights)))
@@ -122,13 +118,9 @@ def linear_sparsity(model: nn.Module) -> float:
 
 def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
     """All Linear weights in module order; an LSTM's are the Linear weights of its four gates."""
-    return [
-        parameter
-        for module in model.modules()
-        if isinstance(module, (nn.Linear, nn.LSTM))
-        for name, parameter in module.named_parameters(recurse=False)
-        if name.startswith("weight")
-    ]
+    linear = [module for module in model.modules() if isinstance(module, (nn.Linear, nn.LSTM))]
+    named = (pair for module in linear for pair in module.named_parameters(recurse=False))
+    return [weight for name, weight in named if name.startswith("weight")]
 
 
 def _lowest(scores: list[Tensor], count: int) -> list[Tensor]:

@@ -131,12 +131,11 @@ def calibrate(
     for layer in layers:
         if layer.bias is not None:
             weights.setdefault(layer.input, []).append(layer.weight)
-    least, greatest = _channel_ranges(model, list(weights), batches)
     found = {}
-    for name, parts in weights.items():
-        factors = smoothing_factors(least[name], greatest[name], np.concatenate(parts, axis=1), smoothing)
+    for name, (least, greatest) in _channel_ranges(model, list(weights), batches).items():
+        factors = smoothing_factors(least, greatest, np.concatenate(weights[name], axis=1), smoothing)
         divisor = 1.0 if factors is None else factors
-        found[name] = ActivationRange(*_range_with_zero(least[name] / divisor, greatest[name] / divisor), factors)
+        found[name] = ActivationRange(*_range_with_zero(least / divisor, greatest / divisor), factors)
     return found
 
 
@@ -162,22 +161,21 @@ def smoothing_factors(least: np.ndarray, greatest: np.ndarray, weight: np.ndarra
 
 def _channel_ranges(
     model: onnx.ModelProto, names: list[str], batches: Sequence[Feeds]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Name -> least and greatest value of each channel at real tokens, (width,) each."""
     observed = copy.deepcopy(model)
     observed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     session = session_of(observed.SerializeToString())
-    least: dict[str, np.ndarray] = {}
-    greatest: dict[str, np.ndarray] = {}
+    ranges: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for feeds in batches:
         is_real = feeds["attention_mask"].astype(bool)
         for name, values in zip(names, session.run(names, feeds), strict=True):
             # The last layer computes the [CLS] row only: its tensors have no row per token to leave out.
             has_tokens = values.shape[:2] == is_real.shape and values.ndim == 3
             channels = (values[is_real] if has_tokens else values).reshape(-1, values.shape[-1])
-            least[name] = np.minimum(least.get(name, np.inf), channels.min(0))
-            greatest[name] = np.maximum(greatest.get(name, -np.inf), channels.max(0))
-    return least, greatest
+            least, greatest = ranges.get(name, (np.inf, -np.inf))
+            ranges[name] = np.minimum(least, channels.min(0)), np.maximum(greatest, channels.max(0))
+    return ranges
 
 
 def _expected_error(least: np.ndarray, greatest: np.ndarray, weight: np.ndarray) -> float:

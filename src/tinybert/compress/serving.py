@@ -15,7 +15,6 @@ from tinybert.data.encoding import Encoded
 from tinybert.models.outputs import Batch
 
 Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
-
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 SLICE_TOKENS = 256  # among the fastest of 128 to 4,096, at the size of BERT-base and of TinyBERT4
 
@@ -104,10 +103,9 @@ def session_of(model: str | bytes, threads: int = 0) -> onnxruntime.InferenceSes
 def latencies(models: Mapping[str, str | Path], settings: Latency, examples: Encoded, vocab_size: int) -> dict:
     """Times one batch on each ONNX file (variant -> file), for every batch size.
 
-    Returns:
-        threads, length_tokens and dev_examples as used, and for each variant median, p10 and p90 in milliseconds of
-        batch_<n> (`length_tokens` random tokens a row, `runs` times) and dev_batch_<n> (rows evenly spread over the
-        lengths of `examples`, each batch once: the spread is that of the lengths).
+    Returns threads, length_tokens and dev_examples as used, and for each variant median, p10 and p90 in milliseconds of
+    batch_<n> (`length_tokens` random tokens a row, `runs` times) and dev_batch_<n> (rows evenly spread over the lengths
+    of `examples`, each batch once: the spread is that of the lengths).
     """
     longest_first = np.argsort(-examples.lengths, kind="stable")
     rows = longest_first[np.linspace(0, len(examples) - 1, min(settings.dev_examples, len(examples))).astype(int)]
