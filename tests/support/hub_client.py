@@ -26,11 +26,12 @@ def environment(endpoint: str, home: Path) -> dict[str, str]:
 
 def use_hub(monkeypatch, endpoint: str, cache: Path) -> None:
     """Lets `huggingface_hub` in this process, imported or not, know the Hub at `endpoint` alone; not `datasets`."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, hf_api
 
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(hf_api.api, "endpoint", endpoint)  # of an earlier test: retried for 24 s
     template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
