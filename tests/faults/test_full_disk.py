@@ -123,10 +123,10 @@ def test_a_full_temporary_folder_is_named(disk, tmp_path, monkeypatch):
 def test_a_training_continues_without_its_checkpoint(disk, capsys, name):
     checkpoint = Checkpoint(disk / "checkpoints", lambda: "run")
     if name == "full":
-        checkpoint.save({"weight": torch.zeros(10)}, {"step": 1})
+        checkpoint.save({"step": 1, "weight": torch.zeros(10)})
     fill(disk)
     before = content(disk)
-    checkpoint.save({"weight": torch.zeros(50_000)}, {"step": 2})
+    checkpoint.save({"step": 2, "weight": torch.zeros(50_000)})
     assert capsys.readouterr().err.count("checkpoint: training continues without one") == 1
     assert {name: left for name, left in content(disk).items() if not name.endswith(".lock")} == {
         name: left for name, left in before.items() if not name.endswith(".lock")

@@ -113,12 +113,12 @@ class WordPredictor:
         count = max(0, min(settings.candidates, int(is_word.sum()) - 1))
         best, first = np.zeros((len(queries), count), dtype=np.int32), 0
         if saved := checkpoint.load() if checkpoint else None:
-            best, first = saved[0]["answers"].numpy(), saved[1]["step"]
+            best, first = saved["answers"].numpy(), saved["step"]
         done = sum(map(len, batches[:first]))
         with progress_bar(total=len(queries), initial=done, desc="masked words", unit=" words") as progress:
             for number, indices in enumerate(batches[first:], start=first):
                 if checkpoint and checkpoint.is_due:
-                    checkpoint.save({"answers": torch.from_numpy(best)}, {"step": number})
+                    checkpoint.save({"step": number, "answers": torch.from_numpy(best)})
                 states = masked_states(embeddings, encoder, pack([inputs[index] for index in indices], device))
                 logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
                 best[indices] = best_words(logits, hidden_ids[indices].to(device), count).cpu().numpy()

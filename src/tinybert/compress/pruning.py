@@ -51,14 +51,13 @@ class Pruner:
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
             weight.masked_fill_(pruned, 0.0)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, list[Tensor]]:
         """What a checkpoint stores beside the model's weights."""
-        return {f"pruner.{name}.{index}": part for name in self.state for index, part in enumerate(getattr(self, name))}
+        return {name: getattr(self, name) for name in self.state}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
         """Takes over the state of a checkpoint; the model's weights are restored already."""
-        for name in self.state:
-            parts = [tensors[f"pruner.{name}.{index}"] for index in range(len(self.weights))]
+        for name, parts in state.items():
             setattr(self, name, [part.to(weight.device) for part, weight in zip(parts, self.weights, strict=True)])
 
     def _raise_masks(self, count: int) -> None:

@@ -21,7 +21,7 @@ from tinybert.config.students import LOSSES
 from tinybert.distill.batches import Batches, MicroBatch, micro_batches
 from tinybert.distill.metric_log import Entry, MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationLoss
-from tinybert.distill.resume import Checkpoint
+from tinybert.distill.resume import Checkpoint, Stateful
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
 from tinybert.pipeline.process import torch_seed
@@ -32,7 +32,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LARGEST_INT = 2**31 - 1
 
 
-class Pruner(Protocol):
+class Pruner(Stateful, Protocol):
     """What prunes the student while it trains (compress/pruning.py); built when the student is on its device."""
 
     def begin(self, steps: int) -> None:
@@ -43,12 +43,6 @@ class Pruner(Protocol):
 
     def after_step(self) -> None:
         """Called after the optimizer step."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps of it, under names of its own."""
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Continues from all tensors of a checkpoint, when the model is restored already."""
 
 
 @dataclass(frozen=True)
@@ -168,25 +162,26 @@ def train(
     if settings.pruner:
         settings.pruner.begin(steps)
     logger = MetricLogger(steps, run, accelerator, loss.map.learned)
-    state = TrainState(module, optimizer, logger, settings.pruner)
-    first = state.resume(run.checkpoint, accelerator)
+    state: State = {"module": module, "optimizer": optimizer, "logger": logger}
+    state |= {"pruner": settings.pruner} if settings.pruner else {}
+    first = resume_state(state, run.checkpoint, accelerator)
     for step, (epoch, batch) in zip(range(first, steps), all_epochs(batches, first), strict=False):
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
         loss.map.redraw(step)
         factor = lr_factor(step, steps, settings.optimizer.warmup_fraction)
         for group in optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor
-        parts = micro_batches(
+        mine = micro_batches(
             batch,
             processes=accelerator.num_processes,
             process=accelerator.process_index,
             accumulation_steps=settings.training.accumulation_steps,
         )
-        terms = distillation_step(parts, distiller, teacher, accelerator)
+        terms = distillation_step(mine, distiller, teacher, accelerator)
         norm = optimizer_step(step, distiller, optimizer, accelerator, settings)
         logger.add(epoch, settings.training.learning_rate * factor, terms, norm)
         if run.checkpoint and run.checkpoint.is_due:
-            state.save(run.checkpoint)
+            save_state(state, logger, run.checkpoint)
     logger.bar.close()
     student.eval()
     return logger.curve
@@ -271,46 +266,24 @@ def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=0.0, fused=True)
 
 
-@dataclass(frozen=True)
-class TrainState:
-    """All that the next steps of a run depend on.
-
-    The order of rows, masks and dropout need no state: seed, epoch and step decide them.
-    """
-
-    module: nn.Module
-    optimizer: torch.optim.Optimizer
-    logger: MetricLogger
-    pruner: Pruner | None = None
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Saves the state; UserError instead if a step since the last entry was not finite."""
-        self.logger.check_finite()
-        tensors = {f"module.{name}": tensor for name, tensor in self.module.state_dict().items()}
-        for index, remembered in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in remembered.items()}
-        tensors |= self.logger.tensors() | (self.pruner.tensors() if self.pruner else {})
-        checkpoint.save(tensors, self.logger.facts())
-
-    def resume(self, checkpoint: Checkpoint | None, accelerator: Accelerator) -> int:
-        """Restores the saved state; returns the step to continue with, 0 if there is none."""
-        saved = checkpoint.load() if checkpoint else None
-        step = torch.tensor([saved[1]["step"] if saved else 0], device=accelerator.device)
-        # All processes must see the same state, or none may use it.
-        if len(set(accelerator.gather(step).tolist())) > 1 or not saved:
-            return 0
-        tensors, facts = saved
-        self.logger.restore(tensors, facts)
-        self.module.load_state_dict(_under("module.", tensors))
-        remembered: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _under("optimizer.", tensors).items():
-            index, _, key = name.partition(".")
-            remembered.setdefault(int(index), {})[key] = tensor
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": remembered})
-        if self.pruner:
-            self.pruner.restore(tensors)
-        return self.logger.step
+# What a run's next steps depend on, by name. The order of rows, masks and dropout need no state: seed, epoch and step
+# decide them.
+State = dict[str, Stateful]
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def save_state(state: State, logger: MetricLogger, checkpoint: Checkpoint) -> None:
+    """Saves the state; UserError instead if a step since the last entry was not finite."""
+    logger.check_finite()
+    checkpoint.save({"step": logger.step} | {name: part.state_dict() for name, part in state.items()})
+
+
+def resume_state(state: State, checkpoint: Checkpoint | None, accelerator: Accelerator) -> int:
+    """Restores the saved state; returns the step to continue with, 0 if there is none."""
+    saved = checkpoint.load() if checkpoint else None
+    step = torch.tensor([saved["step"] if saved else 0], device=accelerator.device)
+    # All processes must see the same state, or none may use it.
+    if len(set(accelerator.gather(step).tolist())) > 1 or not saved:
+        return 0
+    for name, part in state.items():
+        part.load_state_dict(saved[name])
+    return saved["step"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -12,7 +13,6 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import progress_bar
 
 CURVE_ENTRIES = 50  # of a run of any length
-PREFIX = "logger."
 
 # step, epoch, learning_rate, total, the mean of each loss term since the last entry, weights of a learnable map
 Entry = dict[str, float]
@@ -36,8 +36,7 @@ class TrainRun:
 class MetricLogger:
     """Averages loss terms between entries of the curve, reports them, and rejects non-finite values.
 
-    Reading a number from a GPU synchronizes with it, so finiteness is checked for entries and checkpoints only. The
-    step of the first non-finite value is counted on the device.
+    Reading a number from a GPU synchronizes with it, so values stay on the device until an entry or a checkpoint.
 
     Args:
         steps: Of the run.
@@ -53,9 +52,8 @@ class MetricLogger:
         self.steps, self.run, self.accelerator, self.learned = steps, run, accelerator, learned
         self.every = max(1, steps // CURVE_ENTRIES)
         self.names: list[str] = []  # gradient, total, terms
-        self.sums = torch.zeros((), device=accelerator.device)  # (names,) since the last entry
-        self.finite_steps = torch.zeros((), dtype=torch.int64, device=accelerator.device)  # (names,) since then
-        self.count = self.step = 0
+        self.recent: list[Tensor] = []  # (names,) of each step since the last entry
+        self.step = 0
         self.bar = progress_bar(total=steps, desc=run.title, unit="step", disable=not accelerator.is_main_process)
 
     def add(self, epoch: int, learning_rate: float, terms: dict[str, Tensor], gradient_norm: Tensor) -> None:
@@ -67,10 +65,7 @@ class MetricLogger:
         """
         self.names = ["gradient", *terms]
         values = self.accelerator.reduce(torch.stack(list(terms.values())), "sum")
-        sums = self.sums + torch.cat([gradient_norm.reshape(1), values])
-        self.sums = torch.where(self.sums.isfinite(), sums, self.sums)  # the first value that is not finite stays
-        self.finite_steps = self.finite_steps + self.sums.isfinite()
-        self.count += 1
+        self.recent.append(torch.cat([gradient_norm.reshape(1), values]))
         self.step += 1
         self.bar.update()
         if self.step % self.every == 0 or self.step == self.steps:
@@ -78,43 +73,37 @@ class MetricLogger:
 
     def _add_entry(self, entry: Entry) -> None:
         self.check_finite()
-        means = {name: value / self.count for name, value in zip(self.names, self.sums.tolist(), strict=True)}
-        del means["gradient"]
+        total = sum(self.recent, torch.zeros_like(self.recent[0]))
+        sums = dict(zip(self.names, total.tolist(), strict=True))
+        means = {name: value / len(self.recent) for name, value in sums.items() if name != "gradient"}
         self.curve.append(entry | means | self.learned())
         self.run.on_entry(self.curve[-1])
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)
-        self.sums, self.finite_steps, self.count = self.sums.new_zeros(()), self.finite_steps.new_zeros(()), 0
+        self.recent = []
 
     def check_finite(self) -> None:
         """Raises UserError if a loss or gradient of a step since the last entry is not finite."""
-        finite_steps = self.finite_steps.flatten().tolist()
-        earliest = min(finite_steps)
-        if earliest == self.count:
+        if not self.recent or (values := torch.stack(self.recent)).isfinite().all():
             return
-        # A term spoils the total, and the total the gradient: of those that end first the last one is the cause.
-        index = len(finite_steps) - 1 - finite_steps[::-1].index(earliest)
+        step, index = (~values.isfinite()).nonzero()[0].tolist()
+        # A term spoils the total, and the total the gradient: of the first step's the last one is the cause.
+        index = int((~values[step].isfinite()).nonzero()[-1])
         name = "gradient" if index == 0 else f"{self.names[index]} loss"
-        step = self.step - self.count + earliest + 1
         self.bar.close()
         checkpoint = self.run.checkpoint.describe() if self.run.checkpoint else "no checkpoint is kept"
         raise UserError(
-            f"step {step} of {self.steps}: the {name} is {self.sums[index].item()}; fix: lower learning_rate"
-            f"{' or its λ' if index else ''}, or set precision to float32 ({checkpoint})"
+            f"step {self.step - len(values) + step + 1} of {self.steps}: the {name} is {values[step, index].item()}; "
+            f"fix: lower learning_rate{' or its λ' if index else ''}, or set precision to float32 ({checkpoint})"
         )
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The sums since the last entry, for a checkpoint; all of them are finite."""
-        return {f"{PREFIX}sums": self.sums}
+    def state_dict(self) -> dict[str, Any]:
+        """The curve, and the values since its last entry; all of them are finite."""
+        return {"step": self.step, "curve": self.curve, "recent": self.recent}
 
-    def facts(self) -> dict:
-        """What a checkpoint keeps beside the tensors."""
-        return {"step": self.step, "count": self.count, "curve": self.curve}
-
-    def restore(self, tensors: dict[str, Tensor], facts: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint; its entries are reported again."""
-        self.step, self.count, self.curve = facts["step"], facts["count"], facts["curve"]
-        self.sums = tensors[f"{PREFIX}sums"].to(self.accelerator.device)
-        self.finite_steps = torch.full_like(self.sums, self.count, dtype=torch.int64)
+        self.step, self.curve = state["step"], state["curve"]
+        self.recent = [values.to(self.accelerator.device) for values in state["recent"]]
         for entry in self.curve:
             self.run.on_entry(entry)
         self.bar.initial = self.bar.n = self.step  # the rate shown is that of this process

@@ -1,25 +1,29 @@
-"""Checkpoints from which an interrupted run resumes: weights, optimizer and loss curve in one safetensors file."""
+"""Checkpoints from which an interrupted run resumes: all that its next steps depend on, in one file of PyTorch's."""
 
 import fcntl
-import json
 import os
 import sys
 import time
-import zlib
+import zipfile
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
 from tinybert.pipeline.errors import UserError
 
 VARIABLE = "TINYBERT_CHECKPOINT_SECONDS"
 SECONDS_BETWEEN = 120.0  # unless the variable says otherwise
+
+
+class Stateful(Protocol):
+    """What a checkpoint keeps the state of, as PyTorch names it; importing its own protocol would take 3 s."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
 
 
 class Checkpoint:
@@ -47,45 +51,47 @@ class Checkpoint:
     @cached_property
     def path(self) -> Path:
         """The file of this very run."""
-        return self.folder / f"{self.fingerprint()}.safetensors"
+        return self.folder / f"{self.fingerprint()}.pt"
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to save."""
         return self.is_writer and not self._is_taken and time.monotonic() - self._last >= self._seconds_between
 
-    def load(self) -> tuple[dict[str, Tensor], dict] | None:
-        """The saved tensors and facts; None if this run saved nothing or the file is damaged."""
-        if not any(self.folder.glob("*.safetensors")) or not self.path.is_file() or not self._is_ours():
+    def load(self) -> dict[str, Any] | None:
+        """The saved state, on the CPU; None if this run saved nothing or the file is damaged."""
+        if not any(self.folder.glob("*.pt")) or not self.path.is_file() or not self._is_ours():
             return None
         try:
-            with safe_open(self.path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-                metadata = file.metadata()
-                facts = json.loads(metadata["facts"])
-        except (SafetensorError, OSError, TypeError, KeyError, ValueError, RecursionError):
+            with zipfile.ZipFile(self.path) as archive:
+                if archive.testzip():  # compares the checksums, which PyTorch writes but does not read
+                    return None
+            state = torch.load(self.path, map_location="cpu", weights_only=True)
+            self.step = state["step"]
+        except Exception:  # a damaged archive raises errors of the archive, of pickle and of PyTorch
             return None
-        if metadata.get("checksum") != _checksum(tensors, metadata["facts"]):
-            return None
-        self.step = facts["step"]
-        return tensors, facts
+        return state
 
-    def save(self, tensors: dict[str, Tensor], facts: dict) -> None:
-        """Replaces the saved state atomically; if that fails, it prints that the run continues without one."""
+    def save(self, state: dict[str, Any]) -> None:
+        """Replaces the saved state atomically; if that fails, it prints that the run continues without one.
+
+        Args:
+            state: Numbers, texts and tensors in lists and dicts; its "step" is that of the run.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._is_ours():
-                self._replace({name: tensor.contiguous() for name, tensor in tensors.items()}, json.dumps(facts))
-                self.step = facts["step"]
-        except (OSError, SafetensorError) as error:
+                self._replace(state)
+                self.step = state["step"]
+        except (OSError, RuntimeError) as error:  # PyTorch's own writer raises RuntimeError
             print(f"checkpoint: training continues without one, {self.folder}: {error}", file=sys.stderr)
             self.is_writer = False
         self._last = time.monotonic()
 
-    def _replace(self, tensors: dict[str, Tensor], facts: str) -> None:
+    def _replace(self, state: dict[str, Any]) -> None:
         temporary = self.path.with_suffix(".partial")
         try:
-            save_file(tensors, temporary, metadata={"facts": facts, "checksum": _checksum(tensors, facts)})
+            torch.save(state, temporary)
             os.replace(temporary, self.path)
         finally:
             temporary.unlink(missing_ok=True)  # a partial file would keep a full disk full
@@ -97,7 +103,7 @@ class Checkpoint:
     def remove(self) -> None:
         """Removes the saved state; called when the run's outputs are in place."""
         if "path" in vars(self) and self._is_ours():  # without a path nothing was saved
-            for ending in (".safetensors", ".partial", ".lock"):
+            for ending in (".pt", ".partial", ".lock"):
                 self.path.with_suffix(ending).unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
@@ -109,13 +115,3 @@ class Checkpoint:
             except BlockingIOError:
                 self._is_taken = True
         return not self._is_taken
-
-
-def _checksum(tensors: dict[str, Tensor], facts: str) -> str:
-    """CRC-32 of all that is saved: without it a flipped bit would go unnoticed."""
-    total = zlib.crc32(facts.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
-        total = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, total)
-    return f"{total:08x}"

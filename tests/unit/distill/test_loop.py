@@ -178,11 +178,11 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_losses_are():
 def test_a_fault_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
     checkpoint = Checkpoint(tmp_path, lambda: "run")
-    with pytest.raises(UserError, match=rf"step 6 .* \(last good checkpoint: step 5, {tmp_path}/run\.safetensors\)"):
+    with pytest.raises(UserError, match=rf"step 6 .* \(last good checkpoint: step 5, {tmp_path}/run\.pt\)"):
         faulty(step=6, checkpoint=checkpoint)
-    tensors, facts = checkpoint.load()
-    assert facts["step"] == 5
-    assert all(tensor.isfinite().all() for tensor in tensors.values())
+    saved = checkpoint.load()
+    assert saved["step"] == 5
+    assert all(tensor.isfinite().all() for tensor in saved["module"].values())
     again = Checkpoint(tmp_path, lambda: "run")
     again._lock = checkpoint._lock  # as after the end of the first
     with pytest.raises(UserError, match=r"step 7 of 210: .* \(last good checkpoint: step 6, "):
