@@ -67,7 +67,7 @@ class BertConfig:
 
     @property
     def shape(self) -> Architecture:
-        """The sizes that students are checked against; published models may exceed what params allow."""
+        """The sizes that students are checked against, unvalidated: published models may exceed what params allow."""
         return Architecture.model_construct(**{name: getattr(self, at) for name, at in ARCHITECTURE_FIELDS.items()})
 
     def check_length(self, tokens: int, key: str) -> None:
@@ -145,10 +145,8 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """The context (batch, queries, width), all heads side by side.
 
-        Args:
-            query: (batch, queries, width); key and value: (batch, keys, width).
-            mask: (batch, 1, 1, keys) bool, True on real tokens; None if all are real.
-            scores: `self.scores(query, key)`, if computed already; query and key are not read then.
+        query is (batch, queries, width), key and value (batch, keys, width); mask (batch, 1, 1, keys) is True on real
+        tokens, or None if all are real. With `scores`, which are `self.scores(query, key)`, these two are not read.
         """
         probability = self.dropout if self.training else 0.0
         # PyTorch's fused CPU kernel has no dropout, and is slower on short rows (five times in bfloat16).
@@ -204,8 +202,8 @@ class Layer(nn.Module):
             hidden: (tokens, width), or (batch, length, width) in an exported graph.
             layout: Which tokens attend to each other; its `attend` may be another's than RealTokens'.
             want: Some of "hidden" (the layer's output), "scores", "queries", "keys", "values".
-            rows: An index into `hidden` with one token of each row: queries and output are computed for these tokens
-                only, keys and values for all. None: all tokens. Not for scores.
+            rows: One token of each row, an index into `hidden`: queries and output are computed for these only, keys
+                and values for all. None: all tokens. Not for scores.
         """
         attend, read = self.attention.self, hidden if rows is None else hidden[rows]
         query, key, scores = attend.query(read), attend.key(hidden), None

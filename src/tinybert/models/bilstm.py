@@ -117,10 +117,8 @@ class BiLstmClassifier(nn.Module):
         return ModelOutput(logits=self.classifier["output"](self.dropout(hidden)))
 
     def _sentences(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Token ids (sentences, longest) and lengths (sentences,): all first sentences, then for pairs all second ones.
-
-        [CLS] is left out, because only the first sentence has one, and equal sentences must get equal vectors.
-        """
+        """Token ids (sentences, longest), lengths (sentences,): all first sentences, then all second ones of pairs."""
+        # [CLS] is left out, because only the first sentence has one, and equal sentences must get equal vectors.
         first_end = (batch.mask & (batch.token_type_ids == 0)).sum(1)
         starts, ends, rows = torch.ones_like(first_end), first_end, batch.input_ids
         if self.pair:

@@ -334,7 +334,7 @@ def _fit(linear: nn.Linear, cut: tuple[Tensor, Tensor], *, inputs: Tensor, targe
 
 
 def _ridge(inputs: Tensor, errors: Tensor) -> Tensor:
-    """(tokens, in) and (tokens, out) -> (out, in): the linear map from inputs to errors, shrunk towards 0."""
+    """(tokens, in) and (tokens, out) -> (out, in): the linear map from inputs to errors, shrunk toward 0."""
     moments = _moments(inputs)
     # The mean of a token's squared length, so that the prior has the scale of the inputs.
     moments.diagonal().add_(PRIOR_TOKENS_PER_INPUT * moments.diagonal().sum() / len(inputs))

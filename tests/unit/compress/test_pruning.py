@@ -12,7 +12,7 @@ from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import ExampleBatches
 from tinybert.distill.loop import LiveTeacher, Settings
-from tinybert.distill.loop import train as distil
+from tinybert.distill.loop import train as distill
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
@@ -320,7 +320,7 @@ def examples() -> Encoded:
 
 
 def prune(criterion: str, student, *, target: float = 0.7, dies_at: int | None = None, checkpoint=None):
-    """Distils `student` over 20 steps while it is pruned in the first 12."""
+    """Distills `student` over 20 steps while it is pruned in the first 12."""
     torch.manual_seed(3)
     batches = DyingBatches(examples(), batch_size=8, seed=7)
     batches.last = dies_at
@@ -330,7 +330,7 @@ def prune(criterion: str, student, *, target: float = 0.7, dies_at: int | None =
     pruner = PRUNERS[criterion](student, target=target, ramp_fraction=0.6)
     settings = Settings(training, optimizer, 7, "float32", pruner)
     teacher, run = LiveTeacher(classifier(TEACHER, seed=2), loss), TrainRun("small", checkpoint=checkpoint)
-    return distil(student, loss, batches, settings, teacher=teacher, run=run)
+    return distill(student, loss, batches, settings, teacher=teacher, run=run)
 
 
 @pytest.mark.parametrize("criterion", PRUNERS)

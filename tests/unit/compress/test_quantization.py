@@ -89,7 +89,7 @@ def operators(path) -> Counter:
     return Counter(node.op_type for node in onnx.load(path).graph.node)
 
 
-def test_the_classifier_has_learnt_its_rule(models):
+def test_the_classifier_has_learned_its_rule(models):
     assert (answers(models["fp32"]) == examples(1000, 5000).labels.numpy()).mean() > 0.85
 
 
