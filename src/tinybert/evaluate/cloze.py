@@ -37,13 +37,10 @@ class Question:
 
 
 def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
-    """Loads the questions that the quiz section of params names.
+    """Loads the questions that the quiz section of params names; UserError if its file is malformed or none is left.
 
     Returns:
         The questions, and how many were dropped because their answer is not a single token.
-
-    Raises:
-        UserError: The file is absent or malformed, or no question is left.
     """
     if quiz.source == "synthetic":
         from tinybert.synthetic.articles import questions

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,14 +111,13 @@ def paired_interval(
     pairs = list(zip(predictions, reference, labels, strict=True))
     if all(np.array_equal(mine, other) for mine, other, _ in pairs):
         return {"low": 0.0, "high": 0.0}
-    rng, widening, differences = np.random.default_rng(seed), _widening(len(pairs)), []
+    widening, differences = _widening(len(pairs)), []
     of_seeds = _differences(metric, pairs, [np.arange(len(one)) for one in labels])
-    for _ in range(RESAMPLES):
-        # Rows are drawn for both sides of a pair, and for all seeds that have the same rows. Seeds are drawn by their
-        # differences on all rows: on drawn rows these would contain the chance of rows a second time.
-        on_drawn_rows = _differences(metric, pairs, _drawn_rows(labels, rng)).mean()
-        of_drawn_seeds = of_seeds[rng.integers(len(pairs), size=len(pairs))].mean()
-        differences.append(on_drawn_rows + widening * (of_drawn_seeds - of_seeds.mean()))
+    for rows, seeds in _resamples(labels, seed):
+        # Seeds are drawn by their differences on all rows: on drawn rows these would contain the chance of rows a
+        # second time.
+        on_drawn_rows = _differences(metric, pairs, rows).mean()
+        differences.append(on_drawn_rows + widening * (of_seeds[seeds].mean() - of_seeds.mean()))
     return _interval(differences)
 
 
@@ -139,13 +138,12 @@ def retention_interval(
     teacher, majority, labels = (reference[name] for name in ("teacher", "majority", "labels"))
     if paired_interval(metric, [teacher], [majority], [labels], seed=seed)["low"] <= 0:
         return None
-    rng, widening, ratios = np.random.default_rng(seed), _widening(len(students)), []
+    widening, ratios = _widening(len(students)), []
     of_seeds = np.array([metric(student, labels) for student in students])
-    for _ in range(RESAMPLES):
-        rows = rng.integers(len(labels), size=len(labels))
+    for (rows, *_), seeds in _resamples([labels] * len(students), seed):
         base = metric(majority[rows], labels[rows])
         lead = metric(teacher[rows], labels[rows]) - base
-        of_drawn_seeds = of_seeds[rng.integers(len(students), size=len(students))].mean() - of_seeds.mean()
+        of_drawn_seeds = of_seeds[seeds].mean() - of_seeds.mean()
         student = np.mean([metric(one[rows], labels[rows]) for one in students]) + widening * of_drawn_seeds
         if lead > 0:
             ratios.append((student - base) / lead)
@@ -153,8 +151,16 @@ def retention_interval(
 
 
 def _interval(values: Sequence[float]) -> dict[str, float]:
-    low, high = np.percentile(values, [2.5, 97.5])
-    return {"low": float(low), "high": float(high)}
+    return dict(zip(("low", "high"), np.percentile(values, [2.5, 97.5]).tolist(), strict=True))
+
+
+def _resamples(labels: Sequence[np.ndarray], seed: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
+    """The rows drawn for each training seed, the same ones if all seeds have the same labels, and the seeds drawn."""
+    rng, count = np.random.default_rng(seed), len(labels)
+    is_same = all(np.array_equal(labels[0], other) for other in labels[1:])
+    for _ in range(RESAMPLES):
+        rows = [rng.integers(len(one), size=len(one)) for one in (labels[:1] if is_same else labels)]
+        yield rows * count if is_same else rows, rng.integers(count, size=count)
 
 
 def _differences(metric: Metric, pairs: Sequence[tuple], rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -163,14 +169,6 @@ def _differences(metric: Metric, pairs: Sequence[tuple], rows: Sequence[np.ndarr
         metric(mine[chosen], labels[chosen]) - metric(other[chosen], labels[chosen])
         for (mine, other, labels), chosen in zip(pairs, rows, strict=True)
     ])  # fmt: skip
-
-
-def _drawn_rows(labels: Sequence[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
-    """Rows drawn with repetition for each seed: the same ones if all seeds have the same labels."""
-    first, *others = labels
-    if all(np.array_equal(first, other) for other in others):
-        return [rng.integers(len(first), size=len(first))] * len(labels)
-    return [rng.integers(len(one), size=len(one)) for one in labels]
 
 
 def _widening(seeds: int) -> float:

@@ -24,19 +24,13 @@ Values = Sequence | np.ndarray
 
 
 def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
-    """Computes all metrics of a task, the headline metric first.
+    """Computes all metrics of a task by name, the headline metric first; UserError if predictions are not finite.
+
+    Constant predictions have matthews, pearson and spearman 0.0; f1 is that of class 1.
 
     Args:
-        task: The task; its metrics decide what is computed.
         predictions: Class numbers or scores, (rows,).
-        labels: The gold ones, (rows,).
-
-    Returns:
-        Metric name to value. Constant predictions have matthews, pearson and spearman 0.0; f1 is that of class 1.
-
-    Raises:
-        ValueError: The lengths differ, or there are no rows.
-        UserError: Predictions are not finite.
+        labels: The gold ones, (rows,), at least one.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1 or not len(labels):
@@ -67,12 +61,7 @@ def majority_score(task: Task, train_labels: Values, dev_labels: Values) -> dict
 
 
 def retention(student: float, teacher: float, majority: float) -> dict[str, float | None]:
-    """Computes how much of the teacher's score the student retains.
-
-    Returns:
-        "plain": student / teacher; "above_majority": (student - majority) / (teacher - majority). None if the
-        denominator is not positive.
-    """
+    """Computes how much of the teacher's score the student retains; None if a denominator is not positive."""
     return {
         "plain": student / teacher if teacher > 0 else None,
         "above_majority": (student - majority) / (teacher - majority) if teacher > majority else None,
@@ -80,11 +69,7 @@ def retention(student: float, teacher: float, majority: float) -> dict[str, floa
 
 
 def is_collapsed(task: Task, predictions: Values) -> bool:
-    """Whether the predictions are (nearly) the same for every input.
-
-    Classification: all rows but at most 0.5 % get one class. Regression: the standard deviation is below 1 % of the
-    score range.
-    """
+    """Whether the predictions are (nearly) the same for every input, by COLLAPSED_OTHER_ROWS or COLLAPSED_SPREAD."""
     predictions = np.asarray(predictions)
     if task.score_range:
         least, greatest = task.score_range
@@ -119,12 +104,7 @@ def compare_on_splits(
 
 
 def compare(predictions: dict[str, np.ndarray], labels: np.ndarray, task: Task) -> dict:
-    """Scores student, teacher and majority class on the same rows.
-
-    Args:
-        predictions: Of "student", "teacher" and "majority", (rows,) each.
-        labels: The gold ones, (rows,).
-        task: The task.
+    """Scores "student", "teacher" and "majority" on the same rows, (rows,) each.
 
     Returns:
         The metrics of each, the student's retention in the headline metric, and whether the student collapsed.
