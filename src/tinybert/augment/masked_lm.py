@@ -1,12 +1,11 @@
 """The likeliest words of a masked LM for masked words, for many sentences in one batch.
 
-Each distinct query runs once, the tokens of a batch are concatenated without padding, and the last layer, the head and
-the ranking process masked positions and plain words only.
+Each distinct query runs once, and the last layer, the head and the ranking process masked positions and plain words
+only.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,8 @@ from torch import Tensor
 from tinybert.augment.word_vectors import is_plain_word
 from tinybert.config.schema import Substitution
 from tinybert.distill.resume import Checkpoint
-from tinybert.models.bert import Embeddings, MaskedLM, Parts, SelfAttention
-from tinybert.models.outputs import check_bfloat16
+from tinybert.models.bert import Embeddings, MaskedLM, Parts
+from tinybert.models.outputs import Batch, check_bfloat16, pad
 from tinybert.models.packed_linear import for_inference, linear
 from tinybert.pipeline.process import progress_bar
 
@@ -38,35 +37,6 @@ class MaskedInput(NamedTuple):
     ids: np.ndarray
     segments: np.ndarray
     masked: int
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Concatenated masked inputs, those of equal length in one tensor.
-
-    Attributes:
-        blocks: ids and segments (rows, length) int64.
-        masked: (rows of all blocks,) int64, the indices of [MASK] among all tokens.
-    """
-
-    blocks: list[tuple[Tensor, Tensor]]
-    masked: Tensor
-
-    def attend(
-        self, attention: SelfAttention, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None
-    ) -> Tensor:
-        """Attention within each row, as RealTokens.attend; no token is padded, and scores are never given."""
-        rows, sizes = [len(ids) for ids, _ in self.blocks], [ids.numel() for ids, _ in self.blocks]
-        read_sizes = sizes if len(qkv[0]) == len(qkv[1]) else rows
-        contexts = []
-        for count, *parts in zip(rows, *map(torch.split, qkv, (read_sizes, sizes, sizes)), strict=True):
-            query, key, value = (part.unflatten(0, (count, -1)) for part in parts)
-            # On a CPU these products take half the time of the fused kernel on rows this short, and softmax in float32
-            # a third of that in bfloat16.
-            weights = attention.scores(query, key).softmax(-1, dtype=torch.float32).to(value.dtype)
-            context = weights @ attention.split(value)  # (rows, heads, queries, head width)
-            contexts.append(context.transpose(1, 2).flatten(2).flatten(0, 1))
-        return torch.cat(contexts)
 
 
 @dataclass(frozen=True)
@@ -119,7 +89,7 @@ class WordPredictor:
             for number, indices in enumerate(batches[first:], start=first):
                 if checkpoint and checkpoint.is_due:
                     checkpoint.save({"step": number, "answers": torch.from_numpy(best)})
-                states = masked_states(embeddings, encoder, pack([inputs[index] for index in indices], device))
+                states = masked_states(embeddings, encoder, [inputs[index] for index in indices])
                 logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
                 best[indices] = best_words(logits, hidden_ids[indices].to(device), count).cpu().numpy()
                 progress.update(len(indices))
@@ -148,26 +118,19 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.
         start, taken = stop, ends[stop - 1]
 
 
-def pack(inputs: Sequence[MaskedInput], device: torch.device) -> Packed:
-    """Inputs in the order of their lengths, without padding."""
-    starts = np.cumsum([0, *(len(each.ids) for each in inputs[:-1])])
-    masked = torch.from_numpy(starts + [each.masked for each in inputs])
-    blocks = []
-    for _, group in groupby(inputs, key=lambda each: len(each.ids)):
-        ids, segments, _ = map(np.stack, zip(*group, strict=True))
-        blocks.append((torch.from_numpy(ids).to(device), torch.from_numpy(segments).to(device)))
-    return Packed(blocks, masked.to(device))
-
-
-def masked_states(embeddings: Embeddings, encoder: Parts, packed: Packed) -> Tensor:
+def masked_states(embeddings: Embeddings, encoder: Parts, inputs: Sequence[MaskedInput]) -> Tensor:
     """The last hidden states of the masked tokens only: (rows, width), in the encoder's precision."""
-    positions = torch.arange(max(ids.shape[1] for ids, _ in packed.blocks), device=packed.masked.device)
-    blocks = (embeddings(ids, segments, positions[: ids.shape[1]]) for ids, segments in packed.blocks)
+    device = embeddings.word_embeddings.weight.device
+    ids, mask = pad([each.ids for each in inputs])
+    segments, _ = pad([each.segments for each in inputs])
+    batch = Batch(ids, mask, segments).to(device)
     *lower, last = encoder.layer
-    hidden = torch.cat([block.flatten(0, 1) for block in blocks]).to(last.output.LayerNorm.weight.dtype)
+    hidden = embeddings.of(batch).to(last.output.LayerNorm.weight.dtype)
     for layer in lower:
-        hidden = layer(hidden, packed)["hidden"]
-    return last(hidden, packed, rows=packed.masked)["hidden"]
+        hidden = layer(hidden, batch.real)["hidden"]
+    lengths = batch.mask.sum(dim=1)
+    masked = lengths.cumsum(0) - lengths + torch.tensor([each.masked for each in inputs], device=device)
+    return last(hidden, batch.real, rows=masked)["hidden"]
 
 
 def best_words(logits: Tensor, excluded: Tensor, count: int) -> Tensor:

@@ -200,7 +200,7 @@ class Layer(nn.Module):
 
         Args:
             hidden: (tokens, width), or (batch, length, width) in an exported graph.
-            layout: Which tokens attend to each other; its `attend` may be another's than RealTokens'.
+            layout: Which tokens attend to each other.
             want: Some of "hidden" (the layer's output), "scores", "queries", "keys", "values".
             rows: One token of each row, an index into `hidden`: queries and output are computed for these only, keys
                 and values for all. None: all tokens. Not for scores.

@@ -13,7 +13,6 @@ from tinybert.augment.masked_lm import (
     batches_by_length,
     best_words,
     masked_states,
-    pack,
 )
 from tinybert.augment.substitution import read_sentences
 from tinybert.config.schema import Substitution
@@ -25,7 +24,6 @@ from tinybert.models.packed_linear import for_inference
 from tinybert.pipeline.errors import UserError
 
 CORPUS = "black birds saw rivers while seven brown horses quietly crossed old wooden bridges near green fields 7 , ."
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +54,18 @@ def ask(texts, model, tokenizer, max_tokens=10, checkpoint=None, batch_tokens=30
 
 @pytest.fixture
 def seen(monkeypatch):
-    """The blocks of ids that the masked LM is given."""
-    blocks = []
+    """The rows of ids that the masked LM is given."""
+    rows = []
 
-    def spy(embeddings, encoder, packed):
-        blocks.extend(ids for ids, _ in packed.blocks)
-        return masked_states(embeddings, encoder, packed)
+    def spy(embeddings, encoder, inputs):
+        rows.extend(each.ids.tolist() for each in inputs)
+        return masked_states(embeddings, encoder, inputs)
 
     monkeypatch.setattr(masked_words, "masked_states", spy)
-    return blocks
+    return rows
 
 
-def test_packed_states_are_those_of_a_padded_batch():
+def test_masked_states_are_those_of_a_padded_batch():
     model = masked_lm(TEACHER)
     lengths, masked = (4, 5, 5, 7), (1, 4, 2, 3)
     example = batch(lengths, 7)
@@ -78,15 +76,16 @@ def test_packed_states_are_those_of_a_padded_batch():
     with torch.no_grad():
         _, expected = model.bert(example, OutputSpec())
         encoder = for_inference(model.bert.encoder, torch.float32)
-        found = masked_states(model.bert.embeddings, encoder, pack(inputs, CPU))
+        found = masked_states(model.bert.embeddings, encoder, inputs)
     assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), torch.tensor(masked)], atol=1e-6)
 
 
 def test_each_distinct_query_is_asked_once(model, tokenizer, seen):
     texts = ["Birds saw rivers", "birds  saw rivers", "birds saw fields"]
     answers = ask(texts, model, tokenizer)
-    rows = [tuple(row) for block in seen for row in block.tolist()]
-    assert len(rows) == len(set(rows)) == 6  # 3 words of one sentence in two spellings, 3 of the other
+    assert (
+        len(seen) == len({tuple(row) for row in seen}) == 6
+    )  # 3 words of one sentence in two spellings, 3 of the other
     assert len(answers) == 9
     assert answers[:3] == answers[3:6] != answers[6:]
 
@@ -113,7 +112,7 @@ def test_an_interrupted_run_resumes_with_the_next_batch(model, tokenizer, seen, 
 def test_the_second_segment_ends_where_the_positions_do(model, tokenizer, seen):
     for text in ("seven horses crossed bridges", "seven horses crossed old bridges", "birds saw " * 5):
         ask([text], model, tokenizer)
-    names = [[tokenizer.id_to_token(index) for index in block[0]] for block in seen]
+    names = [[tokenizer.id_to_token(index) for index in row] for row in seen]
     assert names[0][5:] == ["[SEP]", "seven", "horses", "crossed", "bridges", "[SEP]"]
     assert any(row[6:] == ["[SEP]", "seven", "horses", "crossed", "old", "[SEP]"] for row in names)  # 12 positions
     assert names[-1][11:] == ["[SEP]"]  # no room
@@ -121,7 +120,7 @@ def test_the_second_segment_ends_where_the_positions_do(model, tokenizer, seen):
 
 def test_without_second_segment_the_sentence_stands_alone(model, tokenizer, seen):
     ask(["seven horses"], model, tokenizer, second_segment=False)
-    names = [[tokenizer.id_to_token(index) for index in row] for block in seen for row in block]
+    names = [[tokenizer.id_to_token(index) for index in row] for row in seen]
     assert names == [["[CLS]", "[MASK]", "horses", "[SEP]"], ["[CLS]", "seven", "[MASK]", "[SEP]"]]
 
 
