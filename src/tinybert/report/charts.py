@@ -144,27 +144,25 @@ def curve_charts(results: Results) -> dict[str, Markup]:
     """Loss curves by title.
 
     A chart for each training stage of text with a panel for each loss, one for each task with the total loss in a panel
-    for each stage; after these the weights of learnable layer maps, a panel for each student layer.
+    for each stage; beside these the weights of learnable layer maps, a panel for each student layer.
     """
-    losses: dict[str, dict] = {}
-    weights: dict[str, dict] = {}
+    found: dict[str, dict[str, dict[str, Points]]] = {}
     for instance in results.trees:
         curve = results.read(paths.curve(instance.stage, instance.name), _curve, pd.DataFrame())
         title = task_name(results, instance.task) if instance.task else instance.stage
         name = f"{instance.model or 'teacher'} {instance.seed if instance.seed != NO_SEED else ''}".strip()
         for column in (c for c in map(str, curve) if c not in NOT_LOSSES and not c.startswith("Unnamed")):
-            steps, values = _points(curve, column)
-            if not steps:
-                continue
+            points = curve[["step", column]].dropna()
+            points = points[:: -(len(points) // POINTS_A_LINE + 1)][::-1]  # the last point is among them
+            chart, panel, line = title, instance.stage if instance.task else column, name
             if column.startswith(MAP_PREFIX):
                 student, _, teacher = column.removeprefix(MAP_PREFIX).partition("_")
-                layers = weights.setdefault(f"{title}: weights of the learnable layer map", {})
-                layers.setdefault(f"{name}, layer {student}", {})[f"teacher layer {teacher}"] = steps, values
-            elif not instance.task:
-                losses.setdefault(title, {}).setdefault(column, {})[name] = steps, values
-            elif column == "total":
-                losses.setdefault(title, {}).setdefault(instance.stage, {})[name] = steps, values
-    return {title: line_chart(title, found, "steps") for title, found in (losses | weights).items()}
+                chart, panel = f"{title}: weights of the learnable layer map", f"{name}, layer {student}"
+                line = f"teacher layer {teacher}"
+            if len(points) and (chart != title or not instance.task or column == "total"):
+                drawn = points["step"].tolist(), points[column].tolist()
+                found.setdefault(chart, {}).setdefault(panel, {})[line] = drawn
+    return {title: line_chart(title, of_title, "steps") for title, of_title in found.items()}
 
 
 def _curve(path: Path) -> pd.DataFrame:
@@ -173,11 +171,3 @@ def _curve(path: Path) -> pd.DataFrame:
     if "step" not in found:
         raise ValueError("no column step")
     return found.apply(pd.to_numeric, errors="coerce").replace([math.inf, -math.inf], math.nan)
-
-
-def _points(curve: pd.DataFrame, column: str) -> Points:
-    """Steps and values, at most about POINTS_A_LINE, the last among them."""
-    points = curve[["step", column]].dropna()
-    stride = math.ceil(len(points) / POINTS_A_LINE) or 1
-    points = points[::-stride][::-1]
-    return points["step"].tolist(), points[column].tolist()

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from huggingface_hub import EvalResult, ModelCardData
 
 from tinybert.compress.pruning import linear_sparsity
@@ -20,7 +19,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.pipeline.tracking import code_revision, package_versions
-from tinybert.report.rendering import ABSENT, Table, count, fixed, interval, percent, render
+from tinybert.report.rendering import render
 
 HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 # stage -> its name for readers, the section of a student's config that it reads (None: gold labels alone), the params
@@ -72,7 +71,6 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
     _write(folder, of, card_data, "task_card.md.j2", {
         "task": task, "metrics": metrics, "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready,
         "read_last": partial(_read_last, of.provenance), "folder": paths.final(task.name, of.name),
-        "scores": _score_table(of, task, metrics).markdown(),
         "sparsity": linear_sparsity(of.model) if "_pruned" in of.name else None,
         "collapsed": [variant for variant in VARIANTS if metrics["quantize"][variant]["collapsed"]],
     })  # fmt: skip
@@ -80,7 +78,7 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
 
 def write_domain_card(folder: Path, of: Finished, metrics: dict[str, dict]) -> None:
     """Writes README.md of a domain student into its folder; `metrics`: the file of its stage evaluate_domain."""
-    params, rows = of.params, []
+    params = of.params
     is_ours = params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
         language="en" if params.corpus.source != "local" else None,
@@ -91,16 +89,7 @@ def write_domain_card(folder: Path, of: Finished, metrics: dict[str, dict]) -> N
         datasets=_hub_names(params.corpus),
         base_model=_hub_names(params.teacher),
     )
-    for role in ("teacher", "student", "untrained"):
-        found, alike = metrics[role], metrics["agreement"]["domain"] if role == "student" else {}
-        perplexities = (fixed(found[corpus]["perplexity"], 2) for corpus in ("domain", "general"))
-        cloze = (fixed(found["cloze"]["all"][rank]) for rank in ("top1", "top5"))
-        rows.append((role, *cloze, *perplexities, *(fixed(alike.get(key)) for key in ("top1", "kl"))))
-    columns = ["model", "cloze accuracy", "top 5", "perplexity, domain", "general", "same top-1", "KL"]
-    _write(folder, of, card_data, "domain_card.md.j2", {
-        "questions": metrics["student"]["cloze"]["all"]["questions"], "folder": paths.final("domain", of.name),
-        "scores": Table(pd.DataFrame(rows, columns=columns), names=1).markdown(),
-    })  # fmt: skip
+    _write(folder, of, card_data, "domain_card.md.j2", {"metrics": metrics, "folder": paths.final("domain", of.name)})
 
 
 def _write(folder: Path, of: Finished, card_data: ModelCardData, template: str, context: dict[str, Any]) -> None:
@@ -108,7 +97,7 @@ def _write(folder: Path, of: Finished, card_data: ModelCardData, template: str, 
     text = render(
         template, of=of, params=of.params, card_data=card_data.to_yaml(line_break="\n"), license=card_data.license,
         init=first["params"][f"students.{first['student']}.init"] if first else None,
-        training=training_table(of.provenance).markdown() if of.provenance else "",
+        stages=list(map(_training, of.provenance)),
         revision=code_revision(), packages=package_versions(), **context,
     )  # fmt: skip
     with atomic_file(folder / "README.md") as handle:
@@ -128,58 +117,20 @@ def _eval_results(task: Task, params: Params | StageParams, variants: dict[str, 
     ]  # fmt: skip
 
 
-def _score_table(of: Finished, task: Task, metrics: dict[str, dict]) -> Table:
-    references = {"majority class": metrics["prepare_task"]["majority"]}
-    if of.name != "teacher":
-        references["teacher"] = metrics["finetune_teacher"]["dev"]
-    rows = [(name, *(fixed(found[m]) for m in task.metrics), *[ABSENT] * 3) for name, found in references.items()]
-    for variant in VARIANTS:
-        found = metrics["quantize"][variant]
-        against = (percent(found["agreement"]), interval(**found["difference_95"]))
-        against = (ABSENT, ABSENT) if variant == "fp32" else against
-        scores = (fixed(found["dev"][m]) for m in task.metrics)
-        rows.append((variant, *scores, *against, fixed(found["size_mb"]["raw"], 2)))
-    columns = ["", *task.metrics, "as FP32", f"{task.headline} minus FP32's, 95 %", "MB"]
-    return Table(pd.DataFrame(rows, columns=columns), names=1)
-
-
-def training_table(provenance: Provenance) -> Table:
-    """A row for each stage that the model went through, skipped ones too."""
-    columns = ["stage", "losses and their weights", "layer map", "epochs", "steps", "batch", "peak learning rate"]
-    return Table(pd.DataFrame(map(_training_row, provenance), columns=columns), names=3)
-
-
-def _training_row(entry: dict[str, Any]) -> tuple[str, ...]:
+def _training(entry: dict[str, Any]) -> dict[str, Any]:
+    """A stage that the model went through; `training` is None if it was skipped, `losses` for gold labels alone."""
     title, section, key = STAGES[entry["stage"]]
     params, training = entry["params"], entry["params"].get(key.format(**entry))
-    found = params[f"students.{entry['student']}.{section}"] if section else None
-    if not entry["steps"] or (section and found is None):
-        return (title, "skipped", *[""] * 5)
-    losses, layer_map = "gold labels", ""
-    if found:
+    losses = params[f"students.{entry['student']}.{section}"] if section else None
+    if not entry["steps"] or (section and losses is None):
+        return {"title": title, "training": None}
+    layer_map = ""
+    if losses:
         if entry["stage"] != "prune":  # it reads the task's own training only
-            training = found["training"] or training
-        losses = _losses(found)
-        if any(found["losses"].get(name) for name in MAPPED_LOSSES):
-            layer_map = _layer_map(found["layer_map"] or params[f"students.{entry['student']}.layer_map"])
-    numbers = (count(training["epochs"]), count(entry["steps"]), count(training["batch_size"]))
-    return (title, losses, layer_map, *numbers, f"{training['learning_rate']:g}")
-
-
-def _losses(found: dict[str, Any]) -> str:
-    """Each loss with its λ, and what else the losses read."""
-    parts = [f"{name} {weight:g}" for name, weight in found["losses"].items() if weight]
-    parts += [f"T {found['temperature']:g}"] if found["losses"].get("prediction") else []
-    parts += [f"α {found['alpha']:g}"] if found["alpha"] != 0.5 else []
-    parts += [f"{found['relation_heads']} relation heads"] if found["relation_heads"] else []
-    return ", ".join(parts)
-
-
-def _layer_map(found: str | list[int] | dict[str, Any]) -> str:
-    if isinstance(found, dict):
-        learnable = found["learnable"]
-        return f"learnable (from {learnable['init']}, learning rate {learnable['learning_rate']:g})"
-    return found if isinstance(found, str) else ", ".join(map(str, found))
+            training = losses["training"] or training
+        if any(losses["losses"].get(name) for name in MAPPED_LOSSES):
+            layer_map = losses["layer_map"] or params[f"students.{entry['student']}.layer_map"]
+    return {"title": title, "training": training, "losses": losses, "layer_map": layer_map, "steps": entry["steps"]}
 
 
 def _read_last(provenance: Provenance, key: str) -> Any:

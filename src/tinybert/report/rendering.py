@@ -31,6 +31,7 @@ def render(template: str, **context: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"fixed": fixed, "percent": percent, "plain": markdown_escape}
+    environment.globals["interval"] = interval
     return environment.get_template(template).render(context)
 
 

@@ -9,32 +9,41 @@ import argparse
 import fcntl
 import hashlib
 import json
+import math
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
+import numpy as np
+import pandas as pd
 from pydantic import Field, ValidationError, model_validator
 
 from tinybert.config.fields import AboveZero, ConfigModel, ListOf, Name, NonEmptyList, NonEmptyStr, PositiveInt
 from tinybert.config.load import check_params, load_params, read_yaml
 from tinybert.config.schema import Params
 from tinybert.data.tasks import TASKS
-from tinybert.evaluate.predictions import Predictions, read_predictions
+from tinybert.evaluate.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions, paired_interval, read_predictions
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_json, write_json
+from tinybert.pipeline.files import atomic_file, read_json, write_json
 from tinybert.pipeline.tracking import git
+from tinybert.report.rendering import Table, count, fixed, interval, render, signed, table
 
-FOLDER = Path("studies")
+FOLDER, RESULTS = Path("studies"), Path("reports/studies")
 NOTE = Path(".dvc/tmp/study.json")  # there while an experiment runs, and after a kill
 LOCK = Path(".dvc/tmp/study.lock")
-RELATIONS = ("beats", "equals", "not_below")
-Measured = Annotated[str, Field(pattern=r"^[a-z_]+/[^/:]+:[a-z0-9_{}-]+$")]
+UNUSED = ("report", "package")  # stages that change no prediction
+HOLDS, FAILS, OPEN = "holds", "fails", "inconclusive"
+SAME = "identical predictions: the setting had no effect"
+OfSeeds = Mapping[int, Predictions]  # seed -> predictions
+Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
+Place = Annotated[str, Field(pattern=r"^[a-z_]+/[^/:]+:[a-z0-9_{}-]+$")]
 
 
 class Variant(ConfigModel):
@@ -42,33 +51,15 @@ class Variant(ConfigModel):
 
     set: ListOf[NonEmptyStr] = ()
     student: Name | None = None
-    measured: Measured | None = None
+    measured: Place | None = None
 
 
 class Claim(ConfigModel):
     """What was published: a variant beats another, equals it within the study's margin, or is not below it."""
 
-    variant: Name
-    beats: Name | None = None
-    equals: Name | None = None
-    not_below: Name | None = None
+    claim: Annotated[str, Field(pattern=r"^\S+ (beats|equals|not_below) \S+$")]
     tasks: NonEmptyList[Name] | None = None
     published: NonEmptyStr
-
-    @model_validator(mode="after")
-    def _check_relation(self) -> "Claim":
-        if len([name for name in RELATIONS if getattr(self, name)]) != 1:
-            raise ValueError(f"exactly one of {', '.join(RELATIONS)} is needed, with the other variant's name")
-        return self
-
-    @property
-    def relation(self) -> str:
-        return next(name for name in RELATIONS if getattr(self, name))
-
-    @property
-    def other(self) -> str:
-        """The variant that this one is compared with."""
-        return getattr(self, self.relation)
 
 
 class Study(ConfigModel):
@@ -86,7 +77,7 @@ class Study(ConfigModel):
     source: NonEmptyStr
     tasks: NonEmptyList[Name]
     student: Name
-    measured: Measured = "evaluate/{task}/{student}-{seed}:student"
+    measured: Place = "evaluate/{task}/{student}-{seed}:student"
     repeat: Literal["student", "pipeline"] = "student"
     seeds: PositiveInt = 3
     margin: AboveZero = 0.01
@@ -98,7 +89,7 @@ class Study(ConfigModel):
     @model_validator(mode="after")
     def _check_names(self) -> "Study":
         for claim in self.claims:
-            for name in (claim.variant, claim.other):
+            for name in claim.claim.split()[::2]:
                 if name not in self.variants:
                     raise ValueError(f"claims: unknown variant (got {name}); allowed: {', '.join(self.variants)}")
             for task in claim.tasks or ():
@@ -151,8 +142,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def conduct(name: str, *, tasks: Sequence[str] | None, seeds: int | None) -> str:
     """Runs the experiments that are missing, compares, writes the result; returns the tables as text."""
-    from tinybert.report.study_results import write_result
-
     with _only_study():
         check_disturbed_workspace()
         study, params = load_study(name), load_params()
@@ -160,10 +149,10 @@ def conduct(name: str, *, tasks: Sequence[str] | None, seeds: int | None) -> str
         planned = plan(name, study, params, tasks=tasks, seeds=seeds or study.seeds)
         found_as = finished()
         # Variants with the same settings are one experiment.
-        missing = {one.digest: one for one in reversed(planned) if one.digest not in found_as}
-        to_run = [one for one in planned if missing.get(one.digest) is one]
-        print(f"{len(planned)} experiments, {len(to_run)} to run: {', '.join(one.variant for one in to_run) or '-'}")
-        for experiment in to_run:
+        missing = {one.digest: one for one in planned if one.digest not in found_as}
+        names = ", ".join(one.variant for one in missing.values()) or "-"
+        print(f"{len(planned)} experiments, {len(missing)} to run: {names}")
+        for experiment in missing.values():
             run(experiment)
             found_as[experiment.digest] = experiment.name
         measured: dict = {(task, variant): {} for task in tasks for variant in study.variants}
@@ -199,9 +188,6 @@ def plan(name: str, study: Study, params: Params, *, tasks: Sequence[str], seeds
             digest = hashlib.sha256(content.encode()).hexdigest()[:10]
             planned.append(Experiment(f"{name}-{variant}-{digest}", variant, group, overrides, stages))
     return planned
-
-
-UNUSED = ("report", "package")  # stages that change no prediction
 
 
 def _overrides(
@@ -241,15 +227,15 @@ def changed_params(tree: dict, overrides: Sequence[str], origin: str) -> Params:
 
 
 def run(experiment: Experiment) -> None:
-    """Runs it in a temporary copy of the project; UserError when a stage fails; finished stages are kept."""
+    """Runs it in a temporary copy of the project; UserError when a stage fails, whose finished stages are kept."""
     print(f"\n=== {experiment.name}: {' '.join(experiment.overrides)}", flush=True)
     settings = [part for override in experiment.overrides for part in ("-S", override)]
     command = ["exp", "run", "--temp", "--name", experiment.name, *settings, *experiment.stages]
     write_json(NOTE, _workspace())
-    if _run_to_end([sys.executable, "-m", "dvc", *command]):
-        NOTE.unlink()
-        raise UserError(f"experiment {experiment.name} failed; fix what is reported above, then run the study again")
+    code = _run_to_end([sys.executable, "-m", "dvc", *command])
     NOTE.unlink()
+    if code:
+        raise UserError(f"experiment {experiment.name} failed; fix what is reported above, then run the study again")
 
 
 def _run_to_end(command: list[str]) -> int:
@@ -325,3 +311,91 @@ def _workspace() -> dict[str, str]:
     """The branch, empty where none is checked out, and the newest commit of the stash, empty where there is none."""
     stash = git("rev-parse", "--verify", "--quiet", "refs/stash")
     return {"branch": git("symbolic-ref", "--short", "HEAD"), "stash": stash}
+
+
+class Difference(NamedTuple):
+    """By how much a variant is better than another, mean over seeds, with its 95 % interval; positive is better."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def difference(first: OfSeeds, second: OfSeeds, *, seed: int) -> Difference:
+    """Compares two variants on the same rows and seeds: paired bootstrap over both; UserError if rows differ."""
+    for number, found in first.items():
+        if not np.array_equal(found.labels, second[number].labels):
+            raise UserError(f"seed {number}: the variants were measured on different rows; remove their experiments")
+    metric = next(iter(first.values())).metric
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    ours, theirs = ([found.predictions for found in side.values()] for side in (first, second))
+    ends = paired_interval(ROW_METRICS[metric], ours, theirs, [found.labels for found in first.values()], seed=seed)
+    lead = mean(found.score for found in first.values()) - mean(found.score for found in second.values())
+    return Difference(sign * lead, *sorted(sign * end for end in ends.values()))
+
+
+def outcome(relation: str, found: Difference, margin: float) -> str:
+    """The outcome from the interval: beats: above 0; equals: within ± margin; not_below: above -margin.
+
+    A claim fails if all of the interval contradicts it: not above 0; beyond the margin on one side; below -margin.
+    """
+    holds, fails = {
+        "beats": (found.low > 0, found.high <= 0),
+        "equals": (-margin < found.low and found.high < margin, found.low > margin or found.high < -margin),
+        "not_below": (found.low > -margin, found.high < -margin),
+    }[relation]
+    return HOLDS if holds else FAILS if fails else OPEN
+
+
+def judged(study: Study, relation: str, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
+    """The outcome of a claim.
+
+    Variants that were trained apart need more: identical predictions mean that a setting was not in use, and the rows
+    of one seed say nothing about the variance of training.
+    """
+    if not study.one_training:
+        if all(np.array_equal(found.predictions, second[seed].predictions) for seed, found in first.items()):
+            return SAME
+        if len(first) == 1:
+            return OPEN
+    return outcome(relation, found, study.margin)
+
+
+def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
+    """Mean, spread and seeds of each variant, and how much better it is than the first."""
+    rows = []
+    for (task, variant), found in measured.items():
+        scores = pd.Series([one.score for one in found.values()])
+        reference, metric = measured[task, next(iter(study.variants))], next(iter(found.values())).metric
+        better = difference(found, reference, seed=seed) if found is not reference else Difference(*[math.nan] * 3)
+        rows.append((task, variant, metric, scores.mean(), scores.std(), len(scores), *better))
+    columns = ["task", "variant", "metric", "mean", "std", "seeds", "better", "low", "high"]
+    return table(pd.DataFrame(rows, columns=columns), {
+        "task": (str, "task"), "variant": (str, "variant"), "metric": (str, "metric"), "mean": (fixed, "mean"),
+        "± over seeds": (fixed, "std"), "seeds": (count, "seeds"), "better than first by": (signed, "better"),
+        "95 %": (interval, "low", "high"),
+    })  # fmt: skip
+
+
+def claims_table(study: Study, measured: Measured, *, seed: int) -> Table:
+    """Every claim on every task that was measured: what was published, what was found here."""
+    rows = []
+    for claim in study.claims:
+        variant, relation, other = claim.claim.split()
+        for task in claim.tasks or study.tasks:
+            if (task, variant) in measured:
+                first, second = measured[task, variant], measured[task, other]
+                found = difference(first, second, seed=seed)
+                text = f"{variant} {relation.replace('_', ' ')} {other}"
+                rows.append((text, task, claim.published, judged(study, relation, first, second, found), *found))
+    frame = pd.DataFrame(rows, columns=["claim", "task", "published", "outcome", "difference", "low", "high"])
+    names = {name: (str, name) for name in ("claim", "task", "published", "outcome")}
+    return table(frame, names | {"difference": (signed, "difference"), "95 %": (interval, "low", "high")})
+
+
+def write_result(name: str, study: Study, measured: Measured, planned: Sequence[Experiment], *, seed: int) -> str:
+    """Writes reports/studies/<name>.md; returns the tables as text for the terminal."""
+    variants, claims = variants_table(study, measured, seed=seed), claims_table(study, measured, seed=seed)
+    with atomic_file(RESULTS / f"{name}.md") as handle:
+        handle.write(render("study.md.j2", name=name, study=study, variants=variants, claims=claims, planned=planned))
+    return f"{study.question}\n\nVariants\n{variants.text()}\n\nClaims\n{claims.text()}\n"
