@@ -41,24 +41,27 @@ def stage_files(stage: str) -> set[Path]:
 
 def imported_modules(path: Path) -> set[Path]:
     """The modules of the package that a Python file imports, at its top or inside its functions."""
-    names: set[str] = set()
-    for node in ast.walk(_parsed(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    names, _ = _parsed(path.read_text(encoding="utf-8"))
     files = {PACKAGE.parent / (name.replace(".", "/") + ".py") for name in names if name.startswith("tinybert.")}
     return {file for file in files if file.is_file()}
 
 
 def normalized(path: Path) -> str:
     """The syntax tree of a Python file as text, without what cannot change a result."""
-    return ast.dump(_WithoutWords().visit(_parsed(path.read_text(encoding="utf-8"))))
+    return _parsed(path.read_text(encoding="utf-8"))[1]
 
 
 @cache
-def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
+def _parsed(text: str) -> tuple[set[str], str]:
+    """What a Python file imports, and its normalized syntax tree."""
+    tree = ast.parse(text)
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names, ast.dump(_WithoutWords().visit(tree))
 
 
 class _WithoutWords(ast.NodeTransformer):
