@@ -33,7 +33,7 @@ def package_task_model(task: Task, name: str, params: StageParams) -> dict:
     metrics["quantize"] = read_json(paths.metrics("quantize", f"{task.name}-{name}"))
     with atomic_folder(paths.final(task.name, name)) as folder:
         copy_model(source, folder)
-        limit = params.tasks[task.name].max_length_tokens
+        limit = getattr(params.tasks, task.name).max_length_tokens
         save_tokenizer(load_tokenizer(paths.TOKENIZER), folder, max_length_tokens=limit)
         for variant in VARIANTS:
             shutil.copy(paths.onnx(task.name, name) / f"{variant}.onnx", folder)
