@@ -5,16 +5,13 @@ Part-of-speech tags (Penn Treebank) come from rules that need nothing downloaded
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
-import yaml
 
-from tinybert.augment.word_vectors import match_case
+from tinybert.augment.word_vectors import LEXICON, match_case
 from tinybert.config.schema import Sampling
 from tinybert.data.tasks import Task
 from tinybert.pipeline.errors import UserError
@@ -23,7 +20,6 @@ from tinybert.pipeline.process import stream
 MASK = "[MASK]"  # as in the vocabulary of every BERT tokenizer
 WORD = re.compile(r"([^\W_]+(?:['’-][^\W_]+)*)")  # as a group, so that split keeps the words
 NLTK_DATA = "averaged_perceptron_tagger_eng"
-LEXICON = yaml.load(Path(__file__).with_name("lexicon.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
 TAG_OF = {word: tag for tag, words in LEXICON["tags"].items() for word in words.split()}
 PAST_OR_PARTICIPLE = frozenset(LEXICON["past_or_participle"].split())
 VERBS = frozenset(LEXICON["verbs"].split())
@@ -52,28 +48,24 @@ class TaggedText:
 
 
 class Unigrams:
-    """How often each word, in lower case except for I, occurs with each tag."""
+    """The words of each tag as often as they occur, in lower case except for I."""
 
     def __init__(self, texts: Iterable[TaggedText]) -> None:
-        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self._words: dict[str, list[str]] = defaultdict(list)  # by tag, all occurrences in order of the alphabet
         for text in texts:
             for word, tag in zip(text.words, text.tags, strict=True):
-                counts[tag][_spelling(word)] += 1
-        self._words = {tag: sorted(counter) for tag, counter in counts.items()}
-        self._ends = {tag: list(accumulate(counts[tag][word] for word in words)) for tag, words in self._words.items()}
+                self._words[tag].append(_spelling(word))
+        for words in self._words.values():
+            words.sort()
 
     def another(self, word: str, tag: str, rng: np.random.Generator) -> str:
         """Draws another word of the tag by the counts of the others; the word itself if it is the only one."""
-        words, ends = self._words[tag], self._ends[tag]
-        place = bisect_left(words, _spelling(word))
-        start = ends[place - 1] if place else 0
-        own = ends[place] - start
-        if own == ends[-1]:
+        words = self._words[tag]
+        start, end = bisect_left(words, _spelling(word)), bisect_right(words, _spelling(word))
+        if end - start == len(words):
             return word
-        drawn = int(rng.integers(ends[-1] - own))
-        if drawn >= start:  # skips the word's own share
-            drawn += own
-        return match_case(word, words[bisect_right(ends, drawn)])
+        drawn = int(rng.integers(len(words) - (end - start)))
+        return match_case(word, words[drawn if drawn < start else drawn + end - start])
 
 
 def sample(rows: Sequence[dict], task: Task, settings: Sampling, *, copies: int, seed: int) -> list[dict]:

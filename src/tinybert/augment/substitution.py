@@ -3,20 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
-import yaml
 from tokenizers import Encoding, Tokenizer
 
 from tinybert.augment.masked_lm import Query, WordPredictor
-from tinybert.augment.word_vectors import WordVectors, is_plain_word, match_case
+from tinybert.augment.word_vectors import LEXICON, WordVectors, is_plain_word, match_case
 from tinybert.config.schema import Substitution
 from tinybert.data.tasks import Task
 from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline.process import stream
 
-LEXICON = yaml.load(Path(__file__).with_name("lexicon.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
 STOP_WORDS = frozenset(LEXICON["stop_words"].split())
 
 
@@ -73,18 +70,12 @@ def replacement_candidates(
 def substitute(
     rows: Sequence[dict], task: Task, candidates: Candidates, *, probability: float, copies: int, seed: int
 ) -> list[dict]:
-    """Augments the rows of a task.
+    """Augments the rows of a task, which have its columns and "idx".
 
-    In a pair, first one sentence is varied, then the other, while its partner stays the original.
-
-    Args:
-        rows: of the task's columns and "idx".
-        task: of the rows.
-        candidates: for all texts of the rows.
-        probability: of each word to be replaced, by a random candidate (p_t).
-        copies: draws per sentence (N_a).
-        seed: a row's variations depend on its text, the seed and its idx only, not on batch size or other rows (in
-            bfloat16 up to candidates that are almost equally likely).
+    In `copies` draws per sentence (N_a) each word is replaced with the `probability` p_t by a random one of its
+    candidates. In a pair, first one sentence is varied, then the other, while its partner stays the original. A row's
+    variations depend on its text, its idx and the seed only, not on batch size or other rows (in bfloat16 up to
+    candidates that are almost equally likely).
 
     Returns:
         Each row as it is, followed by its distinct variations, which have its keys and "augmented": True.

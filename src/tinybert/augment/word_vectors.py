@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from tinybert.config.schema import WordVectors as WordVectorSettings
 from tinybert.pipeline import paths
@@ -21,6 +22,7 @@ QUERY_CHUNK = 256  # words whose similarities to all others are in memory at a t
 CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbors are counted at a time
 CONTEXT_SMOOTHING = 0.75  # exponent of context frequencies: keeps rare contexts from large PMI (Levy et al. 2015)
 LARGEST_NUMBER, SMALLEST_NORM = 1e15, 1e-15  # beyond them float32 squares would overflow or vanish
+LEXICON = yaml.load(Path(__file__).with_name("lexicon.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
 OUTSIDE = -1  # stands for a word outside of the vocabulary, and between two texts
 
 
@@ -49,8 +51,8 @@ class WordVectors:
 
     def nearest(self, words: Sequence[str], k: int) -> dict[str, list[str]]:
         """For each word, in any case, its `k` nearest others, nearest first; none for a word without a vector."""
-        neighbours: dict[str, list[str]] = {word: [] for word in words}
-        known = [word for word in neighbours if word.lower() in self._rows]
+        neighbors: dict[str, list[str]] = {word: [] for word in words}
+        known = [word for word in neighbors if word.lower() in self._rows]
         k = min(k, len(self.words) - 1)
         for start in range(0, len(known), QUERY_CHUNK):
             chunk = known[start : start + QUERY_CHUNK]
@@ -60,8 +62,8 @@ class WordVectors:
             best = np.argpartition(-similarities, k - 1, axis=1)[:, :k]
             order = np.argsort(-np.take_along_axis(similarities, best, axis=1), axis=1, kind="stable")
             for word, found in zip(chunk, np.take_along_axis(best, order, axis=1), strict=True):
-                neighbours[word] = [self.words[row] for row in found]
-        return neighbours
+                neighbors[word] = [self.words[row] for row in found]
+        return neighbors
 
 
 def word_vectors(settings: WordVectorSettings, corpus: str | Path, *, seed: int) -> WordVectors:

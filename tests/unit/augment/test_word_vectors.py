@@ -1,4 +1,4 @@
-"""Neighbours against brute force, vectors learnt from a corpus, and what is wrong with a file."""
+"""Neighbors against brute force, vectors learned from a corpus, and what is wrong with a file."""
 
 import gzip
 import random
@@ -42,7 +42,7 @@ def test_nearest_equals_brute_force(k):
         assert found[word] == brute_force(words, vectors, word, k)
 
 
-def test_unknown_and_zero_words_have_no_neighbours():
+def test_unknown_and_zero_words_have_no_neighbors():
     vectors = WordVectors(["here", "there", "nowhere"], np.array([[1.0, 0], [1, 1], [0, 0]]))
     assert vectors.nearest(["Here", "nowhere", "else"], 5) == {"Here": ["there"], "nowhere": [], "else": []}
     assert WordVectors(["alone"], np.ones((1, 2))).nearest(["alone"], 3) == {"alone": []}
@@ -64,9 +64,9 @@ def corpus():
 
 def test_corpus_vectors_put_words_of_like_company_near():
     vectors = learn(corpus(), dimensions=4, window=3, max_words=100, seed=0)
-    neighbours = vectors.nearest(["cat", "berlin"], 3)
-    assert set(neighbours["cat"]) == {"dog", "horse", "pony"}
-    assert set(neighbours["berlin"]) == {"paris", "london", "rome"}
+    neighbors = vectors.nearest(["cat", "berlin"], 3)
+    assert set(neighbors["cat"]) == {"dog", "horse", "pony"}
+    assert set(neighbors["berlin"]) == {"paris", "london", "rome"}
 
 
 def test_corpus_vectors_are_the_same_again():
