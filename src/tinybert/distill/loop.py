@@ -57,12 +57,7 @@ class Settings:
 
 
 class LiveTeacher:
-    """A teacher that runs at every step, in evaluation mode and without gradient.
-
-    Args:
-        model: The teacher.
-        loss: What reads its outputs.
-    """
+    """A teacher that runs at every step, in evaluation mode and without gradient, for the losses that read it."""
 
     def __init__(self, model: Model, loss: DistillationLoss) -> None:
         self.model, self.loss = model, loss

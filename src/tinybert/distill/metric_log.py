@@ -39,8 +39,6 @@ class MetricLogger:
     Reading a number from a GPU synchronizes with it, so values stay on the device until an entry or a checkpoint.
 
     Args:
-        steps: Of the run.
-        run: Its `on_entry` is called with each entry.
         accelerator: Adds up the processes' shares.
         learned: Returns further values of an entry by name.
     """
@@ -85,7 +83,7 @@ class MetricLogger:
         """Raises UserError if a loss or gradient of a step since the last entry is not finite."""
         if not self.recent or (values := torch.stack(self.recent)).isfinite().all():
             return
-        step, index = (~values.isfinite()).nonzero()[0].tolist()
+        step = int((~values.isfinite()).nonzero()[0, 0])
         # A term spoils the total, and the total the gradient: of the first step's the last one is the cause.
         index = int((~values[step].isfinite()).nonzero()[-1])
         name = "gradient" if index == 0 else f"{self.names[index]} loss"

@@ -126,15 +126,8 @@ class DistillationLoss(nn.Module):
     """L = Σ_k λ_k·L_k; losses of layers are sums over student layers (TinyBERT eq. 6 and 11).
 
     Holds what is trained beside the student: projections W (student width -> teacher width, without bias, only if the
-    widths differ and a loss reads them) and the weights of a learnable layer map.
-
-    Args:
-        config: What to imitate.
-        student: The student's model config.
-        teacher: The teacher's; needed if a loss reads a teacher.
-
-    Raises:
-        UserError: A loss cannot compare the two models.
+    widths differ and a loss reads them) and the weights of a learnable layer map. Losses that read a teacher need its
+    config; UserError if a loss cannot compare the two models.
     """
 
     def __init__(self, config: DistillationConfig, student: Config, teacher: Config | None = None) -> None:
@@ -191,15 +184,12 @@ class DistillationLoss(nn.Module):
         return DistillationTargets(hidden, scores, teacher.queries, teacher.keys, teacher.values, teacher.logits)
 
     def forward(self, student: ModelOutput, teacher: ModelOutput, batch: Batch) -> dict[str, Tensor]:
-        """The unweighted loss terms of a batch.
+        """The unweighted loss terms of a batch, a scalar by loss name.
 
         Args:
             student: The outputs of `student_spec`.
             teacher: The outputs of `teacher_spec`, or targets made from them.
             batch: What both computed, with labels if a loss reads them.
-
-        Returns:
-            A scalar by loss name.
         """
         targets = teacher if isinstance(teacher, DistillationTargets) else self.targets(teacher)
         return {name: self._term(name, student, targets, batch) for name in self.weights}

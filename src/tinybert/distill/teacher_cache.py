@@ -42,7 +42,6 @@ class OutputFile:
     not memory-mapped: mapped pages count as this process's memory.
 
     Args:
-        path: Of the file.
         field: "logits", or one of LAYER_FIELDS.
         layer: Of the field; 0 for logits.
         width: Classes of logits, heads of scores, otherwise the width of a token's vector.
@@ -56,7 +55,6 @@ class OutputFile:
         vectors = lengths ** {"logits": 0, "scores": 2}.get(field, 1)
         self.offsets = np.concatenate([[0], np.cumsum(vectors * width * self.dtype.itemsize)]).tolist()
         self.size_bytes = self.offsets[-1] + CHECKSUM_BYTES
-        self.descriptor = -1
 
     def open(self) -> bool:
         """Opens the file, now the most recently used one; False if it is missing or damaged."""
@@ -65,7 +63,7 @@ class OutputFile:
             os.utime(self.path)
         except OSError:
             return False
-        checksum = os.pread(self.descriptor, CHECKSUM_BYTES, self.size_bytes - CHECKSUM_BYTES)
+        checksum = self._pread(self.offsets[-1], self.size_bytes)
         return os.fstat(self.descriptor).st_size == self.size_bytes and checksum == self._checksum()
 
     def create(self) -> None:
@@ -87,15 +85,13 @@ class OutputFile:
 
     def finish(self) -> None:
         """Puts the written file in place; it stays open."""
-        os.pwrite(self.descriptor, self._checksum(), self.size_bytes - CHECKSUM_BYTES)
+        os.pwrite(self.descriptor, self._checksum(), self.offsets[-1])
         os.fsync(self.descriptor)
         os.replace(self.partial, self.path)
 
     def read(self, rows: list[int]) -> Tensor:
         """The output of a batch of rows, as in ModelOutput."""
-        records = [
-            os.pread(self.descriptor, self.offsets[row + 1] - self.offsets[row], self.offsets[row]) for row in rows
-        ]
+        records = [self._pread(self.offsets[row], self.offsets[row + 1]) for row in rows]
         if self.field != "scores":
             return torch.frombuffer(bytearray().join(records), dtype=self.dtype).view(-1, self.width)
         lengths = self.lengths[rows].tolist()
@@ -109,11 +105,14 @@ class OutputFile:
         self.descriptor = os.open(path, flags, 0o644)
         weakref.finalize(self, os.close, self.descriptor)
 
+    def _pread(self, start: int, end: int) -> bytes:
+        return os.pread(self.descriptor, end - start, start)
+
     def _checksum(self) -> bytes:
         """CRC-32 of the file's name and its records."""
         total = zlib.crc32(self.path.name.encode())
         for start, end in itertools.pairwise([*range(0, self.offsets[-1], 1 << 20), self.offsets[-1]]):
-            total = zlib.crc32(os.pread(self.descriptor, end - start, start), total)
+            total = zlib.crc32(self._pread(start, end), total)
         return total.to_bytes(CHECKSUM_BYTES, "little")
 
 
@@ -165,10 +164,7 @@ class CachedTeacher(LiveTeacher):
     live one by the rounding of hidden states and scores to float16; logits do not differ.
 
     Args:
-        model: The teacher.
-        loss: What reads its outputs.
         examples: All rows of the data, in the order of Batch.numbers.
-        cache: Where the files are.
     """
 
     def __init__(self, model: Model, loss: DistillationLoss, examples: Encoded, cache: TeacherCache) -> None:
@@ -205,9 +201,8 @@ class CachedTeacher(LiveTeacher):
         """All that is cached of a batch, by field and layer; logits last."""
         spec = replace(self.loss.teacher_spec(at_any_step=True), logits=True)
         found = self._reduced(self.ask(batch.to(self.accelerator.device), spec))
-        of_layers = {
-            (name, layer): part for name in LAYER_FIELDS for layer, part in sorted(getattr(found, name).items())
-        }
+        by_field = ((name, getattr(found, name)) for name in LAYER_FIELDS)
+        of_layers = {(name, layer): parts[layer] for name, parts in by_field for layer in sorted(parts)}
         return of_layers | {("logits", 0): found.required_logits}
 
     def _files(self) -> list[OutputFile]:

@@ -155,7 +155,10 @@ def _interval(values: Sequence[float]) -> dict[str, float]:
 
 
 def _resamples(labels: Sequence[np.ndarray], seed: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """The rows drawn for each training seed, the same ones if all seeds have the same labels, and the seeds drawn."""
+    """The rows drawn for each training seed, the same ones if all seeds have the same labels, and the seeds drawn.
+
+    Both sides of a comparison are computed on the same drawn rows.
+    """
     rng, count = np.random.default_rng(seed), len(labels)
     is_same = all(np.array_equal(labels[0], other) for other in labels[1:])
     for _ in range(RESAMPLES):
