@@ -2,8 +2,8 @@
 
 import torch
 
-from tinybert.config.compatibility import check_students
 from tinybert.config.load import load_params
+from tinybert.config.students import check_students
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer

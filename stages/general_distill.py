@@ -2,9 +2,8 @@
 
 import torch
 
-from tinybert.config.compatibility import check_students
 from tinybert.config.load import load_params
-from tinybert.config.students import training_of
+from tinybert.config.students import check_students, training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Masker, SequenceBatches, spread_batches

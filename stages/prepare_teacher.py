@@ -1,7 +1,7 @@
 """The masked-LM teacher: published, in a folder, or from scratch; (further) pretrained on the general corpus."""
 
-from tinybert.config.compatibility import check_students
 from tinybert.config.load import load_params
+from tinybert.config.students import check_students
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Masker, SequenceBatches, spread_batches

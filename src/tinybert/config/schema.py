@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tinybert.config.compatibility import check_students
 from tinybert.config.fields import (
     AboveZero,
     Architecture,
@@ -30,14 +29,12 @@ from tinybert.config.fields import (
     Training,
     UniqueList,
 )
-from tinybert.config.students import Student
+from tinybert.config.students import Student, check_students
 
 TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 
 
 class Optimizer(ConfigModel):
-    """AdamW's settings in every training stage."""
-
     weight_decay: NonNegative
     max_gradient_norm: AboveZero
     warmup_fraction: Fraction
@@ -56,8 +53,6 @@ class Masking(ConfigModel):
 
 
 class LocalFolder(ConfigModel):
-    """A folder on this machine; relative paths start at the project."""
-
     folder: NonEmptyStr
 
 
@@ -69,8 +64,6 @@ class SyntheticTeacher(ConfigModel):
 
 
 class Teacher(ConfigModel):
-    """Where the masked-LM teacher comes from and how long it is (pre)trained."""
-
     source: Source
     hub: HubModel
     local: LocalFolder
@@ -82,24 +75,21 @@ class Teacher(ConfigModel):
             raise ValueError("pretraining.epochs: a synthetic teacher starts from scratch (got 0); allowed: 1 or more")
 
 
-class HubCorpus(ConfigModel):
-    """A text dataset on the Hub."""
-
+class HubDataset(ConfigModel):
     dataset: NonEmptyStr
-    config: NonEmptyStr
-    split: NonEmptyStr
     revision: NonEmptyStr
 
 
-class LocalFiles(ConfigModel):
-    """Text files, or patterns of their names."""
+class HubCorpus(HubDataset):
+    config: NonEmptyStr
+    split: NonEmptyStr
 
+
+class LocalFiles(ConfigModel):
     files: NonEmptyList[NonEmptyStr]
 
 
 class Corpus(ConfigModel):
-    """The general corpus."""
-
     source: Source
     unit: Literal["article", "paragraph"]
     max_documents: PositiveInt | None
@@ -133,28 +123,20 @@ class Track(ConfigModel):
 
 
 class LocalFile(ConfigModel):
-    """A file on this machine, relative to the project."""
-
     file: NonEmptyStr
 
 
 class Quiz(ConfigModel):
-    """Where the cloze questions come from."""
-
     source: Literal["synthetic", "local"]
     local: LocalFile
 
 
 class DomainEvaluation(ConfigModel):
-    """What domain students are evaluated on."""
-
     heldout_sequences: PositiveInt
     quiz: Quiz
 
 
 class TaskSettings(ConfigModel):
-    """The settings of one task."""
-
     max_length_tokens: RowTokens
     augmented_copies: Annotated[int, Field(ge=0, le=1000)]
     train_fraction: PositiveFraction
@@ -171,27 +153,16 @@ class TaskSettings(ConfigModel):
             raise ValueError("teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher")
 
 
-class HubTasks(ConfigModel):
-    """The tasks' dataset on the Hub."""
-
-    dataset: NonEmptyStr
-    revision: NonEmptyStr
-
-
 class SyntheticTasks(ConfigModel):
-    """How many rows of each task are generated."""
-
     train_examples: PositiveInt
     dev_examples: PositiveInt
 
 
 class Tasks(ConfigModel):
-    """The task track."""
-
     run: UniqueList[TaskName]
     students: UniqueList[Name]
     source: Source
-    hub: HubTasks
+    hub: HubDataset
     local: LocalFolder
     synthetic: SyntheticTasks
     teacher_cache_gb: NonNegative
@@ -245,8 +216,6 @@ class Sampling(ConfigModel):
 
 
 class Augmentation(ConfigModel):
-    """How training rows are varied."""
-
     strategy: Literal["substitution", "sampling"]
     substitution: Substitution
     sampling: Sampling
@@ -269,8 +238,6 @@ class Calibration(ConfigModel):
 
 
 class Latency(ConfigModel):
-    """How latency is measured."""
-
     batch_sizes: UniqueList[PositiveInt]
     length_tokens: Annotated[int, Field(ge=3, le=512)]
     dev_examples: PositiveInt

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import check_losses
-from tinybert.config.students import LOSSES, Learnable, Student, mapped_layers
+from tinybert.config.students import LOSSES, Learnable, Student, check_losses, mapped_layers
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights

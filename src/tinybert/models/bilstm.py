@@ -10,8 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import check_embedding
 from tinybert.config.fields import Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
+from tinybert.config.students import check_embedding
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError

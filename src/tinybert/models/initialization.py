@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.config.compatibility import check_subclone
 from tinybert.config.fields import BiLstmArchitecture, ModelSource
 from tinybert.config.schema import Teacher
-from tinybert.config.students import Init, Student, mapped_layers
+from tinybert.config.students import Init, Student, check_subclone, mapped_layers
 from tinybert.models.bert import BertConfig, Layer, MaskedLM, ResidualOutput, SelfAttention, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.checkpoints import REGRESSION_LABEL, checkpoint_folder, load_bert, load_pretrained, read_weights

@@ -12,9 +12,8 @@ from safetensors.torch import load_file, save_file
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
-from tinybert.config.compatibility import check_students
 from tinybert.config.fields import HubModel, ModelSource
-from tinybert.config.students import Init, Student
+from tinybert.config.students import Init, Student, check_students
 from tinybert.data.tasks import TASKS
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import save_model
