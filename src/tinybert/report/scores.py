@@ -164,12 +164,9 @@ def pareto(frame: pd.DataFrame, cost: str) -> list[int]:
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
     """The sound systems of one task to take: of the "best" score, and the "smallest" and "fastest" within a point."""
     sound = frame[frame["sound"]].dropna(subset=["size_mb.raw"])
-    if sound.empty:
-        return {}
-    chosen = {"best": sound.sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable").iloc[0]}
-    near = sound[sound["score"] >= chosen["best"]["score"] - TOLERANCE]
+    best = sound.sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
+    chosen = {"best": best}
     for need, cost in (("smallest", "size_mb.raw"), ("fastest", "row_ms")):
-        ordered = near.dropna(subset=[cost]).sort_values([cost, "score"], ascending=[True, False], kind="stable")
-        if len(ordered):
-            chosen[need] = ordered.iloc[0]
-    return chosen
+        near = best[best["score"] >= best["score"].max() - TOLERANCE].dropna(subset=[cost])
+        chosen[need] = near.sort_values([cost, "score"], ascending=[True, False], kind="stable")
+    return {need: ordered.iloc[0] for need, ordered in chosen.items() if len(ordered)}

@@ -224,23 +224,21 @@ def versions_table(results: Results) -> Table:
 
 def answers_table(results: Results) -> Table:
     """Some quiz questions, evenly taken, answered by the teacher and each domain student."""
-    columns = ["question", "answer", "teacher"]
-    found = pd.DataFrame(columns=columns)
-    for student in results.params.domain.students:
-        path, empty = paths.quiz_answers(student, results.params.seed), pd.DataFrame(columns=[*columns, student])
-        answers = results.read(path, partial(_answers, columns=[*columns, student]), empty)
-        found = answers if len(found.columns) == len(columns) else found.join(answers[student], how="inner")
-    shown = np.linspace(0, len(found) - 1, num=min(len(found), ANSWERS_SHOWN)).round().astype(int)
-    return Table(found.iloc[shown], names=len(found.columns))
+    found = {
+        student: results.read(paths.quiz_answers(student, results.params.seed), _answers, pd.DataFrame())
+        for student in results.params.domain.students
+    }
+    cells = next(iter(found.values())).drop(columns="student", errors="ignore")
+    for student, answers in found.items():
+        cells[student] = answers.get("student", ABSENT)
+    shown = np.linspace(0, len(cells) - 1, num=min(len(cells), ANSWERS_SHOWN)).round().astype(int)
+    return Table(cells.iloc[shown].fillna(ABSENT), names=len(cells.columns))
 
 
-def _answers(path: Path, columns: list[str]) -> pd.DataFrame:
+def _answers(path: Path) -> pd.DataFrame:
     """Questions, right answers, and the two likeliest answers of the teacher and a student."""
-    rows = [
-        (str(row["prompt"]), str(row["answer"]), *(
-            ", ".join(f"{best['token']} {best['probability']:.2f}" for best in row[who][:2])
-            for who in ("teacher", "student")
-        ))
-        for row in read_json(path)
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+    rows = pd.DataFrame(read_json(path), columns=["prompt", "answer", "teacher", "student"])
+    for who in ("teacher", "student"):
+        texts = ([f"{best['token']} {best['probability']:.2f}" for best in found[:2]] for found in rows[who])
+        rows[who] = [", ".join(of_row) for of_row in texts]
+    return rows.rename(columns={"prompt": "question"}).astype(str)

@@ -79,6 +79,6 @@ def test_the_picture_is_seen_without_scrolling_and_dark_is_dark(folder):
     assert brightness(found["ground"]) < 60 and brightness(found["text"]) > 180
 
 
-def brightness(colour: str) -> float:
-    """Mean of red, green and blue of a colour such as rgb(1, 2, 3)."""
-    return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
+def brightness(color: str) -> float:
+    """Mean of red, green and blue of a color such as rgb(1, 2, 3)."""
+    return sum(map(int, re.findall(r"\d+", color)[:3])) / 3
