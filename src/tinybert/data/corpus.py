@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 
 import ahocorasick_rs
@@ -130,10 +130,8 @@ def _local_articles(patterns: Iterable[str], progress: TextBar) -> Iterator[dict
     for path in files:
         lines = read_lines(path, key=LOCAL_FILES_KEY, on_read=progress.update)
         if path.name.lower().removesuffix(".gz").endswith(".jsonl"):
-            found = (
-                _json_document(line, f"{LOCAL_FILES_KEY}: {path}, line {at}") for at, line in lines if line.strip()
-            )
-            yield from (document for document in found if document["text"])
+            filled = ((line, f"{LOCAL_FILES_KEY}: {path}, line {at}") for at, line in lines if line.strip())
+            yield from (document for document in starmap(_json_document, filled) if document["text"])
         else:
             yield from wikitext_articles(line for _, line in lines)
 
@@ -150,8 +148,7 @@ def _matching_files(patterns: Iterable[str]) -> list[Path]:
             raise UserError(f"{LOCAL_FILES_KEY}: {pattern!r} {reason} (paths start at the repository's root)")
         found |= dict.fromkeys(files)
     if unknown := [path for path in found if not path.name.lower().removesuffix(".gz").endswith(ENDINGS)]:
-        allowed = f"{', '.join(ENDINGS)} can be read, also .gz"
-        raise UserError(f"{LOCAL_FILES_KEY}: {unknown[0]}: unknown ending; {allowed}")
+        raise UserError(f"{LOCAL_FILES_KEY}: {unknown[0]}: unknown ending; {', '.join(ENDINGS)} can be read, also .gz")
     return list(found)
 
 

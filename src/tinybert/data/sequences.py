@@ -54,8 +54,8 @@ class Sequences:
             raise UserError(f"{folder}: no sequences in it ({error}); fix: run the stage tokenize") from None
         except Exception:  # NumPy also passes on the errors of Python's parser
             raise UserError(f"{folder}: its .npy files are damaged; fix: run the stage tokenize again") from None
-        fits = tokens.dtype in (np.uint16, np.int32) and offsets.dtype == np.int64
-        fits = fits and tokens.ndim == offsets.ndim == 1 and len(offsets) >= 2
+        types_fit = tokens.dtype in (np.uint16, np.int32) and offsets.dtype == np.int64
+        fits = types_fit and tokens.ndim == offsets.ndim == 1 and len(offsets) >= 2
         if not fits or offsets[0] != 0 or offsets[-1] != len(tokens) or np.any(np.diff(offsets) <= 0):
             raise UserError(f"{folder}: tokens.npy and offsets.npy do not match; fix: run the stage tokenize again")
         return cls(tokens, offsets)
@@ -169,5 +169,5 @@ def write_sequences(
                 counts.update(found)
         if not counts["sequences"]:
             raise UserError("tokenize: there is no text to tokenize; the corpus, or what the filter kept, is empty")
-    unknown = counts.pop("unknown")
-    return dict(counts) | {"unknown_share": unknown / (counts["tokens"] - 2 * counts["sequences"])}
+    unknown_share = counts.pop("unknown") / (counts["tokens"] - 2 * counts["sequences"])
+    return {**counts, "unknown_share": unknown_share}

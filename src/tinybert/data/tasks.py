@@ -46,14 +46,13 @@ class Task:
     @property
     def published_metric(self) -> str:
         """What `published` holds; empty if nothing is published."""
-        return PUBLISHED[self.name][0] if self.name in PUBLISHED else ""
+        return PUBLISHED.get(self.name, ("",))[0]
 
     @property
     def published(self) -> dict[str, tuple[float, ...]]:
         """By system, the published test scores as shares of 1, one for each dev split."""
-        _, *rows = PUBLISHED.get(self.name, ("",))
-        systems = ("bert_base", "tinybert4", "tinybert6")
-        return {name: tuple(round(it / 100, 4) for it in row) for name, row in zip(systems, rows, strict=False)}
+        rows = zip(("bert_base", "tinybert4", "tinybert6"), PUBLISHED.get(self.name, ("",))[1:], strict=False)
+        return {system: tuple(round(score / 100, 4) for score in row) for system, row in rows}
 
 
 # GLUE server, test sets, in percent (Jiao et al. 2020, table 1): the metric, then BERT-base, TinyBERT4 and TinyBERT6.

@@ -16,18 +16,13 @@ POSITIVE_SHARE = {"cola": 0.7, "sst2": 0.5, "mrpc": 0.67, "rte": 0.5}
 DEV_EVERY = 5
 MAX_TRIES_PER_ROW = 200
 
-# MRPC. Scenes have many more wordings than the other statements, so they are drawn more often.
-SCENE_SHARE = 0.5
+SCENE_SHARE = 0.5  # of MRPC: scenes have many more wordings than the other statements, so they are drawn more often
+# Share of denied pairs of MRPC: if they differ one sentence is denied, if they mean the same both are.
+DENIED_ONCE, DENIED_TWICE = 0.35, 0.2
 DENIALS = ("it is not true that", "it is false that")
-# Share of denied pairs: among those that differ one sentence is denied, among those that mean the same both are.
-DENIED_ONCE = 0.35
-DENIED_TWICE = 0.2
-
-# STS-B. Share of the pairs of two kinds that stay unrelated; the others become two versions of one event.
-UNRELATED_SHARE = 0.3
+UNRELATED_SHARE = 0.3  # of STS-B's pairs of two kinds; the others become two versions of one event
 KINDS = ("scene", "scene", "dealing", "price")
 OPTIONAL = ("town", "time", "month")
-
 SEPARATOR = " :: "  # of the two texts of a template
 
 
@@ -173,7 +168,7 @@ class Detail(NamedTuple):
 Event = Mapping[str, Detail]  # what a sentence does not mention is absent
 
 
-def similar_pair(rng: Random, _: bool = True) -> dict[str, Any]:
+def similar_pair(rng: Random, _: bool) -> dict[str, Any]:
     """A pair and its score, as the columns of STS-B. Events of two kinds score 0."""
     kind, other_kind = rng.choice(KINDS), rng.choice(KINDS)
     first = _event(kind, rng)
@@ -261,9 +256,6 @@ def _worded(kind: str, event: Event, rng: Random) -> str:
     return writer.compose(constructions["dated"]) if {"time", "month"} & event.keys() else clause
 
 
-PAIRS: dict[str, Callable[[Random, bool], dict[str, Any]]] = {
-    "mrpc": paraphrase,
-    "rte": entailment,
-    "stsb": similar_pair,
-}
+Make = Callable[[Random, bool], dict[str, Any]]
+PAIRS: dict[str, Make] = {"mrpc": paraphrase, "rte": entailment, "stsb": similar_pair}
 TASKS = ("cola", "sst2", *PAIRS)
