@@ -1,4 +1,4 @@
-"""The same numbers again: two cold runs, one thread and two of the tokenizer, experiments side by side from the queue."""
+"""The same numbers again: two cold runs, one tokenizer thread and two, experiments side by side from the queue."""
 
 import os
 import subprocess
