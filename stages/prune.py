@@ -2,7 +2,7 @@
 
 import torch
 
-from tinybert.compress.pruning import PRUNERS, linear_sparsity
+from tinybert.compress.pruning import Pruner, linear_sparsity
 from tinybert.data.encoding import encode, fraction_of, read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
@@ -37,7 +37,7 @@ def main(stage: Stage) -> None:
     loss = DistillationLoss(losses, student.config, teacher.config)
     loss.load(source)
     batches = ExampleBatches(examples, batch_size=config.pruning.batch_size, seed=seed)
-    pruner = PRUNERS[params.pruning.criterion](student, percent / 100, params.pruning.ramp_fraction)
+    pruner = Pruner(student, percent / 100, params.pruning.ramp_fraction)
     cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
     training = StageTraining(stage, student, loss, target, source)
     training.run(batches, config.pruning, seed, teacher=cached, pruner=pruner)

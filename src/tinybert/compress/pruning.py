@@ -1,7 +1,7 @@
 """Global unstructured pruning of Linear and LSTM weights while the model trains.
 
-All these weights are ranked together (biases, embeddings and layer norms are never pruned), by magnitude (L1) or by the
-direction in which training moves them. Sparsity rises along a cubic ramp.
+All these weights are ranked together by magnitude (L1); biases, embeddings and layer norms are never pruned. Sparsity
+rises along a cubic ramp. Movement pruning was tried and lost (docs/log.md).
 """
 
 import numpy as np
@@ -17,8 +17,6 @@ class Pruner:
     in the first `ramp_fraction` (above 0, at most 1) of the steps. The training loop calls `begin` once, then
     `before_step` and `after_step` around each optimizer step.
     """
-
-    state: tuple[str, ...] = ("pruned",)  # what a checkpoint stores: a tensor for each weight
 
     def __init__(self, model: nn.Module, target: float, ramp_fraction: float) -> None:
         self.weights = _linear_weights(model)
@@ -53,12 +51,11 @@ class Pruner:
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         """What a checkpoint stores beside the model's weights."""
-        return {name: getattr(self, name) for name in self.state}
+        return {"pruned": self.pruned}
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
         """Takes over the state of a checkpoint; the model's weights are restored already."""
-        for name, parts in state.items():
-            setattr(self, name, [part.to(weight.device) for part, weight in zip(parts, self.weights, strict=True)])
+        self.pruned = [part.to(weight.device) for part, weight in zip(state["pruned"], self.weights, strict=True)]
 
     def _raise_masks(self, count: int) -> None:
         """Chooses the `count` weights to prune from now on; gradients are those of this step, not masked yet."""
@@ -71,42 +68,6 @@ class Pruner:
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
             if weight.grad is not None:
                 weight.grad.masked_fill_(pruned, 0.0)
-
-
-class MovementPruner(Pruner):
-    """Prunes the weights that training moves toward zero: those of lowest S = -Σ_t (∂L/∂W')_t · W_t.
-
-    Sanh et al. 2020, section 4. The model holds the masked weights W' = M ⊙ W that the forward pass reads; the values
-    of pruned weights are kept here. During the ramp the mask passes gradients straight through to the scores: the score
-    of a pruned weight continues with the gradient at its W' (0) times its kept value. The value itself gets no gradient
-    (as in the paper) and no weight decay, so a weight whose score recovers returns as it was. After the ramp the masks
-    are final. The paper's constant learning rate of S changes no ranking and is left out. Gradients are those of the
-    full batch before clipping.
-    """
-
-    state = ("scores", "kept", "pruned")
-
-    def begin(self, steps: int) -> None:
-        """The same, with scores of 0."""
-        super().begin(steps)
-        self.scores = [torch.zeros_like(weight.detach()) for weight in self.weights]
-        self.kept = [torch.zeros_like(weight.detach()) for weight in self.weights]  # 0 where not pruned
-
-    def _raise_masks(self, count: int) -> None:
-        # One of the two summands is 0 everywhere, so the sum is exact.
-        dense = [weight + kept for weight, kept in zip(self.weights, self.kept, strict=True)]
-        for weight, score, value in zip(self.weights, self.scores, dense, strict=True):
-            if weight.grad is not None:
-                score.addcmul_(weight.grad, value, value=-1.0)
-        # Masked by this forward pass: a weight that returns now moves from the next step on.
-        self._mask_gradients()
-        self.pruned = _lowest(self.scores, count)
-        for weight, kept, value, pruned in zip(self.weights, self.kept, dense, self.pruned, strict=True):
-            weight.copy_(value.masked_fill(pruned, 0.0))
-            kept.copy_(value.masked_fill(~pruned, 0.0))
-
-
-PRUNERS: dict[str, type[Pruner]] = {"magnitude": Pruner, "movement": MovementPruner}  # by criterion
 
 
 def linear_sparsity(model: nn.Module) -> float:

@@ -225,7 +225,6 @@ class Pruning(ConfigModel):
     """Unstructured pruning of task students; sparsity rises along a cubic ramp."""
 
     sparsities_percent: UniqueList[Annotated[int, Field(ge=1, le=99)]]
-    criterion: Literal["magnitude", "movement"]
     ramp_fraction: PositiveFraction
 
 

@@ -1,4 +1,3 @@
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +7,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from tests.support.builders import STUDENT, TEACHER, classifier
-from tinybert.compress.pruning import PRUNERS, Pruner, linear_sparsity
+from tinybert.compress.pruning import Pruner, linear_sparsity
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import ExampleBatches
 from tinybert.distill.loop import LiveTeacher, Settings
@@ -50,16 +49,15 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
 
 
-def started(criterion: str, model: nn.Module, target: float, steps: int, ramp_fraction: float = 1.0) -> Pruner:
-    pruner = PRUNERS[criterion](model, target=target, ramp_fraction=ramp_fraction)
+def started(model: nn.Module, target: float, steps: int, ramp_fraction: float = 1.0) -> Pruner:
+    pruner = Pruner(model, target=target, ramp_fraction=ramp_fraction)
     pruner.begin(steps)
     return pruner
 
 
-@pytest.mark.parametrize("criterion", PRUNERS)
-def test_sparsity_follows_the_cubic_ramp_exactly(criterion):
+def test_sparsity_follows_the_cubic_ramp_exactly():
     model = small_model()
-    pruner = started(criterion, model, 0.2, 6, ramp_fraction=0.6)
+    pruner = started(model, 0.2, 6, ramp_fraction=0.6)
     # 20 % of 1000 weights over 0.6·6 ≈ 4 steps; by hand: 200·(1 − (3/4)³, 1 − (1/2)³, 1 − (1/4)³, 1)
     assert train(model, pruner, range(6), adamw(model)) == [116, 175, 197, 200, 200, 200]
     assert linear_sparsity(model) == 0.2
@@ -67,30 +65,29 @@ def test_sparsity_follows_the_cubic_ramp_exactly(criterion):
 
 def test_the_ramp_has_at_least_one_step():
     model = small_model()
-    pruner = started("magnitude", model, 0.2, 2, ramp_fraction=0.1)
+    pruner = started(model, 0.2, 2, ramp_fraction=0.1)
     assert train(model, pruner, range(2), adamw(model)) == [200, 200]
 
 
 def test_the_target_is_a_share_of_all_weights():
     # The same increments of what is left reach 1 − .884·.941·.978·.997 = 18.9 % only: the published mistake.
     model = small_model()
-    pruner = started("magnitude", model, 0.2, 4)
+    pruner = started(model, 0.2, 4)
     counts = train(model, pruner, range(4), adamw(model))
     assert counts == [round(200 * (1 - (1 - step / 4) ** 3)) for step in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("criterion", PRUNERS)
 @pytest.mark.parametrize("target", [0.2, 0.5, 0.7, 0.9, 0.99])
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
-def test_the_target_is_exact_however_few_the_steps(criterion, target, steps):
+def test_the_target_is_exact_however_few_the_steps(target, steps):
     model = small_model()
-    pruner = started(criterion, model, target, steps)
+    pruner = started(model, target, steps)
     assert train(model, pruner, range(steps), adamw(model))[-1] == round(1000 * target)
 
 
 def test_masks_only_grow():
     model = small_model()
-    pruner = started("magnitude", model, 0.6, 10)
+    pruner = started(model, 0.6, 10)
     optimizer = adamw(model)
     before = zeros(model)
     for step in range(12):
@@ -101,24 +98,22 @@ def test_masks_only_grow():
     assert linear_sparsity(model) == 0.6
 
 
-@pytest.mark.parametrize("criterion", PRUNERS)
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
-def test_pruned_weights_stay_zero_despite_momentum_and_decay(kind, criterion):
+def test_pruned_weights_stay_zero_despite_momentum_and_decay(kind):
     model = small_model()
     optimizers = {
         "adamw": adamw(model),
         "sgd": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
     }
-    idle = started("magnitude", model, 0.0, 1)
+    idle = started(model, 0.0, 1)
     assert train(model, idle, range(10), optimizers[kind])[-1] == 0  # momentum is built up
-    pruner = started(criterion, model, 0.3, 1)
+    pruner = started(model, 0.3, 1)
     assert train(model, pruner, range(10), optimizers[kind]) == [300] * 10
 
 
-@pytest.mark.parametrize("criterion", PRUNERS)
-def test_only_gradients_of_pruned_weights_become_zero(criterion):
+def test_only_gradients_of_pruned_weights_become_zero():
     model = small_model()
-    pruner = started(criterion, model, 0.5, 1)
+    pruner = started(model, 0.5, 1)
     model(torch.arange(5)).square().mean().backward()
     linear = model[3]
     raw = linear.weight.grad.clone()
@@ -137,7 +132,7 @@ def test_one_ranking_over_all_layers_takes_the_smallest():
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([[0.1, -0.2], [0.3, -0.4]]))
         model[1].weight.copy_(torch.tensor([[-0.05, 5.0], [0.25, 6.0]]))
-    pruner = started("magnitude", model, 0.5, 1)
+    pruner = started(model, 0.5, 1)
     pruner.before_step(0)
     pruner.after_step()
     assert torch.equal(model[0].weight, torch.tensor([[0.0, 0.0], [0.3, -0.4]]))
@@ -148,7 +143,7 @@ def test_equal_magnitudes_are_pruned_in_order():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     for module in model:
         nn.init.constant_(module.weight, -1.0)
-    pruner = started("magnitude", model, 5 / 8, 1)
+    pruner = started(model, 5 / 8, 1)
     pruner.before_step(0)
     pruner.after_step()
     assert torch.equal(model[0].weight, torch.zeros(2, 2))
@@ -160,7 +155,7 @@ def test_only_linear_weights_are_pruned():
     torch.manual_seed(0)
     model = SequenceClassifier(config, ("no", "yes"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    pruner = started("magnitude", model, 0.9, 1)
+    pruner = started(model, 0.9, 1)
     pruner.before_step(0)
     pruner.after_step()
     # by hand: a layer has 4·8·8 + 2·8·16 = 512 Linear weights; two layers, the pooler's 64, the head's 16
@@ -175,13 +170,13 @@ def test_a_restored_model_goes_on_as_if_never_interrupted():
     def run(interrupted: bool) -> dict:
         model = small_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        pruner = started("magnitude", model, 0.4, 8)
+        pruner = started(model, 0.4, 8)
         train(model, pruner, range(3), optimizer)
         if interrupted:
             restored = small_model(seed=9)
             restored.load_state_dict(model.state_dict())
             model, optimizer = restored, torch.optim.SGD(restored.parameters(), lr=0.1)
-            pruner = started("magnitude", model, 0.4, 8)
+            pruner = started(model, 0.4, 8)
         train(model, pruner, range(3, 9), optimizer)
         return model.state_dict()
 
@@ -189,90 +184,12 @@ def test_a_restored_model_goes_on_as_if_never_interrupted():
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-@pytest.mark.parametrize("criterion", PRUNERS)
-def test_a_layer_without_gradient_is_pruned_too(criterion):
+def test_a_layer_without_gradient_is_pruned_too():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    pruner = started(criterion, model, 1.0, 1)
+    pruner = started(model, 1.0, 1)
     pruner.before_step(0)
     pruner.after_step()
     assert linear_sparsity(model) == 1.0
-
-
-def movement_by_hand(gradient, weights: np.ndarray, *, counts: list[int], rate: float) -> tuple[np.ndarray, list]:
-    """Movement pruning with plain gradient steps; gradient(effective weights), counts: pruned after each step.
-
-    The weights at the end, and the sets of pruned ones after each step.
-    """
-    dense, scores, pruned, history = weights.copy(), np.zeros_like(weights), set(), []
-    for count in [*counts, counts[-1], counts[-1]]:
-        effective = np.array([0.0 if i in pruned else value for i, value in enumerate(dense)])
-        slope = gradient(effective)
-        before = pruned
-        if len(history) < len(counts):
-            scores -= slope * dense
-            pruned = set(np.argsort(scores, kind="stable")[:count].tolist())
-        for i in range(len(dense)):
-            if i not in pruned and i not in before:
-                dense[i] -= rate * slope[i]
-        history.append(pruned)
-    return np.array([0.0 if i in pruned else value for i, value in enumerate(dense)]), history
-
-
-def test_movement_against_numpy():
-    # Least squares of two Linear layers in parallel: L = mean over rows of (x·(u + v) − y)², weights (u, v).
-    rng = np.random.default_rng(5)
-    inputs, wanted, start = rng.normal(size=(9, 6)), rng.normal(size=9), rng.normal(size=12)
-
-    def gradient(weights):
-        error = inputs @ (weights[:6] + weights[6:]) - wanted
-        return np.tile(2 * inputs.T @ error / 9, 2)
-
-    expected, history = movement_by_hand(gradient, start, counts=[5, 7, 8, 8], rate=0.2)
-    returned = [before - after for before, after in pairwise(history)]
-    assert any(returned), "the example shows no weight that comes back"
-    assert history[4] == history[3]
-
-    model = nn.ModuleList([nn.Linear(6, 1, bias=False), nn.Linear(6, 1, bias=False)]).double()
-    with torch.no_grad():
-        for layer, values in zip(model, np.split(start, 2), strict=True):
-            layer.weight.copy_(torch.from_numpy(values)[None])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    pruner = started("movement", model, 8 / 12, 4)
-    x, y = torch.from_numpy(inputs), torch.from_numpy(wanted)
-    for step, pruned in enumerate(history):
-        optimizer.zero_grad()
-        ((model[0](x) + model[1](x))[:, 0] - y).square().mean().backward()
-        pruner.before_step(step)
-        optimizer.step()
-        pruner.after_step()
-        ours = torch.cat([layer.weight.detach()[0] for layer in model])
-        assert set((ours == 0).nonzero().squeeze(1).tolist()) == pruned
-    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-12)
-
-
-def test_movement_prunes_what_shrinks_and_not_what_is_small():
-    model = nn.Linear(2, 1, bias=False)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[0.1, 5.0]]))
-    pruner = started("movement", model, 0.5, 1)
-    model.weight.grad = torch.tensor([[-1.0, 1.0]])  # a step down the gradient lets 0.1 grow and 5 shrink
-    pruner.before_step(0)
-    assert torch.equal(model.weight.detach(), torch.tensor([[0.1, 0.0]]))
-
-
-def test_a_weight_that_returns_has_its_old_value_and_no_step():
-    model = nn.Linear(2, 1, bias=False)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[0.1, 5.0]]))
-    pruner = started("movement", model, 0.5, 3)  # 0.704, then 0.963 of one weight
-    model.weight.grad = torch.tensor([[-1.0, 1.0]])
-    pruner.before_step(0)
-    assert torch.equal(model.weight.detach(), torch.tensor([[0.1, 0.0]]))
-    # scores by hand: 0.1 and −5; then 0.1 − 0.1·60 = −5.9 and −5 + 5·1 = 0
-    model.weight.grad = torch.tensor([[60.0, -1.0]])
-    pruner.before_step(1)
-    assert torch.equal(model.weight.detach(), torch.tensor([[0.0, 5.0]]))
-    assert torch.equal(model.weight.grad, torch.zeros(1, 2))
 
 
 LSTM = BiLstmConfig(50, 8, 6, 2, 10, dropout=0.0)
@@ -280,11 +197,10 @@ LSTM = BiLstmConfig(50, 8, 6, 2, 10, dropout=0.0)
 LSTM_WEIGHTS = 2 * 24 * (14 + 18) + 140
 
 
-@pytest.mark.parametrize("criterion", PRUNERS)
-def test_lstm_weights_count_and_are_pruned(criterion):
+def test_lstm_weights_count_and_are_pruned():
     torch.manual_seed(0)
     model = BiLstmClassifier(LSTM, ("no", "yes"), pair=False)
-    pruner = started(criterion, model, 0.9, 1)
+    pruner = started(model, 0.9, 1)
     ids = torch.randint(5, 50, (3, 7))
     batch = Batch(input_ids=ids, mask=ids.bool(), token_type_ids=0 * ids)
     model(batch).logits.square().sum().backward()
@@ -319,7 +235,7 @@ def examples() -> Encoded:
     return Encoded(ids, [np.zeros_like(row) for row in ids], rng.integers(0, 2, 40))
 
 
-def prune(criterion: str, student, *, target: float = 0.7, dies_at: int | None = None, checkpoint=None):
+def prune(student, *, target: float = 0.7, dies_at: int | None = None, checkpoint=None):
     """Distills `student` over 20 steps while it is pruned in the first 12."""
     torch.manual_seed(3)
     batches = DyingBatches(examples(), batch_size=8, seed=7)
@@ -327,27 +243,26 @@ def prune(criterion: str, student, *, target: float = 0.7, dies_at: int | None =
     training = SimpleNamespace(epochs=4, max_steps=None, batch_size=8, learning_rate=3e-2, accumulation_steps=2)
     optimizer = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
     loss = DistillationLoss(DistillationConfig({"prediction": 1.0, "hard": 1.0}), student.config, TEACHER)
-    pruner = PRUNERS[criterion](student, target=target, ramp_fraction=0.6)
+    pruner = Pruner(student, target=target, ramp_fraction=0.6)
     settings = Settings(training, optimizer, 7, "float32", pruner)
     teacher, run = LiveTeacher(classifier(TEACHER, seed=2), loss), TrainRun("small", checkpoint=checkpoint)
     return distill(student, loss, batches, settings, teacher=teacher, run=run)
 
 
-@pytest.mark.parametrize("criterion", PRUNERS)
-def test_a_killed_pruning_ends_with_the_same_weights_bit_for_bit(criterion, tmp_path, monkeypatch):
+def test_a_killed_pruning_ends_with_the_same_weights_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
     whole = classifier(STUDENT, seed=1)
-    curve = prune(criterion, whole)
+    curve = prune(whole)
     lock = None
     for dies_at in (1, 5, 11, 12, 17, None):
         checkpoint = Checkpoint(tmp_path, lambda: "a")
         checkpoint._lock = lock  # as after the death of the one before
         student = classifier(STUDENT, seed=1)
         if dies_at is None:
-            resumed = prune(criterion, student, checkpoint=checkpoint)
+            resumed = prune(student, checkpoint=checkpoint)
         else:
             with pytest.raises(Killed):
-                prune(criterion, student, dies_at=dies_at, checkpoint=checkpoint)
+                prune(student, dies_at=dies_at, checkpoint=checkpoint)
             assert checkpoint.load()["step"] == dies_at
         lock = checkpoint._lock
     assert resumed == curve
@@ -356,13 +271,12 @@ def test_a_killed_pruning_ends_with_the_same_weights_bit_for_bit(criterion, tmp_
     assert all(torch.equal(value, theirs[name]) for name, value in student.state_dict().items())
 
 
-@pytest.mark.parametrize("criterion", PRUNERS)
 @pytest.mark.parametrize("percent", [20, 50, 70, 90])
 @pytest.mark.parametrize("kind", ["bert", "bilstm"])
-def test_the_saved_file_has_the_target_share_of_zeros(criterion, percent, kind, tmp_path):
+def test_the_saved_file_has_the_target_share_of_zeros(percent, kind, tmp_path):
     torch.manual_seed(0)
     student = classifier(STUDENT) if kind == "bert" else BiLstmClassifier(LSTM, ("no", "yes"), pair=False)
-    prune(criterion, student, target=percent / 100)
+    prune(student, target=percent / 100)
     save_model(student, tmp_path)
     matrices = {name: value for name, value in load_file(tmp_path / "model.safetensors").items() if value.ndim == 2}
     counted = [value for name, value in matrices.items() if "embeddings" not in name]
