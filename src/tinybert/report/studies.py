@@ -43,7 +43,7 @@ HOLDS, FAILS, OPEN = "holds", "fails", "inconclusive"
 SAME = "identical predictions: the setting had no effect"
 OfSeeds = Mapping[int, Predictions]  # seed -> predictions
 Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
-Place = Annotated[str, Field(pattern=r"^[a-z_]+/[^/:]+:[a-z0-9_{}-]+$")]
+Place = Annotated[str, Field(pattern=r"^[a-z_]+/[^:]+:[a-z0-9_{}-]+$")]
 
 
 class Variant(ConfigModel):
