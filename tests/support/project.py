@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import yaml
 
+from tests.support import fork_server
 from tests.support.root import ROOT
 
 SHORT = {"epochs": 1, "max_steps": 4, "batch_size": 8, "learning_rate": 1e-3}
@@ -64,13 +67,22 @@ def copy_project(folder: Path) -> Path:
     return folder
 
 
+@cache
+def forking_python() -> Path:
+    """The fork server's `python`; Python itself where coverage is measured, which starts as a process does."""
+    if "COVERAGE_PROCESS_CONFIG" in os.environ:
+        return Path(sys.executable)
+    return fork_server.start(Path(tempfile.mkdtemp(prefix="fork-server-")))
+
+
 def run(project: Path, *command: str, seconds: int = 1800, **environment: str) -> subprocess.CompletedProcess:
-    """Runs a Python module of the project's environment in the copy; never raises."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    """Runs a Python module of the project's environment in the copy, by the fork server; never raises."""
+    python = forking_python()
+    path = os.pathsep.join([str(python.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
     names = ("MLFLOW_TRACKING_URI", "DVC_ROOT", "DVC_STAGE", "DVC_EXP_NAME")
     inherited = {name: value for name, value in os.environ.items() if name not in names}
     return subprocess.run(
-        [sys.executable, "-m", *command],
+        [python, "-m", *command],
         cwd=project,
         env=inherited | {"PATH": path} | environment,
         capture_output=True,
