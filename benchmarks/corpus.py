@@ -18,7 +18,7 @@ from itertools import count, cycle
 from pathlib import Path
 from types import SimpleNamespace
 
-from tinybert.data.corpus import filter_file
+from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.pipeline.files import write_jsonl

@@ -1,6 +1,6 @@
 """The domain corpus: the documents that hold a dictionary term, with counts for each term."""
 
-from tinybert.data.corpus import filter_file
+from tinybert.data.domain_filter import filter_file
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder

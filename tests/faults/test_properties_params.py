@@ -13,7 +13,7 @@ from tests.support.properties import REFUSED, damaged_bytes, damaged_trees, is_f
 from tinybert.config.load import check_params, load_params, merged_profile, read_yaml
 from tinybert.config.schema import Params
 from tinybert.config.students import mapped_layers, training_of
-from tinybert.data.corpus import Rule
+from tinybert.data.domain_filter import Rule
 from tinybert.distill.loop import lr_factor
 from tinybert.models.bert import BertConfig
 from tinybert.models.bilstm import BiLstmConfig

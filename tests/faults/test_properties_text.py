@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.support.properties import REFUSED, as_json, damaged_bytes, damaged_trees, is_finite, outcome
 from tests.unit.data.test_task_sources import DEV_FILES, LAYOUTS, write_task
 from tinybert.augment.word_vectors import from_file
-from tinybert.data.corpus import documents, filter_file, wikitext_articles, write_splits
+from tinybert.data.corpus import documents, wikitext_articles, write_splits
+from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS

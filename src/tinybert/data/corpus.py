@@ -1,18 +1,14 @@
-"""The corpus: synthetic, from the Hub or from local files; split into train and held-out; filtered to the domain."""
+"""The corpus: synthetic, from the Hub or from local files; split into train and held-out."""
 
 import glob
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice, starmap
 from pathlib import Path
 
-import ahocorasick_rs
-
-from tinybert.config.schema import Corpus, Filter, HubCorpus
-from tinybert.data.sequences import read_documents
+from tinybert.config.schema import Corpus, HubCorpus
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, atomic_file, read_lines
@@ -28,7 +24,6 @@ HEADING_LIMIT_CHARACTERS = 1000  # the pattern takes quadratic time
 # Each holds six requests that wait up to 10 s for an answer; the library's 20 retries are silent for half an hour.
 STREAM_RETRIES = 3
 LOCAL_FILES_KEY = "corpus.local.files"
-WORD_CHARACTER = re.compile(r"\w")
 ENDINGS = (".txt", ".tokens", ".jsonl")  # of local files; .gz may follow
 
 
@@ -165,85 +160,3 @@ def _json_document(line: str, where: str) -> dict:
             expected = "a string without NUL and halves of surrogate pairs"
             raise UserError(f'{where}: "{name}" is {value!r:.40}; {expected} is expected')
     return {name: value.strip() for name, value in document.items()}
-
-
-class Rule:
-    """The rule of params.filter.
-
-    All terms are found in one pass over a text (Aho and Corasick 1975); the characters beside them then decide which
-    are whole words.
-    """
-
-    def __init__(self, settings: Filter) -> None:
-        self.settings = settings
-        # By term as it is compared: the subjects that have it, as (subject,) and as (subject, term).
-        self.names: dict[str, set[tuple[str, ...]]] = {}
-        for subject, terms in settings.subjects.items():
-            for term in terms:
-                if not term.split():
-                    raise UserError(f"filter.subjects.{subject}: an empty term would match everywhere; fix: remove it")
-                self.names.setdefault(self._plain(term.split()), set()).update([(subject,), (subject, term)])
-        self.terms = list(self.names)
-        self.searcher = ahocorasick_rs.AhoCorasick(self.terms)
-
-    def search(self, text: str) -> tuple[int, set[tuple[str, ...]], int]:
-        """Hits (places where a term begins), the names of what occurs, and words."""
-        words = text.split()
-        plain = self._plain(words)
-        starts, found = set(), set()
-        for term, start, end in self.searcher.find_matches_as_indexes(plain, overlapping=True):
-            neighbors = plain[max(start - 1, 0) : start] + plain[end : end + 1]
-            if self.settings.matching == "substring" or not WORD_CHARACTER.search(neighbors):
-                starts.add(start)
-                found |= self.names[self.terms[term]]
-        return len(starts), found, len(words)
-
-    def _plain(self, words: Sequence[str]) -> str:
-        """Words as they are compared: with single spaces, and in lower case if case is ignored."""
-        text = " ".join(words)
-        return text.casefold() if self.settings.ignore_case else text
-
-
-def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dict[str, dict]:
-    """Writes those documents of the JSON-lines file `source` to `target` that `settings` keeps, in their order.
-
-    A document is kept if it has min_hits and at least min_hits_per_1000_words. Titles are not searched. If none is
-    kept, that is an error, and no file is left.
-
-    Returns:
-        found, kept and kept_share of documents, words, each subject's documents and each term's documents.
-    """
-    rule = Rule(settings)
-    found: Counter = Counter()
-    kept: Counter = Counter()
-    most_hits, highest_density = 0, 0.0
-    with atomic_file(target) as file:
-        for document in read_documents(source, title="filter"):
-            hits, names, words = rule.search(document["text"])
-            density = 1000 * hits / max(words, 1)
-            most_hits, highest_density = max(most_hits, hits), max(highest_density, density)
-            counts: Counter = Counter(names)
-            counts.update(documents=1, words=words)
-            found.update(counts)
-            if hits >= settings.min_hits and density >= settings.min_hits_per_1000_words:
-                kept.update(counts)
-                file.write(json.dumps(document, ensure_ascii=False) + "\n")
-        if not found["documents"]:
-            raise UserError("filter: there are no documents to filter; the corpus is empty")
-        if not kept["documents"]:
-            raise UserError(
-                f"filter: none of {found['documents']} documents is kept; filter.min_hits is {settings.min_hits} (at "
-                f"most {most_hits} hits in one document), filter.min_hits_per_1000_words is "
-                f"{settings.min_hits_per_1000_words} (at most {highest_density:.2f}): lower them or add terms to "
-                f"filter.subjects"
-            )
-
-    def tally(name: str | tuple[str, ...]) -> dict:
-        share = kept[name] / found[name] if found[name] else 0.0
-        return {"found": found[name], "kept": kept[name], "kept_share": share}
-
-    subjects = {
-        subject: tally((subject,)) | {"terms": {term: tally((subject, term)) for term in terms}}
-        for subject, terms in settings.subjects.items()
-    }
-    return {"documents": tally("documents"), "words": tally("words"), "subjects": subjects}
