@@ -27,7 +27,7 @@ $(VENV)/%.done: %.txt requirements.txt
 
 repro: setup
 	@python -m stages.check_params
-	@PYTHONPATH=src python -m tinybert.pipeline.dvc_repair
+	@$(TINYBERT) repair
 	dvc repro
 	@cat reports/summary.txt
 	@echo "Report: $(CURDIR)/reports/index.html"

@@ -1,12 +1,16 @@
 """The `tinybert` command. Each subcommand imports what it needs when it runs, so that --help appears immediately."""
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tinybert.pipeline.errors import UserError
 
+LOCK_FILE = Path("dvc.lock")
+READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 HIDDEN_COLUMNS = ".*/|metrics|.*yaml|Created|Executor|State"
 
 
@@ -52,8 +56,47 @@ def register(argv: Sequence[str]) -> None:
     print(register_model(f"{track}-{name}", final(track, name)))
 
 
+def repair(argv: Sequence[str]) -> None:
+    """Removes files of DVC that a kill cut short; DVC refuses to start when it cannot read them."""
+    argparse.ArgumentParser(prog="tinybert repair", description=repair.__doc__).parse_args(argv)
+    for path in remove_cut_files():
+        print(f"{path}: removed, because a kill cut it short; DVC restores finished stages from its cache")
+
+
+def remove_cut_files() -> list[Path]:
+    """Removes dvc.lock and DVC's list of readers and writers if they are unreadable; does nothing while DVC is running.
+
+    Nothing is lost: DVC restores finished stages from its run cache, and the list matters to live processes only.
+
+    Returns:
+        The removed files. A dvc.lock with git conflict markers stays: people resolve those.
+    """
+    from dvc.dvcfile import Lockfile
+    from dvc.lock import LockError
+    from dvc.repo import Repo
+    from dvc.utils.serialize import ParseError
+    from dvc.utils.strictyaml import YAMLValidationError
+
+    repo, cut = Repo(), []
+    try:
+        with repo.lock:
+            try:
+                Lockfile(repo, str(LOCK_FILE)).load()
+            except (ParseError, YAMLValidationError):
+                cut += [LOCK_FILE] if b"<<<<<<<" not in LOCK_FILE.read_bytes() else []
+            try:
+                json.loads(READERS_AND_WRITERS.read_text() if READERS_AND_WRITERS.exists() else "{}")
+            except ValueError:
+                cut.append(READERS_AND_WRITERS)
+            for path in cut:
+                path.unlink()
+    except LockError:
+        return []
+    return cut
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (ask, study, compare, profile, register)
+    command.__name__: command for command in (ask, study, compare, profile, register, repair)
 }
 
 

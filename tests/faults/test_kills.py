@@ -114,7 +114,7 @@ def test_twenty_kills_at_random_moments_change_nothing(tmp_path):
     log.touch()
     signals = []
     for number in range(KILLS):
-        removed = run(project, "tinybert.pipeline.dvc_repair", PYTHONPATH="src")  # as make repro does
+        removed = run(project, "tinybert.cli", "repair", PYTHONPATH="src")  # as make repro does
         assert removed.returncode == 0, removed.stderr
         print(removed.stdout, end="")
         process = start(project, "dvc", "repro", log=log, **ALWAYS_SAVED)
@@ -128,7 +128,7 @@ def test_twenty_kills_at_random_moments_change_nothing(tmp_path):
         print(f"kill {number}: {signals[-1].name}, {len(started(log))} of {stages} stages begun", flush=True)
         check_whole(project)
     assert set(signals) == set(SIGNALS)
-    run(project, "tinybert.pipeline.dvc_repair", PYTHONPATH="src")
+    run(project, "tinybert.cli", "repair", PYTHONPATH="src")
     run_long(project, "dvc", "repro", log=log)
     assert undisturbed == hashes(project)
     assert leftovers(project) == []

@@ -1,6 +1,5 @@
 """Files of DVC that a kill cut short are removed, and nothing that was finished is run again."""
 
-import runpy
 import subprocess
 
 import pytest
@@ -8,8 +7,8 @@ from dvc.repo import Repo
 
 from tests.support.project import run
 from tests.support.root import ROOT
-from tinybert.pipeline import dvc_repair
-from tinybert.pipeline.dvc_repair import LOCK_FILE, READERS_AND_WRITERS, remove_cut_files
+from tinybert import cli
+from tinybert.cli import LOCK_FILE, READERS_AND_WRITERS, remove_cut_files
 
 STAGES = """
 stages:
@@ -37,7 +36,7 @@ def test_dvc_continues_without_cut_files(project, left, monkeypatch, capsys):
     monkeypatch.chdir(project)
     LOCK_FILE.write_bytes(left)
     READERS_AND_WRITERS.write_bytes(b'{"write": {')
-    runpy.run_path(dvc_repair.__file__, run_name="__main__")
+    cli.main(["repair"])
     assert capsys.readouterr().out.count("removed, because a kill cut it short") == 2
     again = run(project, "dvc", "repro")
     assert (again.returncode, (project / "runs").read_text()) == (0, "ran\n")
@@ -68,4 +67,4 @@ def test_conflicts_and_a_live_dvc_are_left_alone(project, monkeypatch):
 
 def test_make_repro_repairs_before_dvc_runs():
     recipe = subprocess.run(["make", "--dry-run", "repro"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert recipe.index("python -m tinybert.pipeline.dvc_repair") < recipe.index("\ndvc repro\n")
+    assert recipe.index("tinybert.cli repair") < recipe.index("\ndvc repro\n")
