@@ -22,6 +22,7 @@ def training(*, epochs: int, batch_size: int | None = None) -> SimpleNamespace:
         batch_size=batch_size,
         learning_rate=reference.LEARNING_RATE,
         accumulation_steps=1,
+        schedule="linear",
     )
 
 

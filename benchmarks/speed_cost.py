@@ -88,7 +88,8 @@ def distil_phase(
     is_new = phase == "intermediate"
     student = load_classifier(source, task.labels, pair=task.is_pair) if is_new else load_task_model(source)
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
-    config = DistillationConfig.of(params.students[name], phase, seed=seed)
+    limit = settings.max_length_tokens
+    config = DistillationConfig.of(params.students[name], phase, seed=seed, length_tokens=limit)
     loss = DistillationLoss(config, student.config, teacher.config)
     loss.load(source)
     training = training_of(params, name, phase, task=task.name)

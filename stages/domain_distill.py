@@ -24,7 +24,8 @@ def main(stage: Stage) -> None:
 
     torch.manual_seed(seed)
     teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, source)
-    config = DistillationConfig.of(params.students[name], "domain", seed=seed)
+    limit = int(sequences.lengths.max())
+    config = DistillationConfig.of(params.students[name], "domain", seed=seed, length_tokens=limit)
     loss = DistillationLoss(config, student.config, teacher.config)
     loss.load(source)
 

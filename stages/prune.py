@@ -33,7 +33,7 @@ def main(stage: Stage) -> None:
     dev = read_examples(data / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
 
     torch.manual_seed(seed)
-    losses = DistillationConfig.of(params.students[name], "prediction", seed=seed)
+    losses = DistillationConfig.of(params.students[name], "prediction", seed=seed, length_tokens=limit)
     loss = DistillationLoss(losses, student.config, teacher.config)
     loss.load(source)
     batches = ExampleBatches(examples, batch_size=config.pruning.batch_size, seed=seed)

@@ -26,12 +26,12 @@ def main(stage: Stage) -> None:
     torch.manual_seed(seed)
     student = load_task_model(source)
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, stage.names["seed"], "teacher"))
-    config = DistillationConfig.of(params.students[name], "prediction", seed=seed)
+    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+    config = DistillationConfig.of(params.students[name], "prediction", seed=seed, length_tokens=limit)
     loss = DistillationLoss(config, student.config, teacher.config)
     loss.load(source)
     training = StageTraining(stage, student, loss, target, source)
 
-    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
     examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=limit)
     if "hard" in loss.weights:
         examples = labeled_by_teacher(examples, teacher, task)

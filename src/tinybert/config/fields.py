@@ -73,6 +73,7 @@ class Training(ConfigModel):
     max_steps: PositiveInt | None
     batch_size: PositiveInt
     learning_rate: AboveZero  # the peak, after warm-up
+    schedule: Literal["linear", "constant"] = "linear"
     accumulation_steps: PositiveInt = 1
 
 

@@ -75,6 +75,7 @@ def _reading(output: str) -> tuple[str, ...]:
 
 
 LOGIT_LOSSES, SCORE_LOSSES, RELATION_LOSSES = _reading("logits"), _reading("scores"), _reading("relations")
+PUBLISHED_REDUCTIONS = ("hard", "prediction", "attention", "attention_kl", "hidden", "embedding")
 MAPPED_LOSSES = tuple(name for name, info in LOSSES.items() if info.needs_map)
 
 
@@ -182,6 +183,7 @@ class StageLosses(ConfigModel):
         losses: λ by loss name; a loss that is not named is off.
         temperature: T of the prediction loss.
         relation_heads: Into how many heads the relation losses cut the widths.
+        reduction: What losses are means over: real tokens, or what published code divides by, padding included.
         layer_map: In place of the student's own.
         training: In place of the track's or the task's.
     """
@@ -190,6 +192,7 @@ class StageLosses(ConfigModel):
     temperature: Annotated[Real, Field(ge=0.01, le=1000)] | None = None
     alpha: Fraction = 0.5
     relation_heads: SmallPositiveInt | None = None
+    reduction: Literal["real_tokens", "published"] = "real_tokens"
     layer_map: LayerMap | None = None
     training: Training | None = None
 
@@ -206,6 +209,10 @@ class StageLosses(ConfigModel):
             raise ValueError("temperature: missing; the prediction loss needs one, such as 2.0")
         if any(self.losses.get(name) for name in RELATION_LOSSES) and not self.relation_heads:
             raise ValueError("relation_heads: missing; the relation losses need a number that divides both widths")
+        unpublished = [name for name in on if name not in PUBLISHED_REDUCTIONS]
+        if self.reduction == "published" and unpublished:
+            allowed = ", ".join(PUBLISHED_REDUCTIONS)
+            raise ValueError(f"reduction: published does not define {unpublished[0]}; allowed with it: {allowed}")
         if self.layer_map and not any(name in MAPPED_LOSSES for name in on):
             raise ValueError("layer_map: no loss of this stage reads it; fix: remove it, or add one such as attention")
 

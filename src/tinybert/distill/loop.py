@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Training
 from tinybert.config.schema import Optimizer
-from tinybert.config.students import LOSSES
 from tinybert.distill.batches import Batches, MicroBatch, micro_batches
 from tinybert.distill.metric_log import Entry, MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationLoss
@@ -69,7 +68,7 @@ class LiveTeacher:
 
     def __call__(self, batch: Batch) -> ModelOutput:
         """The outputs that the losses of this step read."""
-        return self.ask(batch, self.loss.teacher_spec())
+        return self.ask(self.loss.prepare(batch), self.loss.teacher_spec())
 
     @torch.no_grad()
     def ask(self, batch: Batch, spec: OutputSpec) -> ModelOutput:
@@ -87,9 +86,10 @@ class Distiller(nn.Module):
 
     def forward(self, micro_batch: MicroBatch, teacher_outputs: ModelOutput) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss and its unweighted terms, each times the micro-batch's share of the batch."""
-        student_outputs = self.student(micro_batch.batch, self.loss.student_spec)
-        terms = self.loss(student_outputs, teacher_outputs, micro_batch.batch)
-        terms = {name: term * micro_batch.shares[LOSSES[name].unit] for name, term in terms.items()}
+        batch = self.loss.prepare(micro_batch.batch)
+        student_outputs = self.student(batch, self.loss.student_spec)
+        terms = self.loss(student_outputs, teacher_outputs, batch)
+        terms = {name: term * micro_batch.shares[self.loss.unit(name)] for name, term in terms.items()}
         return self.loss.total(terms), terms
 
 
@@ -163,7 +163,7 @@ def train(
     for step, (epoch, batch) in zip(range(first, steps), all_epochs(batches, first), strict=False):
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
         loss.map.redraw(step)
-        factor = lr_factor(step, steps, settings.optimizer.warmup_fraction)
+        factor = lr_factor(step, steps, settings.optimizer.warmup_fraction, settings.training.schedule)
         for group in optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor
         mine = micro_batches(
@@ -235,8 +235,10 @@ def all_epochs(batches: Batches, first: int = 0) -> Iterator[tuple[int, Batch]]:
             yield epoch, batch
 
 
-def lr_factor(step: int, steps: int, warmup_fraction: float) -> float:
-    """Fraction of the peak learning rate at `step` (from 0): linear warm-up, then linear decay to 0."""
+def lr_factor(step: int, steps: int, warmup_fraction: float, schedule: str = "linear") -> float:
+    """Fraction of the peak learning rate at `step` (from 0): linear warm-up, then linear decay to 0; or constant."""
+    if schedule == "constant":
+        return 1.0
     warmup = round(warmup_fraction * steps)
     if step < warmup:
         return (step + 1) / (warmup + 1)

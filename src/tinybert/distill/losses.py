@@ -5,7 +5,8 @@ Shapes: logits are (rows, classes), one row for each example or predicted token.
 key), and come with `mask`, (batch, length) bool, True on real tokens. Each loss is a scalar: a mean over the real rows,
 tokens or (query, key) pairs, so that neither the padded width nor the padding's content matters. Half precision is
 compared in float32: a sum of many small squares does not fit into eight bits. Every loss against a teacher is 0 for a
-student that agrees with it.
+student that agrees with it. The published_* functions divide as the authors' code does instead (`reduction: published`);
+for them all rows are padded to one length, and models compute the padding.
 """
 
 import torch
@@ -111,6 +112,31 @@ def pkd(student_states: Tensor, teacher_states: Tensor) -> Tensor:
     """
     student, teacher = (F.normalize(_wide(states), dim=-1) for states in (student_states, teacher_states))
     return _mean(_squares(student, teacher).sum(), len(student))
+
+
+def published_attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
+    """As `attention` in the authors' code: scores of padded keys are 0, the mean is over all L² pairs of all heads."""
+    return _squares(student_scores, teacher_scores).masked_fill(~mask[:, None, None, :], 0.0).mean()
+
+
+def published_attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
+    """As `attention_kl` in the study's code: summed over heads and queries, padding included, mean over rows.
+
+    The scores of padded keys are 0, so that they have a share of each softmax.
+    """
+    padded = ~mask[:, None, None, :]
+    student, teacher = (
+        F.log_softmax(_wide(scores).masked_fill(padded, 0.0), dim=-1) for scores in (student_scores, teacher_scores)
+    )
+    return F.kl_div(student, teacher, reduction="sum", log_target=True) / len(mask)
+
+
+def published_prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
+    """As `prediction` in the authors' code: cross-entropy with soft targets, mean over rows and classes, without T²."""
+    if student_logits.shape[-1] == 1:
+        return logit_mse(student_logits, teacher_logits)
+    student = F.log_softmax(_wide(student_logits) / temperature, dim=-1)
+    return -(F.softmax(_wide(teacher_logits) / temperature, dim=-1) * student).mean()
 
 
 embedding = hidden

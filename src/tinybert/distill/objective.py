@@ -35,6 +35,7 @@ class DistillationConfig:
         map_is_new: Whether a learnable map starts again instead of continuing from the stage before.
         projection: "shared" by all layers, or "per_layer".
         relation_heads: Into how many heads the relation losses cut the widths.
+        padded_tokens: The length that rows are padded to under `reduction: published`; None: real tokens only.
         seed: Of a random map.
     """
 
@@ -46,11 +47,15 @@ class DistillationConfig:
     projection: str = "shared"
     temperature: float = 1.0
     relation_heads: int = 1
+    padded_tokens: int | None = None
     seed: int = 0
 
     @classmethod
-    def of(cls, student: Student, stage: str, *, seed: int) -> "DistillationConfig":
-        """The config of one of the student's stages; without losses if the student skips the stage."""
+    def of(cls, student: Student, stage: str, *, seed: int, length_tokens: int) -> "DistillationConfig":
+        """The config of one of the student's stages; without losses if the student skips the stage.
+
+        length_tokens: of the longest row that params.yaml allows in the stage.
+        """
         stage_losses = getattr(student, stage)
         if stage_losses is None:
             return cls({})
@@ -65,6 +70,7 @@ class DistillationConfig:
             projection=student.projection,
             temperature=stage_losses.temperature or 1.0,
             relation_heads=stage_losses.relation_heads or 1,
+            padded_tokens=length_tokens if stage_losses.reduction == "published" else None,
             seed=seed,
         )
 
@@ -140,6 +146,7 @@ class DistillationLoss(nn.Module):
         self.student_spec = OutputSpec(
             self._layers("hidden"), self._layers("scores"), self._layers("relations"), self.reads_predictions
         )
+        self.computes_padding = bool(config.padded_tokens and (self.student_spec.hidden or self.student_spec.scores))
         self.map = LayerWeights([], "mean")
         self.projections = nn.ModuleDict()
         self.unused: dict[str, Tensor] = {}  # learned by an earlier stage, kept for a later one
@@ -164,6 +171,15 @@ class DistillationLoss(nn.Module):
         if layer == 0:
             return "embedding"
         return "hidden" if self.config.projection == "shared" else f"hidden_{layer}"
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch as student and teacher compute it: with padding if losses are means over it."""
+        return batch.padded_to(self.config.padded_tokens) if self.computes_padding else batch
+
+    def unit(self, name: str) -> str:
+        """What a loss is a mean over; rows, if all are padded to one length."""
+        unit = self.infos[name].unit
+        return "rows" if self.config.padded_tokens and unit in ("tokens", "pairs") else unit
 
     def teacher_spec(self, *, at_any_step: bool = False) -> OutputSpec:
         """What the teacher exposes at this step, or at any: a random map reads one layer of each group."""
@@ -200,6 +216,8 @@ class DistillationLoss(nn.Module):
     def _term(self, name: str, student: ModelOutput, targets: DistillationTargets, batch: Batch) -> Tensor:
         info = self.infos[name]
         function: Callable[..., Tensor] = getattr(losses, name)
+        if self.config.padded_tokens:
+            function = getattr(losses, f"published_{name}", function)
         layers = info.student_layers(self.depth)
         if name == "hard":
             return function(student.required_logits, batch.gold)

@@ -173,9 +173,12 @@ class CachedTeacher(LiveTeacher):
         self.files: list[OutputFile] = []  # empty: the teacher is asked live
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
-        """Fills the cache, unless the run takes less than an epoch: then fewer rows are read than would be cached."""
+        """Fills the cache, unless the run takes less than an epoch: then fewer rows are read than would be cached.
+
+        Padding is not cached, so that losses that read it ask the teacher live.
+        """
         super().begin(accelerator)
-        if epochs < 1 or not self.cache.limit_bytes:
+        if epochs < 1 or not self.cache.limit_bytes or self.loss.computes_padding:
             return
         files = self._files()
         is_open = accelerator.is_local_main_process and self._fill(files)

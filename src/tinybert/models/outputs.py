@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.pipeline.errors import UserError
@@ -61,11 +62,12 @@ class RealTokens:
     and `at` does not exist.
     """
 
-    def __init__(self, mask: Tensor) -> None:
+    def __init__(self, mask: Tensor, *, with_padding: bool = False) -> None:
         self.mask = mask  # (batch, length) bool, True on real tokens
         self.index: Tensor | None = None  # (tokens,) int64 places in the flattened mask; None: nothing is moved
         if not torch.onnx.is_in_onnx_export():
-            self.index = mask.flatten().nonzero().squeeze(1)
+            computed = torch.ones_like(mask) if with_padding else mask
+            self.index = computed.flatten().nonzero().squeeze(1)
 
     @property
     def columns(self) -> Tensor:
@@ -78,8 +80,8 @@ class RealTokens:
         """The index of each row's first token, [CLS], among the tokens."""
         if self.index is None:
             return slice(None), slice(1)
-        lengths = self.mask.sum(dim=1)
-        return lengths.cumsum(0) - lengths
+        rows, length = self.mask.shape
+        return torch.searchsorted(self.index, torch.arange(0, rows * length, length, device=self.index.device))
 
     def unpad(self, rows: Tensor) -> Tensor:
         """(batch, length, …) -> (tokens, …)."""
@@ -128,6 +130,7 @@ class Batch:
     labels: Tensor | None = None  # (batch,) classes or float scores; (predicted tokens,) token ids for a masked LM
     positions: Tensor | None = None  # (predicted tokens,) places in the flattened tokens, for a masked LM
     numbers: Tensor | None = None  # (batch,) row numbers in the data set; None for text, masked again in each epoch
+    computes_padding: bool = False  # whether models compute padding like real tokens, which see none of it
 
     @property
     def gold(self) -> Tensor:
@@ -138,12 +141,20 @@ class Batch:
     @cached_property
     def real(self) -> RealTokens:
         """Where its real tokens are."""
-        return RealTokens(self.mask)
+        return RealTokens(self.mask, with_padding=self.computes_padding)
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
         parts = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
+        return replace(self, **{name: part.to(device) for name, part in parts if isinstance(part, Tensor)})
+
+    def padded_to(self, length: int) -> "Batch":
+        """The same rows with more padding, which models compute too: what published code does."""
+        width = self.input_ids.shape[1]
+        names = ("input_ids", "mask", "token_type_ids")
+        wider = {name: F.pad(getattr(self, name), (0, length - width)) for name in names}
+        positions = None if self.positions is None else self.positions // width * length + self.positions % width
+        return replace(self, **wider, positions=positions, computes_padding=True)
 
     def rows(self, chosen: Tensor) -> "Batch":
         """The rows `chosen` (int64, ascending), padded to the longest of them."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
+from tinybert.config.fields import Training
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import ExampleBatches
 from tinybert.distill.loop import Distiller, LiveTeacher, Settings, adamw, lr_factor, total_steps, train
@@ -30,9 +31,7 @@ def examples(count=24, seed=0) -> Encoded:
 
 
 def settings(epochs=3, learning_rate=1e-3, max_steps=None, precision="float32"):
-    training = SimpleNamespace(
-        epochs=epochs, max_steps=max_steps, batch_size=8, learning_rate=learning_rate, accumulation_steps=1
-    )
+    training = Training(epochs=epochs, max_steps=max_steps, batch_size=8, learning_rate=learning_rate)
     return Settings(training, OPTIMIZER, 7, precision)
 
 
@@ -43,6 +42,10 @@ def distill(losses, run_settings, *, student=None, teacher=None, run=RUN, **conf
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
     curve = train(student, loss, batches, run_settings, teacher=LiveTeacher(teacher, loss), run=run)
     return student, teacher, curve
+
+
+def test_a_constant_learning_rate_has_no_warm_up():
+    assert {lr_factor(step, 10, 0.2, "constant") for step in range(10)} == {1.0}
 
 
 def test_learning_rate_rises_and_falls_as_computed_by_hand():

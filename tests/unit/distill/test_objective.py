@@ -24,7 +24,7 @@ def default_tree():
 
 
 def config_of(tree, student, stage) -> DistillationConfig:
-    return DistillationConfig.of(check_params(tree).students[student], stage, seed=42)
+    return DistillationConfig.of(check_params(tree).students[student], stage, seed=42, length_tokens=64)
 
 
 def masked_batch():
@@ -133,10 +133,12 @@ def test_projections_are_kept_between_stages(tmp_path):
 
 def test_losses_that_are_off_are_dropped():
     tree = check_params(default_tree())
-    assert DistillationConfig.of(tree.students["lazy"], "general", seed=42) == DistillationConfig(
+    assert DistillationConfig.of(tree.students["lazy"], "general", seed=42, length_tokens=64) == DistillationConfig(
         {"hard": 1.0}, seed=42
     )
-    assert DistillationConfig.of(tree.students["pkd_skip"], "general", seed=42) == DistillationConfig({})
+    assert DistillationConfig.of(tree.students["pkd_skip"], "general", seed=42, length_tokens=64) == DistillationConfig(
+        {}
+    )
 
 
 def test_alpha_trades_hidden_for_attention():

@@ -2,13 +2,13 @@
 
 import multiprocessing
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples
+from tinybert.config.fields import Training
 from tinybert.distill.batches import ExampleBatches
 from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -107,7 +107,7 @@ def test_gradients_reach_a_learnable_map(tmp_path):
 def run(cache, losses=LAYERS, *, layer_map="uniform", epochs=4):
     model, asked = classifier(TEACHER, seed=2), []
     model.register_forward_pre_hook(lambda module, inputs: asked.append(len(inputs[0].input_ids)))
-    training = SimpleNamespace(epochs=epochs, max_steps=None, batch_size=8, learning_rate=3e-3, accumulation_steps=1)
+    training = Training(epochs=epochs, max_steps=None, batch_size=8, learning_rate=3e-3)
     student, loss = classifier(seed=1), loss_of(losses, layer_map)
     teacher = CachedTeacher(model, loss, examples(), cache) if cache else LiveTeacher(model, loss)
     batches = ExampleBatches(examples(), batch_size=8, seed=7)
