@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.builders import STUDENT, TEACHER, masked_lm
+from tinybert.config.fields import Training
 from tinybert.data.sequences import Sequences
 from tinybert.distill.batches import Masker, SequenceBatches
 from tinybert.distill.loop import LiveTeacher, Settings, train
@@ -62,7 +63,7 @@ def distil(
     loss = DistillationLoss(config, shape, TEACHER)
     batches = SlowBatches(sequences(), MASKER, batch_size=8, seed=7)
     batches.pause = pause
-    training = SimpleNamespace(
+    training = Training(
         epochs=1000, max_steps=steps, batch_size=8, learning_rate=3e-3, accumulation_steps=accumulation_steps
     )
     settings, run = Settings(training, OPTIMIZER, 7, "float32"), TrainRun("small", checkpoint=checkpoint)

@@ -174,7 +174,8 @@ class DistillationLoss(nn.Module):
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch as student and teacher compute it: with padding if losses are means over it."""
-        return batch.padded_to(self.config.padded_tokens) if self.computes_padding else batch
+        tokens = self.config.padded_tokens
+        return batch.padded_to(tokens) if tokens and self.computes_padding else batch
 
     def unit(self, name: str) -> str:
         """What a loss is a mean over; rows, if all are padded to one length."""

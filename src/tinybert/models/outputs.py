@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -146,15 +147,17 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
         parts = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return replace(self, **{name: part.to(device) for name, part in parts if isinstance(part, Tensor)})
+        moved: dict[str, Any] = {name: part.to(device) for name, part in parts if isinstance(part, Tensor)}
+        return replace(self, **moved)
 
     def padded_to(self, length: int) -> "Batch":
         """The same rows with more padding, which models compute too: what published code does."""
         width = self.input_ids.shape[1]
-        names = ("input_ids", "mask", "token_type_ids")
-        wider = {name: F.pad(getattr(self, name), (0, length - width)) for name in names}
+        ids, mask, segments = (
+            F.pad(part, (0, length - width)) for part in (self.input_ids, self.mask, self.token_type_ids)
+        )
         positions = None if self.positions is None else self.positions // width * length + self.positions % width
-        return replace(self, **wider, positions=positions, computes_padding=True)
+        return Batch(ids, mask, segments, self.labels, positions, self.numbers, computes_padding=True)
 
     def rows(self, chosen: Tensor) -> "Batch":
         """The rows `chosen` (int64, ascending), padded to the longest of them."""

@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tinybert.compress.pruning import Pruner, linear_sparsity
+from tinybert.config.fields import Training
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import ExampleBatches
 from tinybert.distill.loop import LiveTeacher, Settings
@@ -240,7 +241,7 @@ def prune(student, *, target: float = 0.7, dies_at: int | None = None, checkpoin
     torch.manual_seed(3)
     batches = DyingBatches(examples(), batch_size=8, seed=7)
     batches.last = dies_at
-    training = SimpleNamespace(epochs=4, max_steps=None, batch_size=8, learning_rate=3e-2, accumulation_steps=2)
+    training = Training(epochs=4, max_steps=None, batch_size=8, learning_rate=3e-2, accumulation_steps=2)
     optimizer = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
     loss = DistillationLoss(DistillationConfig({"prediction": 1.0, "hard": 1.0}), student.config, TEACHER)
     pruner = Pruner(student, target=target, ramp_fraction=0.6)
