@@ -90,10 +90,11 @@ def test_a_fault_leaves_no_output_and_a_lower_rate_starts_again(project, monkeyp
         main(training_stage(1e30))
     assert not Path("models/general").exists()
     left = Path(".checkpoints/general_distill/tiny")
-    assert all(tensor.isfinite().all() for tensor in load_file(left / "rate1e+30.safetensors").values())
+    saved = torch.load(left / "rate1e+30.pt", weights_only=True)["module"]
+    assert saved and all(tensor.isfinite().all() for tensor in saved.values())
     main(training_stage(1e-3))
     assert (paths.general_student("tiny") / "model.safetensors").is_file()
-    assert [path.name for path in sorted(left.iterdir())] == ["rate1e+30.lock", "rate1e+30.safetensors"]
+    assert [path.name for path in sorted(left.iterdir())] == ["rate1e+30.lock", "rate1e+30.pt"]
 
 
 def test_a_teacher_must_fit_every_student(project):

@@ -6,6 +6,7 @@ streams, and ends as the fork does. Whatever is not `python -m` goes to the real
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -70,6 +71,8 @@ def main(address: str) -> None:
     """Answers clients until standard input ends; returns in a fork, as the module that it is to run."""
     for name in LIBRARIES.split():
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy all that is imported
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
