@@ -24,7 +24,7 @@ def main(stage: Stage) -> None:
 
     torch.manual_seed(seed)
     teacher, student = load_bert(MaskedLM, paths.TEACHER), load_bert(MaskedLM, source)
-    limit = int(sequences.lengths.max())
+    limit = params.tokenize.sequence_tokens
     config = DistillationConfig.of(params.students[name], "domain", seed=seed, length_tokens=limit)
     loss = DistillationLoss(config, student.config, teacher.config)
     loss.load(source)

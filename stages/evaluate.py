@@ -1,29 +1,31 @@
-"""Scores of a task's students beside their teacher and the majority class, on the dev splits that selected nothing."""
-
-from itertools import product
+"""Scores of a task student beside its teacher and the majority class, on the dev splits that selected nothing."""
 
 from tinybert.data.tasks import TASKS
+from tinybert.distill.batches import predict
 from tinybert.evaluate.predictions import Predictions, save_predictions
-from tinybert.evaluate.scoring import compare_on_splits
+from tinybert.evaluate.scoring import compare, predict_references
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Scores the students of all seeds, the teacher and the majority class on each dev split of the task."""
-    params, task = stage.params, TASKS[stage.items["task"]]
+    """Scores the student of each seed, the teacher and the majority class on each dev split of the task."""
+    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
     teacher = load_task_model(paths.task_model(task.name, params.seed, "teacher"))
-    limit = params.tasks[task.name].max_length_tokens
-    for name, seed in product(params.tasks.students, params.seeds):
+    references = predict_references(teacher, task, max_length_tokens=params.tasks[task.name].max_length_tokens)
+    for seed in params.seeds:
         student = load_task_model(paths.task_model(task.name, seed, name))
-        metrics, predicted = compare_on_splits(student, teacher, task, max_length_tokens=limit)
-        labels, part = predicted.pop("labels"), f"{task.name}/{name}-{seed}"
-        systems = {system: Predictions(task.headline, labels, found) for system, found in predicted.items()}
-        save_predictions(paths.predictions(stage.name, part), systems)
         parameters = {"teacher": teacher.parameter_count, "student": student.parameter_count}
-        stage.write_metrics(metrics | {"parameters": parameters}, part)
+        metrics: dict[str, dict] = {"parameters": parameters}
+        for split, (dev, predicted) in references.items():
+            systems = {"student": predict(student, dev, task)} | predicted
+            metrics[split] = compare(systems, dev.gold, task)
+            if split == task.dev_splits[0]:
+                found = {system: Predictions(task.headline, dev.gold, rows) for system, rows in systems.items()}
+                save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), found)
+        stage.write_metrics(metrics, f"{stage.instance}/{seed}")
 
 
 if __name__ == "__main__":
-    run_stage(main, "task")
+    run_stage(main, "task", "student")

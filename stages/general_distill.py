@@ -29,7 +29,7 @@ def main(stage: Stage) -> None:
     torch.manual_seed(params.seed)
     # Subcloning measures the teacher on plain text.
     initialized = initialize_student(config, teacher, sample=lambda: spread_batches(sequences, limit=256))
-    limit = int(sequences.lengths.max())
+    limit = params.tokenize.sequence_tokens
     losses = DistillationConfig.of(config, "general", seed=params.seed, length_tokens=limit)
     loss = DistillationLoss(losses, initialized.model.config, teacher.config)
     if initialized.projection is not None:

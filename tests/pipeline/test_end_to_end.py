@@ -36,10 +36,10 @@ def test_every_stage_leaves_its_metrics_and_only_plain_numbers(project):
         "augment/cola.json",
         "domain_distill/little_professor-42.json",
         "domain_distill/little_professor-43.json",
-        "evaluate/cola/bilstm-42.json",
-        "evaluate/cola/bilstm-43.json",
-        "evaluate/cola/tinybert4-42.json",
-        "evaluate/cola/tinybert4-43.json",
+        "evaluate/cola-bilstm/42.json",
+        "evaluate/cola-bilstm/43.json",
+        "evaluate/cola-tinybert4/42.json",
+        "evaluate/cola-tinybert4/43.json",
         "evaluate_domain/little_professor-42.json",
         "evaluate_domain/little_professor-43.json",
         "filter_corpus.json",
@@ -96,7 +96,7 @@ def test_mlflow_has_a_run_for_each_stage_under_one_parent(project):
 
 
 def test_the_student_folder_serves_itself(project):
-    folder = project / "models/task/cola/seed42/tinybert4"
+    folder = project / "models/task/cola/tinybert4/seed42"
     assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= {
         path.name for path in folder.iterdir()
     }
@@ -149,7 +149,7 @@ def test_push_and_pull_restore_results_without_running(project, tmp_path):
     for command in (["remote", "add", "--default", "storage", str(tmp_path / "storage")], ["push", "--quiet"]):
         done = run(project, "dvc", *command)
         assert done.returncode == 0, done.stderr
-    weights = project / "models/task/cola/seed42/tinybert4/model.safetensors"
+    weights = project / "models/task/cola/tinybert4/seed42/model.safetensors"
     before = weights.read_bytes()
     for folder in ("models", "data", ".dvc/cache"):
         shutil.rmtree(project / folder)

@@ -49,7 +49,7 @@ def write_tree(root: Path) -> None:
     write_curve(root / "reports/curves/task_distill_intermediate/mrpc-tinybert4-42.csv", [])
     for instance in (
         "prepare_teacher",
-        "evaluate/mrpc",
+        "evaluate/mrpc-tinybert4",
         "evaluate_domain",
         "quantize/mrpc-teacher",
     ):
@@ -134,13 +134,13 @@ def write_evaluation(root: Path, task: str, seed: int, shift: float = 0.0) -> No
     }
     splits = ["dev"] if task == "mrpc" else ["dev_matched", "dev_mismatched"]
     sizes = {"parameters": {"teacher": 1_816_224, "student": 345_678}}
-    write_json(root / f"reports/metrics/evaluate/{task}/tinybert4-{seed}.json", dict.fromkeys(splits, compared) | sizes)
+    write_json(root / f"reports/metrics/evaluate/{task}-tinybert4/{seed}.json", dict.fromkeys(splits, compared) | sizes)
     labels, right = np.arange(400) % 2, {"teacher": 340, "student": round(400 * ours), "majority": 240}
     systems = {
         name: Predictions("accuracy", labels, np.where(np.arange(400) < rows, labels, 1 - labels))
         for name, rows in right.items()
     }
-    save_predictions(root / f"reports/predictions/evaluate/{task}/tinybert4-{seed}.json", systems)
+    save_predictions(root / f"reports/predictions/evaluate/{task}-tinybert4/{seed}.json", systems)
 
 
 def write_quantized(root: Path, instance: str, names: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ Part-of-speech tags (Penn Treebank) come from rules that need nothing downloaded
 """
 
 import re
+import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -54,7 +55,7 @@ class Unigrams:
         self._words: dict[str, list[str]] = defaultdict(list)  # by tag, all occurrences in order of the alphabet
         for text in texts:
             for word, tag in zip(text.words, text.tags, strict=True):
-                self._words[tag].append(_spelling(word))
+                self._words[tag].append(sys.intern(_spelling(word)))  # each word is stored once
         for words in self._words.values():
             words.sort()
 

@@ -1,6 +1,7 @@
 """Checkpoints from which an interrupted run resumes: all that its next steps depend on, in one file of PyTorch's."""
 
 import fcntl
+import io
 import os
 import sys
 import time
@@ -83,7 +84,7 @@ class Checkpoint:
             if self._is_ours():
                 self._replace(state)
                 self.step = state["step"]
-        except (OSError, RuntimeError) as error:  # PyTorch's own writer raises RuntimeError
+        except OSError as error:
             print(f"checkpoint: training continues without one, {self.folder}: {error}", file=sys.stderr)
             self.is_writer = False
         self._last = time.monotonic()
@@ -91,7 +92,9 @@ class Checkpoint:
     def _replace(self, state: dict[str, Any]) -> None:
         temporary = self.path.with_suffix(".partial")
         try:
-            torch.save(state, temporary)
+            archive = io.BytesIO()  # PyTorch's own errors do not say that a disk is full
+            torch.save(state, archive)
+            temporary.write_bytes(archive.getbuffer())
             os.replace(temporary, self.path)
         finally:
             temporary.unlink(missing_ok=True)  # a partial file would keep a full disk full

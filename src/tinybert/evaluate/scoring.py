@@ -78,29 +78,18 @@ def is_collapsed(task: Task, predictions: Values) -> bool:
     return bool(others <= COLLAPSED_OTHER_ROWS * len(predictions))
 
 
-def compare_on_splits(
-    student: Classifier, teacher: Classifier, task: Task, *, max_length_tokens: int
-) -> tuple[dict[str, dict], dict[str, np.ndarray]]:
-    """Compares student, teacher and majority class on each dev split of a task (MNLI has two).
-
-    Returns:
-        The comparison of each split, see `compare`; and of the first split the predictions of "student", "teacher"
-        and "majority" with the gold "labels", (rows,) each.
-    """
+def predict_references(
+    teacher: Classifier, task: Task, *, max_length_tokens: int
+) -> dict[str, tuple[Encoded, dict[str, np.ndarray]]]:
+    """Each dev split of a task (MNLI has two): its rows, and the predictions of "teacher" and "majority", (rows,)."""
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
     train_labels = np.array([row["label"] for row in read_jsonl(folder / "train.jsonl")])
-    metrics: dict[str, dict] = {}
-    first: dict[str, np.ndarray] = {}
+    found = {}
     for split in task.dev_splits:
         dev = read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=max_length_tokens)
-        predictions = {
-            "student": predict(student, dev, task),
-            "teacher": predict(teacher, dev, task),
-            "majority": majority_predictions(task, train_labels, len(dev)),
-        }
-        metrics[split] = compare(predictions, dev.gold, task)
-        first = first or predictions | {"labels": dev.gold}
-    return metrics, first
+        majority = majority_predictions(task, train_labels, len(dev))
+        found[split] = (dev, {"teacher": predict(teacher, dev, task), "majority": majority})
+    return found
 
 
 def compare(predictions: dict[str, np.ndarray], labels: np.ndarray, task: Task) -> dict:

@@ -158,7 +158,7 @@ class SelfAttention(nn.Module):
         else:
             masked = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
             # Without gradients, softmax in float32 is faster on CPUs than in bfloat16.
-            wide = masked.dtype if self.training else torch.promote_types(masked.dtype, torch.float32)
+            wide = None if self.training else torch.promote_types(masked.dtype, torch.float32)
             weights = masked.softmax(-1, dtype=wide).to(value.dtype)
             context = dropout(weights, self.dropout, self.training) @ self.split(value)
         return context.transpose(1, 2).flatten(2)

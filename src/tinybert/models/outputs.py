@@ -153,6 +153,7 @@ class Batch:
     def padded_to(self, length: int) -> "Batch":
         """The same rows with more padding, which models compute too: what published code does."""
         width = self.input_ids.shape[1]
+        assert width <= length
         ids, mask, segments = (
             F.pad(part, (0, length - width)) for part in (self.input_ids, self.mask, self.token_type_ids)
         )

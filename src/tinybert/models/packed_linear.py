@@ -29,7 +29,9 @@ class Linear(nn.Linear):
 @torch.no_grad()
 def for_inference(model: Model, dtype: torch.dtype) -> Model:
     """A copy in `dtype` whose Linear weights are laid out for the hardware once; without gradients."""
-    model = copy.deepcopy(model).to(dtype).requires_grad_(False)
+    # Copied in `dtype`: a second copy in float32 would take as much memory as the model.
+    memo = {id(weight): nn.Parameter(weight.to(dtype), requires_grad=False) for weight in model.parameters()}
+    model = copy.deepcopy(model, memo)
     for module in model.modules():
         if isinstance(module, Linear):
             module.is_packed = True

@@ -11,7 +11,6 @@ import math
 import os
 import pickle
 import re
-import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -38,6 +37,8 @@ MLFLOW_SETTINGS = {
 
 class StoredRun:
     """The MLflow run of one stage instance, for whose methods see tracking.Run."""
+
+    mlflow: Any = None  # until the run starts
 
     def start(self, stage: str, instance: str, params: dict[str, Any], tags: dict[str, str]) -> None:
         """Starts the run under its parent."""
@@ -81,18 +82,16 @@ class StoredRun:
 
     def end(self, status: str) -> None:
         """Ends the run and its parent, which takes each finished child's status: no child knows that it is last."""
-        while self.mlflow.active_run():
+        while self.mlflow and self.mlflow.active_run():
             self.mlflow.end_run(status)
 
 
 def main() -> None:
     """Writes what the stage sends; a stage that dies without an end is KILLED."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # which also reach the stage, whose end is then sent
-        signal.signal(number, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # MLflow's about pandas and SQLAlchemy
     run = StoredRun()
     try:
-        with suppress(EOFError):
+        with suppress(EOFError, pickle.UnpicklingError):  # a stage may die while it sends
             while True:
                 method, arguments = pickle.load(sys.stdin.buffer)
                 getattr(run, method)(*arguments)

@@ -55,12 +55,12 @@ def domain_student(student: str, seed: int | str) -> Path:
 
 def intermediate(task: str, seed: int | str, student: str) -> Path:
     """A task student after the intermediate phase."""
-    return Path(f"models/intermediate/{task}/seed{seed}/{student}")
+    return Path(f"models/intermediate/{task}/{student}/seed{seed}")
 
 
 def task_model(task: str, seed: int | str, model: str) -> Path:
     """A finished task model: the teacher, a student or a pruned student."""
-    return Path(f"models/task/{task}/seed{seed}/{model}")
+    return Path(f"models/task/{task}/{model}/seed{seed}")
 
 
 def onnx(task: str, model: str) -> Path:

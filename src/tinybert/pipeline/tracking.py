@@ -19,6 +19,7 @@ from tinybert.pipeline.process import is_main_process
 
 # Metrics and reports are results themselves.
 RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
+LONGEST_WAIT_S = 60  # for the writer, after the stage's work
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "onnx", "onnxruntime", "numpy")
 
 
@@ -57,14 +58,20 @@ class Run:
 
     def _send(self, method: str, *arguments: Any) -> None:
         if self._writer and self._writer.stdin:
-            with suppress(OSError):  # the writer has failed and said so
+            with suppress(OSError):  # the writer has ended; _end reports it
                 pickle.dump((method, arguments), self._writer.stdin)
                 self._writer.stdin.flush()
 
     def _end(self, status: str) -> None:
         self._send("end", status)
-        if self._writer:
-            self._writer.communicate()  # closes its input and waits
+        if not self._writer:
+            return
+        try:  # this closes the writer's input and waits
+            self._writer.communicate(timeout=LONGEST_WAIT_S if status == "FINISHED" else LONGEST_WAIT_S / 10)
+        except subprocess.TimeoutExpired:
+            self._writer.kill()
+        if self._writer.wait() < 0:
+            print("tracking: continues without MLflow: its process was killed, or took too long", file=sys.stderr)
 
 
 @contextmanager
@@ -91,11 +98,16 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[s
         run._end(status)
 
 
-def _start_writer() -> subprocess.Popen:
+def _start_writer() -> subprocess.Popen | None:
+    """A process of a group of its own: Ctrl-C reaches the stage alone, which sends the run's end."""
     source = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "tinybert.pipeline.mlflow_store"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    try:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, process_group=0)
+    except OSError as error:
+        print(f"tracking: continues without MLflow: {error}", file=sys.stderr)
+        return None
 
 
 @contextmanager

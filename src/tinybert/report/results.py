@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tinybert.config.schema import Params
+from tinybert.data.tasks import TASKS
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json
+from tinybert.pipeline.paths import VARIANTS
 
 COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
@@ -25,6 +27,7 @@ LEVELS = {
     "tokenize": ("split",),
 }
 NO_SEED = -1
+SYSTEMS = ("teacher", "student", "majority")
 # stage -> what its metrics files are called
 METRICS_FILES = {
     "prepare_corpus": "",
@@ -40,11 +43,11 @@ METRICS_FILES = {
     "augment": "{task}",
     "task_distill_intermediate": "{task}-{student}-{seed}",
     "task_distill_prediction": "{task}-{student}-{seed}",
-    "evaluate": "{task}/{student}-{seed}",
+    "evaluate": "{task}-{student}/{seed}",
     "prune": "{task}-{student}-{sparsity}",
     "quantize": "{task}-{model}",
 }
-TIMING_FILES = METRICS_FILES | {"evaluate_domain": "", "evaluate": "{task}"}
+TIMING_FILES = METRICS_FILES | {"evaluate_domain": "", "evaluate": "{task}-{student}"}
 
 
 class Instance(NamedTuple):
@@ -125,9 +128,14 @@ def load_results(params: Params, root: Path) -> Results:
     for instance in stage_instances(params):
         try:
             results.trees[instance] = _mapping(root / instance.path)
-            rows += _rows(instance, results.trees[instance])
+            found = list(_rows(instance, results.trees[instance]))
+            lacking = set(_required(instance)) - {row[4:7] for row in found}
+            rows += found
+            wrong = f"has no {' '.join(filter(None, min(lacking)))}" if lacking else ""
         except (OSError, ValueError, RecursionError) as error:
-            wrong, stage = "missing" if isinstance(error, FileNotFoundError) else "damaged", instance.stage
+            wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
+        if wrong:
+            stage = instance.stage
             mistakes.append(f"{instance.path}: {wrong}; stage {stage} writes it; fix: dvc repro {stage}")
     if mistakes:
         raise UserError("\n".join(mistakes))
@@ -137,6 +145,26 @@ def load_results(params: Params, root: Path) -> Results:
     for instance in stage_instances(params, {"latency": "{task}-{model}"}):
         rows += _rows(instance, results.read(paths.latency(instance.task, instance.model), _mapping, {}))
     return Results(params, root, results.trees, pd.DataFrame(rows, columns=COLUMNS))
+
+
+def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:
+    """(variant, split, metric) of the numbers without which there is no report."""
+    task = TASKS[instance.task] if instance.task else None
+    headline, splits = (task.headline, task.dev_splits) if task else ("", ())
+    match instance.stage:
+        case "evaluate":
+            yield from ((system, split, headline) for system in SYSTEMS for split in splits)
+            yield from (("", split, "collapsed") for split in splits)
+        case "evaluate_domain":
+            for role in ("teacher", "student"):
+                yield from ((role, corpus, "perplexity") for corpus in ("general", "domain"))
+                yield role, "cloze", "all.top1"
+        case "quantize":
+            yield from ((variant, "", f"dev.{headline}") for variant in VARIANTS)
+        case "prune":
+            yield from (("", "", f"dev.{headline}"), ("", "", "sparsity"))
+        case "general_distill" | "domain_distill" | "task_distill_prediction":
+            yield from (("", "", "steps"), ("", "", "parameters"))
 
 
 def _rows(instance: Instance, tree: dict, levels: tuple[str, ...] | None = None) -> Iterator[tuple]:

@@ -56,7 +56,7 @@ def retained(results: Results, task: str, student: str) -> tuple[dict[str, float
     Returns:
         None where the teacher is within noise of the majority class; 0 rows where no predictions were kept.
     """
-    names = [paths.predictions("evaluate", f"{task}/{student}-{seed}") for seed in results.params.seeds]
+    names = [paths.predictions("evaluate", f"{task}-{student}/{seed}") for seed in results.params.seeds]
     files = [results.read(path, lambda path: read_predictions(path.read_text("utf-8")), {}) for path in names]
     if not all(set(SYSTEMS) <= file.keys() for file in files):
         return None, 0

@@ -77,7 +77,7 @@ class Study(ConfigModel):
     source: NonEmptyStr
     tasks: NonEmptyList[Name]
     student: Name
-    measured: Place = "evaluate/{task}/{student}-{seed}:student"
+    measured: Place = "evaluate/{task}-{student}/{seed}:student"
     repeat: Literal["student", "pipeline"] = "student"
     seeds: PositiveInt = 3
     margin: AboveZero = 0.01

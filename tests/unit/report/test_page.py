@@ -135,7 +135,7 @@ def test_summary_names_the_best(made):
 
 def test_a_teacher_within_noise_is_said_to_be(tree, params):
     for seed in params.seeds:
-        path = tree / f"reports/predictions/evaluate/mrpc/tinybert4-{seed}.json"
+        path = tree / f"reports/predictions/evaluate/mrpc-tinybert4/{seed}.json"
         found = read_json(path)
         write_json(path, found | {"teacher": found["majority"]})
     build_report(params, tree)
@@ -233,7 +233,7 @@ def test_students_at_the_majority_class_are_flagged(tree, params):
     prune = tree / "reports/metrics/prune/mrpc-tinybert4-20.json"
     write_json(prune, read_json(prune) | {"dev": {"accuracy": 0.6}})
     for seed in params.seeds:
-        path = tree / f"reports/metrics/evaluate/mrpc/tinybert4-{seed}.json"
+        path = tree / f"reports/metrics/evaluate/mrpc-tinybert4/{seed}.json"
         found = read_json(path)["dev"]
         write_json(path, {"dev": found | {"student": {"accuracy": 0.59, "f1": 0.59}}})
     assert flags(tree, params, "Pruned students") == {"synthetic MRPC": "≤ majority", "synthetic MNLI": ""}

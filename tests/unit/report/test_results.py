@@ -34,24 +34,24 @@ def test_every_number_is_a_row(root):
 
 def test_instances_follow_the_lists_of_params():
     names = {f"{found.stage}/{found.name}" for found in stage_instances(small_params())}
-    assert {"evaluate/mrpc/tinybert4-43", "domain_distill/lazy-42", "prune/mnli-tinybert4-20"} <= names
+    assert {"evaluate/mrpc-tinybert4/43", "domain_distill/lazy-42", "prune/mnli-tinybert4-20"} <= names
     assert {"quantize/mrpc-teacher", "tokenize/domain", "prepare_corpus/"} <= names
     assert len(names) == len(stage_instances(small_params()))
 
 
 def test_missing_metrics_are_all_named_with_their_stage(root):
-    (root / "reports/metrics/evaluate/mrpc/tinybert4-42.json").unlink()
+    (root / "reports/metrics/evaluate/mrpc-tinybert4/42.json").unlink()
     (root / "reports/metrics/prepare_teacher.json").write_text("{")
     with pytest.raises(UserError) as error:
         load_results(small_params(), root)
     teacher, evaluation = str(error.value).splitlines()
     assert teacher.startswith("reports/metrics/prepare_teacher.json: damaged; stage prepare_teacher")
-    assert evaluation.startswith("reports/metrics/evaluate/mrpc/tinybert4-42.json: missing; stage evaluate")
+    assert evaluation.startswith("reports/metrics/evaluate/mrpc-tinybert4/42.json: missing; stage evaluate")
     assert evaluation.endswith("fix: dvc repro evaluate")
 
 
 def test_files_of_systems_that_params_do_not_list_are_not_read(root):
-    write_json(root / "reports/metrics/evaluate/cola/tinybert6-42.json", {})
+    write_json(root / "reports/metrics/evaluate/cola-tinybert6/42.json", {})
     found = load_results(small_params(), root)
     assert set(found.frame["task"]) == {"", "mrpc", "mnli"}
 

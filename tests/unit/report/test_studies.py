@@ -322,8 +322,8 @@ def test_predictions_are_read_from_the_experiment(project, monkeypatch):
     found = dict(studies.predictions_of(load_study("small"), plan_of()[0], "older-name-1", "cola"))
     assert [predictions.score for predictions in found.values()] == pytest.approx([1.0, 1.0])
     assert asked == [
-        ("reports/predictions/evaluate/cola/tinybert4-42.json", "older-name-1"),
-        ("reports/predictions/evaluate/cola/tinybert4-43.json", "older-name-1"),
+        ("reports/predictions/evaluate/cola-tinybert4/42.json", "older-name-1"),
+        ("reports/predictions/evaluate/cola-tinybert4/43.json", "older-name-1"),
     ]
 
 
