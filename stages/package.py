@@ -1,4 +1,4 @@
-"""What finished models ship: weights, tokenizer, label names, ONNX variants and the model card."""
+"""Folders of finished models: weights, tokenizer, label names, ONNX variants and the model card."""
 
 import shutil
 from itertools import product

@@ -57,7 +57,7 @@ def register(argv: Sequence[str]) -> None:
 
 
 def repair(argv: Sequence[str]) -> None:
-    """Removes files of DVC that a kill cut short; DVC refuses to start when it cannot read them."""
+    """Removes DVC files that a kill cut short; DVC does not start if it cannot read them."""
     argparse.ArgumentParser(prog="tinybert repair", description=repair.__doc__).parse_args(argv)
     for path in remove_cut_files():
         print(f"{path}: removed, because a kill cut it short; DVC restores finished stages from its cache")
@@ -69,7 +69,7 @@ def remove_cut_files() -> list[Path]:
     Nothing is lost: DVC restores finished stages from its run cache, and the list matters to live processes only.
 
     Returns:
-        The removed files. A dvc.lock with git conflict markers stays: people resolve those.
+        The removed files. A dvc.lock with git conflict markers is kept for the user to resolve.
     """
     from dvc.dvcfile import Lockfile
     from dvc.lock import LockError

@@ -49,10 +49,10 @@ class TaggedText:
 
 
 class Unigrams:
-    """The words of each tag as often as they occur, in lower case except for I."""
+    """All occurrences of words by tag, in lower case except for I."""
 
     def __init__(self, texts: Iterable[TaggedText]) -> None:
-        self._words: dict[str, list[str]] = defaultdict(list)  # by tag, all occurrences in order of the alphabet
+        self._words: dict[str, list[str]] = defaultdict(list)  # by tag, all occurrences, sorted
         for text in texts:
             for word, tag in zip(text.words, text.tags, strict=True):
                 self._words[tag].append(sys.intern(_spelling(word)))  # each word is stored once
@@ -60,7 +60,7 @@ class Unigrams:
             words.sort()
 
     def another(self, word: str, tag: str, rng: np.random.Generator) -> str:
-        """Draws another word of the tag by the counts of the others; the word itself if it is the only one."""
+        """Draws another word of the tag in proportion to its count; returns the word itself if there is no other."""
         words = self._words[tag]
         start, end = bisect_left(words, _spelling(word)), bisect_right(words, _spelling(word))
         if end - start == len(words):

@@ -72,9 +72,9 @@ def substitute(
 ) -> list[dict]:
     """Augments the rows of a task, which have its columns and "idx".
 
-    In `copies` draws per sentence (N_a) each word is replaced with the `probability` p_t by a random one of its
-    candidates. In a pair, first one sentence is varied, then the other, while its partner stays the original. A row's
-    variations depend on its text, its idx and the seed only, not on batch size or other rows (in bfloat16 up to
+    In each of the `copies` of a sentence (N_a), each word is replaced by a random candidate with `probability` (p_t).
+    In a pair, first one sentence is varied, then the other, while its partner stays the original. A row's variations
+    depend only on its text, its idx and the seed, not on batch size or other rows (except that bfloat16 may swap
     candidates that are almost equally likely).
 
     Returns:

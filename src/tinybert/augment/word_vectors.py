@@ -50,7 +50,7 @@ class WordVectors:
         self._rows = {word: row for row, word in enumerate(self.words)}
 
     def nearest(self, words: Sequence[str], k: int) -> dict[str, list[str]]:
-        """For each word, in any case, its `k` nearest others, nearest first; none for a word without a vector."""
+        """Finds the `k` nearest others of each word, in any case, nearest first; none for a word without a vector."""
         neighbors: dict[str, list[str]] = {word: [] for word in words}
         known = [word for word in neighbors if word.lower() in self._rows]
         k = min(k, len(self.words) - 1)

@@ -78,8 +78,8 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     """Writes the model in evaluation mode to one ONNX file; the same weights give the same bytes.
 
     Inputs of the graph: input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
-    sizes free. Output: logits, float32 (batch, classes). RuntimeError, and no file, if ONNX Runtime and PyTorch differ
-    by more than 1e-4 in a logit of made-up rows, or of the padded batches `real_rows`.
+    sizes dynamic. Output: logits, float32 (batch, classes). Raises RuntimeError and writes no file if ONNX Runtime and
+    PyTorch differ by more than 1e-4 in a logit of random rows or of the padded batches `real_rows`.
     """
     plain, served = (copy.deepcopy(model).cpu().float().eval() for _ in range(2))
     if isinstance(served, SequenceClassifier):

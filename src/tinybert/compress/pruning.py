@@ -1,7 +1,7 @@
 """Global unstructured pruning of Linear and LSTM weights while the model trains.
 
 All these weights are ranked together by magnitude (L1); biases, embeddings and layer norms are never pruned. Sparsity
-rises along a cubic ramp. Movement pruning was tried and lost (docs/log.md).
+rises along a cubic ramp. Movement pruning scored lower (docs/log.md).
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ class Pruner:
     """Holds the weights of smallest magnitude at exactly zero, more of them with each step up to a target.
 
     Pruned weights stay pruned; the masks are the zeros of the weights. `target` (0 to 1) is a share of ALL Linear and
-    LSTM weights, and so is each increment: increments of the remaining weights would compound to less. Sparsity rises
+    LSTM weights, and so is each increment: shares of the remaining weights would compound to less. Sparsity rises
     in the first `ramp_fraction` (above 0, at most 1) of the steps. The training loop calls `begin` once, then
     `before_step` and `after_step` around each optimizer step.
     """
@@ -54,7 +54,7 @@ class Pruner:
         return {"pruned": self.pruned}
 
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        """Takes over the state of a checkpoint; the model's weights are restored already."""
+        """Restores the state of a checkpoint; the model's weights must be restored before."""
         self.pruned = [part.to(weight.device) for part, weight in zip(state["pruned"], self.weights, strict=True)]
 
     def _raise_masks(self, count: int) -> None:

@@ -9,8 +9,8 @@ together.
 A few channels of BERT's hidden states are tens of times larger than the rest, and one scale per tensor leaves only a
 few of its 256 steps for the rest. Smoothing divides each channel by a factor and multiplies its row of the weights by
 the same factor: the product stays the same, the channels become similar (SmoothQuant, Xiao et al. 2023, eq. 4).
-SmoothQuant folds the division into the layer norm before; the residual sum of a post-norm BERT reads that output too,
-so here the division is an operator of its own (except at attention's output, see `fold_smoothing`).
+SmoothQuant folds the division into the preceding layer norm. In a post-norm BERT the residual sum also reads that
+output, so here the division is a separate operator (except at attention's output, see `fold_smoothing`).
 """
 
 import copy
@@ -44,14 +44,14 @@ class Int8Layer:
     name: str
     input: str
     output: str
-    nodes: tuple[str, ...]  # the names of those that compute it in float
+    nodes: tuple[str, ...]  # names of the ONNX nodes that compute it in float
     weight: np.ndarray  # float32, (in, out), or (rows, width) of a table
     bias: np.ndarray | None = None  # (out,); None for a table
 
 
 @dataclass(frozen=True)
 class ActivationRange:
-    """What a tensor that Linear layers read may hold: low <= 0 <= high, after its channels are divided by the factors.
+    """The range of a tensor that Linear layers read: low <= 0 <= high, after its channels are divided by `factors`.
 
     factors: (width,) float32; None without smoothing.
     """
@@ -71,7 +71,7 @@ class Int8Plan:
 
 
 def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed: int) -> list[Feeds]:
-    """Draws rows without repetition and batches rows of similar length, so that little is padding.
+    """Draws rows without replacement and batches rows of similar length, to reduce padding.
 
     UserError if there are fewer rows than `examples` (a smaller calibration would go unnoticed in the results), or if
     all drawn rows are equal, which says nothing about the range of other rows.
@@ -123,7 +123,7 @@ def quantizable_layers(model: onnx.ModelProto) -> list[Int8Layer]:
 def calibrate(
     model: onnx.ModelProto, layers: Sequence[Int8Layer], batches: Sequence[Feeds], smoothing: float
 ) -> dict[str, ActivationRange]:
-    """Tensor that Linear layers read -> its range, least to greatest value at real tokens of the calibration batches.
+    """Maps each tensor that Linear layers read to its range at the real tokens of the calibration batches.
 
     `smoothing` is SmoothQuant's alpha, 0 to 1: the share of a channel's magnitude that moves into the weights.
     """
@@ -170,7 +170,7 @@ def _channel_ranges(
     for feeds in batches:
         is_real = feeds["attention_mask"].astype(bool)
         for name, values in zip(names, session.run(names, feeds), strict=True):
-            # The last layer computes the [CLS] row only: its tensors have no row per token to leave out.
+            # The last layer computes the [CLS] row only: its tensors have no padding rows to leave out.
             has_tokens = values.shape[:2] == is_real.shape and values.ndim == 3
             channels = (values[is_real] if has_tokens else values).reshape(-1, values.shape[-1])
             least, greatest = ranges.get(name, (np.inf, -np.inf))
@@ -276,7 +276,7 @@ class _Int8Nodes:
         self.ranges = ranges
         self.constants: dict[str, onnx.TensorProto] = {}
         self.nodes: list[onnx.NodeProto] = []  # of the current layer
-        self.integers: dict[str, list[str]] = {}  # what is made of an input already
+        self.integers: dict[str, list[str]] = {}  # names of quantized tensors that exist already, by input
 
     def nodes_of(self, layer: Int8Layer) -> list[onnx.NodeProto]:
         """The nodes that compute the layer."""

@@ -183,7 +183,7 @@ class StageLosses(ConfigModel):
         losses: λ by loss name; a loss that is not named is off.
         temperature: T of the prediction loss.
         relation_heads: Into how many heads the relation losses cut the widths.
-        reduction: What losses are means over: real tokens, or what published code divides by, padding included.
+        reduction: Losses are means over real tokens, or over what the published code divides by, padding included.
         layer_map: In place of the student's own.
         training: In place of the track's or the task's.
     """
@@ -283,7 +283,7 @@ def training_of(params, student: str, stage: str, *, task: str | None = None) ->
 
 
 def check_students(students: Mapping[str, Student], teacher: Architecture, stages: Collection[str] = STAGES) -> None:
-    """Checks that the teacher has what the losses of these stages compare; UserError for the first mismatch."""
+    """Checks that the initialization and losses of these stages fit the teacher; UserError for the first mismatch."""
     for name, student in students.items():
         key, shape = f"students.{name}.", student.architecture
         if "general" in stages and student.init.teacher:

@@ -1,4 +1,4 @@
-"""The domain subset: documents in which terms of a small dictionary occur, found by Arrow batches in threads."""
+"""The domain subset: documents that contain terms of a small dictionary, found in Arrow batches by threads."""
 
 import os
 from collections import Counter, deque
@@ -20,7 +20,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, printable
 from tinybert.pipeline.process import text_progress_bar
 
-# Documents are read in batches of this size: long enough to outweigh handing it over, small enough to hold a few dozen.
+# Size of a batch of documents: large enough to outweigh its hand-over, small enough to hold a few dozen in memory.
 BATCH_BYTES = 2**20
 MOST_THREADS = 16
 TEXT_ONLY = pyarrow.json.ParseOptions(
@@ -64,7 +64,7 @@ class Rule:
         self.rewritten = f"[{_unusual_characters()}]" if self.is_quick else "(?s)."
 
     def __call__(self, lines: list[bytes], texts: pa.StringArray) -> Filtered:
-        """Decides which documents of a batch, given as lines and as texts, are kept, and counts."""
+        """Decides which documents of a batch, given as lines and as texts, are kept, and counts their terms."""
         hits, has_term, words = self._find(texts)
         density = 1000 * hits / np.maximum(words, 1)
         keeps = (hits >= self.settings.min_hits) & (density >= self.settings.min_hits_per_1000_words)
@@ -149,10 +149,10 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dic
 
 
 def _map_batches(rule: Rule, path: str | Path) -> Iterator[Filtered]:
-    """Yields the result of all batches of a JSON-lines file, in order, under a progress bar.
+    """Yields the result of each batch of a JSON-lines file, in order, with a progress bar.
 
-    Threads do the work, one for each usable CPU: Arrow, NumPy and the search release Python's lock as they compute.
-    Their number changes no result, and memory holds two batches for each.
+    One thread per usable CPU computes, because Arrow, NumPy and the search release Python's global lock. The number of
+    threads does not change the result; memory holds two batches per thread.
     """
     threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
     size_bytes = Path(path).stat().st_size

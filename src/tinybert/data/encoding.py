@@ -79,9 +79,9 @@ def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_len
 
 
 def fraction_of(rows: Sequence[dict], fraction: float, *, seed: int) -> list[dict]:
-    """A share in (0, 1] of `rows` in their order, at least one, drawn at random by the seed.
+    """Draws a fraction in (0, 1] of `rows`, at least one row, by the seed; keeps their order.
 
-    The rows of a smaller fraction are among those of a larger one, so that a series differs in the amount only.
+    A smaller fraction is a subset of a larger one, so that a series of fractions differs only in the amount of data.
     """
     wanted = max(1, round(fraction * len(rows)))
     ranks = stream(seed, "train_fraction").permutation(len(rows))

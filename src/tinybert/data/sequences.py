@@ -1,4 +1,4 @@
-"""Documents, and the sequences of tokens that they are cut into: of different lengths, without padding.
+"""Documents, and the sequences of tokens that they are cut into, of different lengths and without padding.
 
 Documents are JSON lines. Sequences are a folder with tokens.npy (all sequences one after the other) and offsets.npy
 (where each begins, and the end).
@@ -27,7 +27,7 @@ PARTS = re.compile(r"(?s).{1,16384}(?:[ \n]|\Z)|.+?(?:[ \n]|\Z)")
 
 
 def read_documents(path: str | Path, *, title: str) -> Iterator[dict]:
-    """Yields the documents that an earlier stage wrote, under a progress bar; UserError for a line without text."""
+    """Yields the documents that an earlier stage wrote, with a progress bar; UserError for a line without text."""
     with text_progress_bar(title, Path(path).stat().st_size) as progress:
         for document in read_jsonl(path):
             text = document.get("text")
@@ -95,7 +95,7 @@ def sequences_writer(folder: Path, token_type: np.dtype) -> Iterator[Callable[[n
 
 
 class Cutter:
-    """Cuts texts into sequences, as write_sequences says."""
+    """Cuts texts into sequences, as `write_sequences` describes."""
 
     def __init__(self, tokenizer: Tokenizer, sequence_tokens: int, packing: str) -> None:
         self.encoder = Tokenizer.from_str(tokenizer.to_str())
@@ -143,7 +143,7 @@ class Cutter:
 def write_sequences(
     source: str | Path, tokenizer: Tokenizer, folder: str | Path, *, sequence_tokens: int, packing: str
 ) -> dict[str, float]:
-    """Tokenizes the documents of `source` into sequences that never mix two; memory holds one batch of texts.
+    """Tokenizes the documents of `source` into sequences that never mix two documents; holds one batch of texts.
 
     Args:
         source: JSON lines, as prepare_corpus or filter_corpus writes them.

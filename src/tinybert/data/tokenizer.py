@@ -20,7 +20,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
-    """Trains a lower-casing BERT tokenizer of at most so many tokens, the same for any order of the texts.
+    """Trains a lower-casing BERT tokenizer of at most `vocabulary_size` tokens; the order of the texts has no effect.
 
     The special tokens have ids 0 to 4. Memory holds the distinct words.
     """

@@ -1,4 +1,4 @@
-"""The data of training runs: rows in a new random order each epoch, masks of text, and micro-batches.
+"""The data of training runs: rows in a new random order each epoch, masked text, and micro-batches.
 
 Batches of rows of similar length would need less padding but cost score (docs/log.md, "batches of similar length").
 Only attention computes padding here (models/outputs.py, RealTokens).
@@ -33,7 +33,7 @@ class Masker:
     Attributes:
         rate: Fraction of the tokens that are chosen; never `special_ids`.
         mask_fraction: Of the chosen, the fraction that becomes [MASK].
-        random_fraction: Of the chosen, the fraction that becomes any token of the vocabulary; the rest stays.
+        random_fraction: Of the chosen, the fraction that becomes any token of the vocabulary; the rest is unchanged.
     """
 
     rate: float
@@ -51,7 +51,7 @@ class Masker:
         return cls(*fractions, tuple(special.values()), special["[MASK]"], tokenizer.get_vocab_size())
 
     def __call__(self, input_ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Corrupts token ids (batch, length) int64 in place; `rng` decides all.
+        """Corrupts token ids (batch, length) int64 in place, at random by `rng`.
 
         Returns:
             Flat positions and original ids, both (predicted tokens,) int64; at least one, so that a mean exists.
@@ -84,15 +84,15 @@ def text_batch(sequences: list[np.ndarray], masker: Masker | None, rng: np.rando
 def spread_batches(sequences: Sequences, masker: Masker | None = None, *, limit: int, seed: int = 0) -> list[Batch]:
     """At most `limit` sequences, spread evenly over all and masked once, so that every model sees the same masks."""
     chosen = np.linspace(0, len(sequences) - 1, num=min(limit, len(sequences)), dtype=np.int64)
-    masks = stream(seed, "examination")  # the name is part of the seed: another one would draw other masks
+    masks = stream(seed, "examination")  # the name is part of the seed: another name would draw other masks
     parts = [chosen[start : start + TEXT_BATCH_SIZE] for start in range(0, len(chosen), TEXT_BATCH_SIZE)]
     return [text_batch([sequences[row] for row in part], masker, masks) for part in parts]
 
 
 class Batches(ABC):
-    """Rows in an order that the seed and the epoch decide, each once an epoch; the last batch is what remains."""
+    """Rows in an order that the seed and the epoch determine, each once per epoch; the last batch may be smaller."""
 
-    length_key: str  # of params.yaml; it sets how long rows are
+    length_key: str  # key of params.yaml that sets the length of rows
 
     def __init__(self, rows: Encoded | Sequences, *, batch_size: int, seed: int) -> None:
         self.rows, self.batch_size, self.seed = rows, batch_size, seed

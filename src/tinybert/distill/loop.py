@@ -263,13 +263,13 @@ def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=0.0, fused=True)
 
 
-# What a run's next steps depend on, by name. The order of rows, masks and dropout need no state: seed, epoch and step
-# decide them.
+# What the next steps of a run depend on, by name. The order of rows, masks and dropout need no state: seed, epoch and
+# step determine them.
 State = dict[str, Stateful]
 
 
 def save_state(state: State, logger: MetricLogger, checkpoint: Checkpoint) -> None:
-    """Saves the state; UserError instead if a step since the last entry was not finite."""
+    """Saves the state; UserError if a loss or gradient since the last entry is not finite."""
     logger.check_finite()
     checkpoint.save({"step": logger.step} | {name: part.state_dict() for name, part in state.items()})
 

@@ -4,9 +4,9 @@ Shapes: logits are (rows, classes), one row for each example or predicted token.
 (tokens, width), the student's projected to the teacher's width. Scores are unmasked and padded, (batch, heads, query,
 key), and come with `mask`, (batch, length) bool, True on real tokens. Each loss is a scalar: a mean over the real rows,
 tokens or (query, key) pairs, so that neither the padded width nor the padding's content matters. Half precision is
-compared in float32: a sum of many small squares does not fit into eight bits. Every loss against a teacher is 0 for a
-student that agrees with it. The published_* functions divide as the authors' code does (`reduction: published`); rows
-are then padded to one length, and models compute the padding.
+compared in float32: eight significant bits cannot hold a sum of many small squares. Every loss against a teacher is 0
+for a student that agrees with it. The published_* functions divide as the authors' code does (`reduction: published`);
+rows are then padded to one length, and models compute the padding.
 """
 
 import torch

@@ -84,7 +84,7 @@ class MetricLogger:
         if not self.recent or (values := torch.stack(self.recent)).isfinite().all():
             return
         step = int((~values.isfinite()).nonzero()[0, 0])
-        # A term spoils the total, and the total the gradient: of the first step's the last one is the cause.
+        # A non-finite term spreads to total and gradient: the last such value of the first such step is the cause.
         index = int((~values[step].isfinite()).nonzero()[-1])
         name = "gradient" if index == 0 else f"{self.names[index]} loss"
         self.bar.close()

@@ -1,4 +1,4 @@
-"""The λ-weighted sum of losses that a student minimizes, and the layer map by which they pair layers."""
+"""The λ-weighted sum of losses that a student minimizes, and the layer map that pairs layers."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -105,7 +105,7 @@ class LayerWeights(nn.Module):
             self.drawn = [[group[rng.integers(len(group))]] for group in self.layers]
 
     def read(self, student_layer: int, *, at_any_step: bool = False) -> list[int]:
-        """The teacher layers that `student_layer` reads at this step, or may read; the embedding output, 0, reads 0."""
+        """The teacher layers that `student_layer` reads at this step, or at any; the embedding output (0) reads 0."""
         return (self.layers if at_any_step else self.drawn)[student_layer - 1] if student_layer else [0]
 
     def target(self, student_layer: int, teacher: Mapping[int, Tensor]) -> Tensor:
@@ -114,7 +114,7 @@ class LayerWeights(nn.Module):
         if len(read) == 1:
             return teacher[read[0]]
         weights = self.theta[student_layer - 1].softmax(dim=0) if self.theta else [1.0 / len(read)] * len(read)
-        # A Python number times float16 stays float16, so that the sum is taken in float32.
+        # Converted first, because a Python number times float16 stays float16, and the sum needs float32.
         wide = (teacher[layer].to(torch.promote_types(teacher[layer].dtype, torch.float32)) for layer in read)
         return sum(weight * part for weight, part in zip(weights, wide, strict=True))
 
@@ -183,7 +183,7 @@ class DistillationLoss(nn.Module):
         return "rows" if self.config.padded_tokens and unit in ("tokens", "pairs") else unit
 
     def teacher_spec(self, *, at_any_step: bool = False) -> OutputSpec:
-        """What the teacher exposes at this step, or at any: a random map reads one layer of each group."""
+        """What the teacher exposes at this step, or at any step: a random map reads one layer of each group."""
         spec = self.student_spec
         logits = any(info.reads == "logits" and info.reads_teacher for info in self.infos.values())
 
@@ -205,7 +205,7 @@ class DistillationLoss(nn.Module):
         Args:
             student: The outputs of `student_spec`.
             teacher: The outputs of `teacher_spec`, or targets made from them.
-            batch: What both computed, with labels if a loss reads them.
+            batch: The batch that both computed, with labels if a loss reads them.
         """
         targets = teacher if isinstance(teacher, DistillationTargets) else self.targets(teacher)
         return {name: self._term(name, student, targets, batch) for name in self.weights}

@@ -1,4 +1,4 @@
-"""Checkpoints from which an interrupted run resumes: all that its next steps depend on, in one file of PyTorch's."""
+"""Checkpoints from which an interrupted run resumes: the state that its next steps depend on, in one PyTorch file."""
 
 import fcntl
 import io
@@ -20,7 +20,7 @@ SECONDS_BETWEEN = 120.0  # unless the variable says otherwise
 
 
 class Stateful(Protocol):
-    """What a checkpoint keeps the state of, as PyTorch names it; importing its own protocol would take 3 s."""
+    """An object whose state a checkpoint stores; importing PyTorch's own protocol of this name would take 3 s."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

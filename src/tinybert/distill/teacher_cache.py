@@ -173,9 +173,9 @@ class CachedTeacher(LiveTeacher):
         self.files: list[OutputFile] = []  # empty: the teacher is asked live
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
-        """Fills the cache, unless the run takes less than an epoch: then fewer rows are read than would be cached.
+        """Fills the cache, unless the run is shorter than an epoch: it would read fewer rows than the cache stores.
 
-        Padding is not cached, so that losses that read it ask the teacher live.
+        Padding is not cached, so losses that read padding use the live teacher.
         """
         super().begin(accelerator)
         if epochs < 1 or not self.cache.limit_bytes or self.loss.computes_padding:

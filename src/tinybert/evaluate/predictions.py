@@ -114,8 +114,8 @@ def paired_interval(
     widening, differences = _widening(len(pairs)), []
     of_seeds = _differences(metric, pairs, [np.arange(len(one)) for one in labels])
     for rows, seeds in _resamples(labels, seed):
-        # Seeds are drawn by their differences on all rows: on drawn rows these would contain the chance of rows a
-        # second time.
+        # Seeds are resampled by their differences on all rows: differences on the drawn rows would count the variance
+        # of rows twice.
         on_drawn_rows = _differences(metric, pairs, rows).mean()
         differences.append(on_drawn_rows + widening * (of_seeds[seeds].mean() - of_seeds.mean()))
     return _interval(differences)
@@ -155,7 +155,7 @@ def _interval(values: Sequence[float]) -> dict[str, float]:
 
 
 def _resamples(labels: Sequence[np.ndarray], seed: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """The rows drawn for each training seed, the same ones if all seeds have the same labels, and the seeds drawn.
+    """Yields the rows drawn for each training seed (shared if all have the same labels), and the seeds drawn.
 
     Both sides of a comparison are computed on the same drawn rows.
     """

@@ -30,7 +30,7 @@ def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
 
     Args:
         predictions: Class numbers or scores, (rows,).
-        labels: The gold ones, (rows,), at least one.
+        labels: Gold classes or scores, (rows,), at least one.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1 or not len(labels):

@@ -95,7 +95,7 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
 
 
 class Parts(nn.Module):
-    """Modules without a computation of their own, under the names that published checkpoints give them."""
+    """A container of modules without a forward pass; published checkpoints determine the names."""
 
     def __init__(self, /, **parts: nn.Module) -> None:  # one of the names is "self"
         super().__init__()
@@ -146,7 +146,7 @@ class SelfAttention(nn.Module):
         """The context (batch, queries, width), all heads side by side.
 
         query is (batch, queries, width), key and value (batch, keys, width); mask (batch, 1, 1, keys) is True on real
-        tokens, or None if all are real. With `scores`, which are `self.scores(query, key)`, these two are not read.
+        tokens, or None if all are real. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
         """
         probability = self.dropout if self.training else 0.0
         # PyTorch's fused CPU kernel has no dropout, and is slower on short rows (five times in bfloat16).

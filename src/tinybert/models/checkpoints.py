@@ -103,8 +103,8 @@ def load_task_model(folder: str | Path) -> Classifier:
 def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool) -> Classifier:
     """A classifier, in training mode, with the encoder of any model and a head from the global generator.
 
-    `labels` are the class names, none for a regression, whose head has one output; `pair`: rows hold two sentences.
-    UserError as load_model.
+    `labels` are the class names, empty for a regression, whose head has one output; `pair`: rows hold two sentences.
+    Raises UserError like `load_model`.
     """
     config, weights = _read_folder(folder)
     names = {str(number): label for number, label in enumerate(labels or (REGRESSION_LABEL,))}
@@ -198,7 +198,7 @@ def _build(
 
 
 class _NoRandomWeights(TorchFunctionMode):
-    """Weights are not drawn: on the meta device, drawing imports the compiler, which takes more than a second."""
+    """Skips drawing weights: on the meta device it imports PyTorch's compiler, which takes more than a second."""
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         drawing = ("normal_", "uniform_", "kaiming_uniform_")

@@ -1,4 +1,4 @@
-"""How students and teachers start: at random, from teacher layers, cut out of a teacher, or from a published model."""
+"""Initialization of students and teachers: random, teacher layers, cut out of a teacher, or a published model."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +21,9 @@ from tinybert.pipeline.errors import UserError
 SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.weight"
 DEFAULT_LABEL = re.compile(r"label_\d+")
 # In a regression the plain cut weighs as much as this many average tokens per input: the best of 1, 2, 4 and 8 by the
-# hidden loss on unseen real text, fitted on 4 thousand tokens as on 16 thousand.
+# hidden loss on unseen real text, for fits on 4,000 and on 16,000 tokens.
 PRIOR_TOKENS_PER_INPUT = 4.0
-# Scores share their size between queries and keys; a direction below this part of the largest one is noise.
+# Queries and keys share the size of their scores; a direction below this fraction of the largest one is noise.
 SMALLEST_DIRECTION = 1e-6
 
 Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width) each
@@ -149,8 +149,8 @@ def subclone(
     """Cuts a student out of a teacher: weight subcloning (Samragh et al. 2023), fitted on a little text.
 
     The paper keeps the dimensions with the most energy and rescales what reads them. Here principal directions are
-    kept: of the residual stream, of a head's scores, of a head's context. And instead of rescaling, a ridge regression
-    on the text, layer by layer from the bottom, corrects the plain cut until the student's own inputs give the
+    kept: of the residual stream, of a head's scores, of a head's context. A ridge regression on the text replaces the
+    rescaling: layer by layer from the bottom, it corrects the plain cut so that the student's own inputs give the
     teacher's values. If all shapes agree, the text is not read: the layers are the teacher's, bit for bit, and the
     projection is the identity. UserError if the student is wider, or its heads do not fit.
 
@@ -210,7 +210,7 @@ def _kept_directions(states: list[Tensor], width: int) -> tuple[Tensor, Tensor]:
 
 
 def _fit_attention(layer: Layer, source: Layer, basis: Tensor, *, text: list[Batch], states: Pair) -> Pair:
-    """Fits the lower half of a layer; `states` are those before it, and it returns those after it."""
+    """Fits the attention half of a layer; takes the states before it and returns the states after it."""
     ours, theirs, output = layer.attention.self, source.attention.self, source.attention.output
     qkv, context = _attend(theirs, states[1], text)
     maps, weight = _head_maps(qkv, context, basis.mT @ output.dense.weight, heads=(ours.heads, theirs.heads))
@@ -230,7 +230,7 @@ def _attend(attention: SelfAttention, states: Tensor, text: list[Batch]) -> tupl
 
 
 def _fit_feed_forward(layer: Layer, source: Layer, basis: Tensor, *, states: Pair) -> Tensor:
-    """Fits the upper half of a layer, `states` as above; returns the student's states after it."""
+    """Fits the feed-forward half of a layer; takes the states before it and returns the student's after it."""
     ours, theirs = layer.intermediate.dense, source.intermediate.dense
     before = theirs(states[1])
     neurons = F.gelu(before)
@@ -246,7 +246,7 @@ def _fit_feed_forward(layer: Layer, source: Layer, basis: Tensor, *, states: Pai
 def _fit_output(
     ours: ResidualOutput, theirs: ResidualOutput, weight: Tensor, basis: Tensor, *, inner: Pair, states: Pair
 ) -> Pair:
-    """Fits the end of a half layer, which adds `states` to what it makes of `inner`; returns the states after it."""
+    """Fits the end of a half layer, norm(dense(inner) + states); returns the states after it."""
     sums = theirs.dense(inner[1]) + states[1]
     # The target leaves out the student's own residual, so the dense part also corrects errors made further below.
     _fit(ours.dense, (weight, theirs.dense.bias @ basis), inputs=inner[0], target=sums @ basis - states[0])
@@ -255,7 +255,7 @@ def _fit_output(
 
 
 def _fit_heads(student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis: Tensor, states: Pair) -> None:
-    """Fits pooler and masked-LM head, whose units are the teacher's `residual` ones."""
+    """Fits pooler and masked-LM head, whose units are the teacher's units `residual`."""
     ours, theirs = student.cls.predictions, teacher.cls.predictions
     for linear, full in ((student.bert.pooler, teacher.bert.pooler), (ours.transform, theirs.transform)):
         cut = full.dense.weight[residual] @ basis, full.dense.bias[residual]
@@ -270,12 +270,12 @@ def _fit_heads(student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis:
 def _head_maps(
     qkv: tuple[Tensor, ...], context: Tensor, output: Tensor, *, heads: tuple[int, int]
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """What is kept of queries, keys and values, three of (teacher width, student width), and the cut output weight.
+    """Projections of queries, keys and values, three of (teacher width, student width), and the cut output weight.
 
     output: (student width, teacher width), its inputs not cut yet. heads: the student's number and the teacher's.
     """
     by_head = [part.unflatten(-1, (heads[1], -1)).transpose(0, 1) for part in (*qkv[:2], context, output)]
-    # With fewer heads than the teacher's, those stay that add the most energy to the output.
+    # If the student has fewer heads, those that add the most energy to the output are kept.
     energy = (_root(by_head[2]) @ by_head[3].double().mT).square().sum(dim=(1, 2))
     chosen = energy.topk(heads[0]).indices.sort().values
     query, key, context, output = (part[chosen] for part in by_head)  # (student heads, tokens, teacher's head width)

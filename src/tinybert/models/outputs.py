@@ -131,7 +131,7 @@ class Batch:
     labels: Tensor | None = None  # (batch,) classes or float scores; (predicted tokens,) token ids for a masked LM
     positions: Tensor | None = None  # (predicted tokens,) places in the flattened tokens, for a masked LM
     numbers: Tensor | None = None  # (batch,) row numbers in the data set; None for text, masked again in each epoch
-    computes_padding: bool = False  # whether models compute padding like real tokens, which see none of it
+    computes_padding: bool = False  # whether models compute padding too; real tokens never attend to it
 
     @property
     def gold(self) -> Tensor:
@@ -151,7 +151,7 @@ class Batch:
         return replace(self, **moved)
 
     def padded_to(self, length: int) -> "Batch":
-        """The same rows with more padding, which models compute too: what published code does."""
+        """The same rows with more padding, which models compute, as the published code does."""
         width = self.input_ids.shape[1]
         assert width <= length
         ids, mask, segments = (

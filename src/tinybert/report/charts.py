@@ -143,8 +143,8 @@ def pruning_chart(results: Results) -> Markup:
 def curve_charts(results: Results) -> dict[str, Markup]:
     """Loss curves by title.
 
-    A chart for each training stage of text with a panel for each loss, one for each task with the total loss in a panel
-    for each stage; beside these the weights of learnable layer maps, a panel for each student layer.
+    Each training stage on text has a chart with a panel per loss; each task has one with the total loss in a panel per
+    stage. The weights of learnable layer maps have their own charts, with a panel per student layer.
     """
     found: dict[str, dict[str, dict[str, Points]]] = {}
     for instance in results.trees:
@@ -166,7 +166,7 @@ def curve_charts(results: Results) -> dict[str, Markup]:
 
 
 def _curve(path: Path) -> pd.DataFrame:
-    """A loss curve, its numbers finite or NaN."""
+    """Reads a loss curve; numbers that are not finite become NaN."""
     found = pd.read_csv(path, encoding="utf-8")
     if "step" not in found:
         raise ValueError("no column step")

@@ -118,7 +118,7 @@ def _eval_results(task: Task, params: Params | StageParams, variants: dict[str, 
 
 
 def _training(entry: dict[str, Any]) -> dict[str, Any]:
-    """A stage that the model went through; `training` is None if it was skipped, `losses` for gold labels alone."""
+    """A training stage of the model; `training` is None if it was skipped, `losses` is None for gold labels only."""
     title, section, key = STAGES[entry["stage"]]
     params, training = entry["params"], entry["params"].get(key.format(**entry))
     losses = params[f"students.{entry['student']}.{section}"] if section else None

@@ -75,7 +75,7 @@ class Table:
     names: int
 
     def without(self, *beginnings: str) -> "Table":
-        """The table without the columns, on the right of its texts, whose headings begin so."""
+        """The table without the columns whose headings begin with these texts; leading text columns must stay."""
         kept = [not str(heading).startswith(beginnings) for heading in self.cells]
         return Table(self.cells.loc[:, kept], self.names)
 

@@ -98,10 +98,9 @@ def onnx_systems(results: Results) -> pd.DataFrame:
 
     Returns:
         One row for each task, model and variant: these, student (the model before pruning), the metrics of stage
-        quantize and batch_<n>.median, .p10 and .p90 (ms of n full rows), score, row_ms (a dev row in the largest
-        batches); NaN where not measured. beats: the score is above the majority class's. sound: it also is a student's
-        that did not collapse. best_size, best_speed: it beats, and is on the Pareto front of score against size or
-        row_ms.
+        quantize and batch_<n>.median, .p10 and .p90 (ms of n full rows), score, row_ms (ms of a dev row in the largest
+        batches); NaN if not measured. beats: the score is above the majority class's. sound: beats, and a student that
+        did not collapse. best_size, best_speed: beats, and on the Pareto front of score against size or row_ms.
     """
     sizes = results.params.quantization.latency.batch_sizes
     times = [f"batch_{n}.{time}" for n in sizes for time in ("median", "p10", "p90")]
@@ -162,7 +161,7 @@ def pareto(frame: pd.DataFrame, cost: str) -> list[int]:
 
 
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
-    """The sound systems of one task to take: of the "best" score, and the "smallest" and "fastest" within a point."""
+    """The sound systems of one task to use: the "best" score, and the "smallest" and "fastest" within a point of it."""
     sound = frame[frame["sound"]].dropna(subset=["size_mb.raw"])
     best = sound.sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
     chosen = {"best": best}

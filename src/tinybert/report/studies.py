@@ -227,7 +227,7 @@ def changed_params(tree: dict, overrides: Sequence[str], origin: str) -> Params:
 
 
 def run(experiment: Experiment) -> None:
-    """Runs it in a temporary copy of the project; UserError when a stage fails, whose finished stages are kept."""
+    """Runs the experiment in a temporary copy of the project; UserError if a stage fails; finished stages are kept."""
     print(f"\n=== {experiment.name}: {' '.join(experiment.overrides)}", flush=True)
     settings = [part for override in experiment.overrides for part in ("-S", override)]
     command = ["exp", "run", "--temp", "--name", experiment.name, *settings, *experiment.stages]
@@ -325,7 +325,7 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int) -> Difference:
     """Compares two variants on the same rows and seeds: paired bootstrap over both; UserError if rows differ."""
     for number, found in first.items():
         if not np.array_equal(found.labels, second[number].labels):
-            raise UserError(f"seed {number}: the variants were measured on different rows; remove their experiments")
+            raise UserError(f"seed {number}: variants were measured on different rows; fix: remove their experiments")
     metric = next(iter(first.values())).metric
     sign = -1 if metric in LOWER_IS_BETTER else 1
     ours, theirs = ([found.predictions for found in side.values()] for side in (first, second))
@@ -337,7 +337,7 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int) -> Difference:
 def outcome(relation: str, found: Difference, margin: float) -> str:
     """The outcome from the interval: beats: above 0; equals: within ± margin; not_below: above -margin.
 
-    A claim fails if all of the interval contradicts it: not above 0; beyond the margin on one side; below -margin.
+    A claim fails if the entire interval contradicts it: not above 0; beyond the margin on one side; below -margin.
     """
     holds, fails = {
         "beats": (found.low > 0, found.high <= 0),
@@ -350,8 +350,8 @@ def outcome(relation: str, found: Difference, margin: float) -> str:
 def judged(study: Study, relation: str, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
     """The outcome of a claim.
 
-    Variants that were trained apart need more: identical predictions mean that a setting was not in use, and the rows
-    of one seed say nothing about the variance of training.
+    Variants that were trained separately need more: identical predictions mean that a setting was not in use, and the
+    rows of one seed do not show the variance of training.
     """
     if not study.one_training:
         if all(np.array_equal(found.predictions, second[seed].predictions) for seed, found in first.items()):

@@ -53,7 +53,7 @@ def task_name(results: Results, task: str, split: str = "") -> str:
 
 
 def choice_table(results: Results, *, with_latency: bool = True) -> Table:
-    """Which student to use for each task; `with_latency`: the fastest and milliseconds, which differ in each run."""
+    """Which student to use for each task; `with_latency` adds fastest and milliseconds, which differ between runs."""
     teachers = task_scores(results).query("is_headline").drop_duplicates("task").set_index("task")["teacher"]
     rows: list[tuple[str, ...]] = []
     for task, of_task in onnx_systems(results).groupby("task", sort=False):
@@ -106,7 +106,7 @@ def _retention(results: Results, at: Any) -> str:
 
 
 def _published(results: Results, at: Any) -> float:
-    """The published score where metric, rows, teacher and shape are the published ones; else NaN."""
+    """The published score if metric, rows, teacher and shape are the published ones, else NaN."""
     task, shape = TASKS[at.task], results.params.students[at.student].architecture
     is_shape = (shape.layers, shape.width, shape.feed_forward) == PUBLISHED_SHAPES.get(at.student)
     is_base = results.value("finetune_teacher", task=at.task, metric="layers") == BERT_BASE_LAYERS
@@ -209,7 +209,7 @@ def stage_table(results: Results) -> Table:
 
 
 def _pivot(found: pd.DataFrame, index: list[str], columns: list[str]) -> pd.DataFrame:
-    """A row for each place, a column for each of these metrics, known or not."""
+    """One row for each combination of `index`, one column for each of these metrics, known or not."""
     wide = found.pivot_table(index=index, columns="metric", values="value", sort=False)
     return wide.reindex(columns=columns).reset_index()
 
@@ -223,7 +223,7 @@ def versions_table(results: Results) -> Table:
 
 
 def answers_table(results: Results) -> Table:
-    """Some quiz questions, evenly taken, answered by the teacher and each domain student."""
+    """Some quiz questions, evenly spaced, with the answers of the teacher and each domain student."""
     found = {
         student: results.read(paths.quiz_answers(student, results.params.seed), _answers, pd.DataFrame())
         for student in results.params.domain.students

@@ -68,7 +68,7 @@ def asked_facts() -> list[Fact]:
 
 
 def statement(fact: Fact, answer: str) -> str:
-    """The prompt of the fact with this answer. With the true answer it must not occur in any article."""
+    """The prompt of `fact` completed by `answer`. With the true answer it must not occur in any article."""
     return load("facts")[fact.kind]["prompts"][fact.field].format(**{**fact.words, fact.field: answer})
 
 
@@ -90,7 +90,7 @@ def _domain_articles(area: str, rng: Random) -> Iterator[dict[str, str]]:
     for fact in of_area:
         rows.setdefault(f"{fact.kind} {fact.subject}", []).append(fact)
     cards = [fact for fact in of_area if fact.field not in NOT_IN_PASSING]
-    # Shuffled again each time all are dealt, so that each fact comes equally often.
+    # Shuffled again when all are used, so that each fact occurs equally often.
     dealt = chain.from_iterable(rng.sample(cards, len(cards)) for _ in count())
     for row in [*rows.values()] * ARTICLES_PER_ROW[area]:
         passing = [next(dealt) for _ in range(PASSING_FACTS)]
@@ -164,7 +164,7 @@ def _review(rng: Random) -> list[str]:
 def _diary(rng: Random) -> list[str]:
     """Small events in two wordings, and single sentences: the pair tasks ask what the second wording keeps."""
     events = [_event_twice(rng) for _ in range(rng.randint(3, 4))]
-    room = MOST_SENTENCES - 1 - len(SENTENCE_END.findall(" ".join(events)))  # 1: a stray term's
+    room = MOST_SENTENCES - 1 - len(SENTENCE_END.findall(" ".join(events)))  # 1 for a stray term
     sentences = events + [single_text("cola", rng, True) for _ in range(min(rng.randint(1, 3), room))]
     rng.shuffle(sentences)
     return sentences

@@ -17,10 +17,10 @@ DEV_EVERY = 5
 MAX_TRIES_PER_ROW = 200
 
 SCENE_SHARE = 0.5  # of MRPC: scenes have many more wordings than the other statements, so they are drawn more often
-# Share of denied pairs of MRPC: if they differ one sentence is denied, if they mean the same both are.
+# Shares of MRPC pairs with a denial: of one sentence in pairs that differ, of both in pairs that mean the same.
 DENIED_ONCE, DENIED_TWICE = 0.35, 0.2
 DENIALS = ("it is not true that", "it is false that")
-UNRELATED_SHARE = 0.3  # of STS-B's pairs of two kinds; the others become two versions of one event
+UNRELATED_SHARE = 0.3  # of STS-B's draws of two kinds; the other draws become two versions of one event
 KINDS = ("scene", "scene", "dealing", "price")
 OPTIONAL = ("town", "time", "month")
 SEPARATOR = " :: "  # of the two texts of a template
@@ -103,7 +103,7 @@ def _statements(rng: Random, same: bool) -> tuple[str, str]:
 
 
 def retelling(construction: Mapping[str, Any], rng: Random) -> tuple[list[str], list[str]]:
-    """Draws a statement: its wordings, and wordings of much the same words that say something else."""
+    """Draws a statement; returns its wordings, and wordings of similar words with another meaning."""
     writer = Writer(rng, True)
     writer.compose(construction["draw"])
 
@@ -165,7 +165,7 @@ class Detail(NamedTuple):
     family: str = ""
 
 
-Event = Mapping[str, Detail]  # what a sentence does not mention is absent
+Event = Mapping[str, Detail]  # without the details that the sentence does not mention
 
 
 def similar_pair(rng: Random, _: bool) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def similar_pair(rng: Random, _: bool) -> dict[str, Any]:
         other_kind, second = kind, _variant(kind, first, rng)
         score = similarity(kind, first, second)
     texts = [_worded(kind, first, rng), _worded(other_kind, second, rng)]
-    if other_kind != "price":  # "a dozen percent" is no English
+    if other_kind != "price":  # "a dozen percent" is not English
         texts[1] = _synonym(texts[1], rng)
     return {**_columns(*texts), "label": score}
 
@@ -210,7 +210,7 @@ def credit(first: Detail | None, second: Detail | None) -> float:
 
 
 def _as_pair(event: Event) -> Event:
-    """A dealing whose two people are one family, so that swapped roles count as related."""
+    """A dealing whose two people have one family, so that swapped roles count as related."""
     family = "+".join(sorted((event["who"].meaning, event["whom"].meaning)))
     return {**event, **{role: event[role]._replace(family=family) for role in ("who", "whom")}}
 

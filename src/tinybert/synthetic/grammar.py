@@ -88,7 +88,7 @@ class Writer:
         if whole and re.fullmatch(r"\w+( except \w+)?", template):
             return self.refer(template, whole)
         text = SIDES.sub(r"\1" if self.label else r"\2", template)
-        # The first slot that closes is written first: all alternatives of a slot are written before one is chosen.
+        # Inner slots are written first, so all alternatives of a slot are written before one is chosen.
         while slot := SLOT.search(text):
             first, *others = slot[1].split("|")
             written = self.rng.choice([first, *others]) if others else self.refer(first)
