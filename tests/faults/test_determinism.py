@@ -1,4 +1,4 @@
-"""The same numbers again: two cold runs, one tokenizer thread and two, experiments side by side from the queue."""
+"""Equal numbers: two cold runs, one and two tokenizer threads, simultaneous experiments from the queue."""
 
 import os
 import subprocess

@@ -102,9 +102,9 @@ def test_a_writer_reports_a_full_disk_and_keeps_the_old_file(disk, name, is_firs
         WRITERS[name](path)
     fill(disk)
     before = content(disk)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as raised:
         WRITERS[name](path)
-    assert str(told.value) == f"{path}: No space left on device; fix: free some space and run the command again"
+    assert str(raised.value) == f"{path}: No space left on device; fix: free some space and run the command again"
     assert content(disk) == before
     assert list(disk.rglob("*.partial")) == []
 
@@ -157,10 +157,10 @@ FAULTS = [
 def test_without_a_disk_to_fill(tmp_path, kind, fault):
     path = tmp_path / "output"
     path.write_text("old")
-    with pytest.raises(UserError) as told, (atomic_file if kind == "file" else atomic_folder)(path) as target:
+    with pytest.raises(UserError) as raised, (atomic_file if kind == "file" else atomic_folder)(path) as target:
         (target.write if kind == "file" else (target / "part").write_text)("half")
         raise fault
-    assert str(told.value).startswith(f"{path}: ") and str(told.value).endswith(
+    assert str(raised.value).startswith(f"{path}: ") and str(raised.value).endswith(
         "; fix: free some space and run the command again"
     )
     assert {name: left.decode() for name, left in content(tmp_path).items()} == {"output": "old"}
@@ -207,8 +207,8 @@ def test_a_stage_reports_a_full_disk_that_a_library_finds(project):
     found = run(project, "stages.prepare_corpus", TMPDIR="/tmp")
     script.write_text(whole)
     place = f"a disk that the stage writes to, such as those of {project} and /tmp"
-    told = f"prepare_corpus: {place}: No space left on device; fix: free some space and run the command again\n"
-    assert (found.returncode, found.stderr) == (1, told)
+    message = f"prepare_corpus: {place}: No space left on device; fix: free some space and run the command again\n"
+    assert (found.returncode, found.stderr) == (1, message)
 
 
 @contextlib.contextmanager

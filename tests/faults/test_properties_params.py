@@ -181,7 +181,7 @@ MAPS = ["uniform", "top", "bottom", "mean", "random", "learnable", [1, 4], [4, 1
 
 @st.composite
 def students(draw) -> dict:
-    """The default with one student of a recipe that is drawn."""
+    """The default with one student of a drawn config."""
     sizes = {"layers": [1, 3, 4, 5], "width": [63, 128], "heads": [5, 8], "dropout": [0.1, 1.0]}
     shape = {key: draw(mostly(ARCHITECTURE[key], st.sampled_from(sizes.get(key, [1])))) for key in ARCHITECTURE}
     if draw(st.integers(0, 4)) == 0:

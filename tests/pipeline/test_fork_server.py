@@ -1,4 +1,4 @@
-"""Processes of the fork server are as those of Python, but for the libraries that they need not import."""
+"""Processes of the fork server behave like those of Python, but need not import the large libraries."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.project import run
 
-pytestmark = pytest.mark.skipif("COVERAGE_PROCESS_CONFIG" in os.environ, reason="processes start as ever")
+pytestmark = pytest.mark.skipif("COVERAGE_PROCESS_CONFIG" in os.environ, reason="coverage runs without it")
 PROBE = """
 import os, sys
 loaded = sorted({name.split(".")[0] for name in sys.modules} & {"torch", "huggingface_hub", "tests", "tinybert"})

@@ -60,9 +60,9 @@ def test_a_published_student_keeps_its_projection(project):
     folder = paths.general_student(name)
     ours, released = load_model(folder).bert.state_dict(), load_file("released/model.safetensors")
     assert all(torch.equal(tensor, released[f"bert.{key}"]) for key, tensor in ours.items())
-    learnt = load_file(folder / "objective.safetensors")
-    assert torch.equal(learnt["projections.hidden.weight"], released["fit_dense.weight"])
-    assert torch.equal(learnt["projections.embedding.weight"], released["fit_dense.weight"])
+    learned = load_file(folder / "objective.safetensors")
+    assert torch.equal(learned["projections.hidden.weight"], released["fit_dense.weight"])
+    assert torch.equal(learned["projections.embedding.weight"], released["fit_dense.weight"])
 
 
 def training_stage(learning_rate: float) -> FakeStage:

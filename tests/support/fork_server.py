@@ -1,4 +1,4 @@
-"""Runs `python -m module` in forks of one process that has imported the large libraries: seconds less for each.
+"""Runs `python -m module` in forks of one process that has imported the large libraries, which saves seconds each.
 
 The server has imported torch, MLflow, DVC and others, but none of the project's modules: each copy of the project has
 its own. CLIENT is a `python` for PATH: it asks the server for a fork with its own folder, environment and standard
@@ -21,11 +21,11 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-# Without huggingface_hub and what imports it: it reads its settings, which tests change, as it is imported.
+# Without huggingface_hub and what imports it: its import reads settings that tests change.
 LIBRARIES = """torch torch._dynamo safetensors.torch tokenizers accelerate onnx numpy pandas pyarrow.parquet scipy.stats
     sklearn.metrics matplotlib.pyplot jinja2 pydantic ruamel.yaml mlflow mlflow.data.pandas_dataset
     mlflow.store.tracking.sqlalchemy_store dvc.cli dvc.repo dvc.commands.repro dvc.repo.experiments"""
-# As the project sets it: MLflow reads it as it is imported.
+# As the project sets them: the import of MLflow reads them.
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "CRITICAL"}
 CLIENT = """#!{python} -IS
 import os, sys
@@ -57,18 +57,18 @@ def start(folder: Path) -> Path:
     server = subprocess.Popen(
         [sys.executable, __file__, address],
         env=os.environ | QUIET,
-        stdin=subprocess.PIPE,  # whose end is this process's end
+        stdin=subprocess.PIPE,  # ends when this process ends
         stdout=subprocess.PIPE,
     )
     assert server.stdin and server.stdout and server.stdout.readline()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.wait)
-    atexit.register(server.stdin.close)  # the last that is registered is called first
+    atexit.register(server.stdin.close)  # runs first: atexit calls in reverse order
     return client
 
 
 def main(address: str) -> None:
-    """Answers clients until standard input ends; returns in a fork, as the module that it is to run."""
+    """Answers clients until standard input ends; in a fork, returns after the requested module has run."""
     for name in LIBRARIES.split():
         importlib.import_module(name)
     gc.collect()
@@ -89,14 +89,14 @@ def main(address: str) -> None:
 
 
 def reap() -> None:
-    """Waits for those that have waited for forks, so that their CPU time counts as the tests'."""
+    """Waits for ended children, so that the CPU time of the forks counts as the tests'."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def serve(connection: socket.socket) -> None:
-    """Forks, answers the fork's process id and its exit status; returns in the fork when its module ends."""
+    """Forks and sends the fork's process id and exit status; returns in the fork when its module ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, streams, _, _ = socket.recv_fds(connection, 1, 3)
     with connection.makefile("rw") as stream:

@@ -31,7 +31,7 @@ def use_hub(monkeypatch, endpoint: str, cache: Path) -> None:
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(hf_api.api, "endpoint", endpoint)  # of an earlier test: retried for 24 s
+    monkeypatch.setattr(hf_api.api, "endpoint", endpoint)  # else that of an earlier test, retried for 24 s
     template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))

@@ -64,7 +64,7 @@ def _article(number: int) -> list[str]:
 
 
 def glue(sha: str) -> Repository:
-    """nyu-mll/glue: a folder a task, test rows labelled -1."""
+    """nyu-mll/glue: a folder a task, test rows labeled -1."""
     files, tables = {}, {}
     for name, (columns, labels, splits) in GLUE.items():
         counts = {split: GLUE_ROWS[split.split("_")[0]] for split in splits}

@@ -69,7 +69,7 @@ def copy_project(folder: Path) -> Path:
 
 @cache
 def forking_python() -> Path:
-    """The fork server's `python`; Python itself where coverage is measured, which starts as a process does."""
+    """The fork server's `python`; Python itself if coverage is measured, which starts with a process."""
     if "COVERAGE_PROCESS_CONFIG" in os.environ:
         return Path(sys.executable)
     return fork_server.start(Path(tempfile.mkdtemp(prefix="fork-server-")))

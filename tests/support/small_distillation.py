@@ -47,7 +47,7 @@ class SlowBatches(SequenceBatches):
             yield batch
 
 
-def distil(
+def distill(
     *,
     steps: int,
     dropout: float,
@@ -80,7 +80,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     torch.set_num_threads(1)
     saved = Checkpoint(options.folder / "checkpoints", lambda: "small") if options.checkpoint else None
-    trained, curve = distil(steps=options.steps, dropout=options.dropout, checkpoint=saved, pause=options.pause)
+    trained, curve = distill(steps=options.steps, dropout=options.dropout, checkpoint=saved, pause=options.pause)
     if is_main_process():
         save_file(trained.state_dict(), options.folder / "weights.safetensors")
         (options.folder / "curve.json").write_text(json.dumps(curve))

@@ -83,9 +83,8 @@ def test_masked_states_are_those_of_a_padded_batch():
 def test_each_distinct_query_is_asked_once(model, tokenizer, seen):
     texts = ["Birds saw rivers", "birds  saw rivers", "birds saw fields"]
     answers = ask(texts, model, tokenizer)
-    assert (
-        len(seen) == len({tuple(row) for row in seen}) == 6
-    )  # 3 words of one sentence in two spellings, 3 of the other
+    # Three words of one sentence in two spellings, three of the other.
+    assert len(seen) == len({tuple(row) for row in seen}) == 6
     assert len(answers) == 9
     assert answers[:3] == answers[3:6] != answers[6:]
 

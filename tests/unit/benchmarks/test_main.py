@@ -49,7 +49,7 @@ def test_a_failure_keeps_other_results_and_sets_the_exit_code(second, code, tmp_
     assert (tmp_path / "benchmarks.md").read_text() == report([GOOD, second])
 
 
-def test_each_benchmark_is_told_the_texts_in_its_own_options():
+def test_each_benchmark_gets_the_texts_in_its_own_options():
     given = {"data": "glue", "vocabulary": "bert/vocab.txt"}
     assert texts("prediction", **given) == ["--data", "glue", "--vocabulary", "bert/vocab.txt"]
     assert texts("augment", **given) == ["--sentences", "glue/CoLA/train.tsv", "--tokenizer", "bert"]

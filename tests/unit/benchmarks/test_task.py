@@ -190,7 +190,7 @@ def test_embedded_pairs_where_no_data_is_given():
     assert "synthetic" in work.described
 
 
-def test_a_vocabulary_that_is_not_there_is_told(tmp_path):
+def test_a_missing_vocabulary_is_reported(tmp_path):
     with pytest.raises(UserError, match=r"^--vocabulary: .*vocab\.txt is no file; give"):
         chosen_work(options(vocabulary=str(tmp_path / "vocab.txt")))
 

@@ -167,7 +167,7 @@ def test_only_linear_weights_are_pruned():
     assert model(Batch(input_ids=ids, mask=ids.bool(), token_type_ids=0 * ids)).logits.isfinite().all()
 
 
-def test_a_restored_model_goes_on_as_if_never_interrupted():
+def test_a_restored_model_continues_as_if_never_interrupted():
     def run(interrupted: bool) -> dict:
         model = small_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -35,7 +35,7 @@ def changed(path: str, value):
     "name", ["../../x", "/x", "a/b", ".", "x y", "x;y", "$(x)", "`x`", "x\n", "-x", "X", "é", "", "x" * 65]
 )
 @pytest.mark.parametrize("key", ["general.students", "domain.students", "tasks.students", "tasks.run", "students"])
-def test_names_that_would_leave_their_place_in_paths_or_commands_are_refused(key, name):
+def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
     section, _, last = key.partition(".")
     tree = copy.deepcopy(DEFAULT)
     if last:
@@ -312,14 +312,14 @@ def test_keys_that_dvc_reads_must_be_there():
     ]
 
 
-def test_a_map_of_every_stage_frees_the_students_own_of_the_teachers_depth():
+def test_a_map_that_all_stages_replace_need_not_fit_the_teacher():
     tree = changed("students.attentive.layer_map", [1, 9])
     for stage in ("general", "domain"):
         tree["students"]["attentive"][stage]["layer_map"] = "top"
     check_params(tree)
 
 
-def test_training_is_the_recipes_own_else_the_tracks_or_the_tasks():
+def test_training_of_a_student_replaces_that_of_track_or_task():
     tree = changed("students.attentive.domain.training", TRAINING)
     tree["students"]["tinybert4"]["prediction"]["training"] = TRAINING
     params = check_params(tree)

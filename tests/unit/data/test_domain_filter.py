@@ -101,7 +101,7 @@ def test_density_is_hits_per_1000_words():
     assert kept(texts, min_hits_per_1000_words=10.0)[0] == texts[:1]
 
 
-def test_terms_that_overlap_or_contain_each_other_are_all_counted():
+def test_overlapping_and_nested_terms_are_all_counted():
     subjects = {"a": ("king", "king of spain", "spain"), "b": ("King",)}
     _, statistics = kept(["the king  of\nSpain", "a king", "kingdom of spain"], subjects=subjects, min_hits=2)
     assert found_terms(statistics, "a") == {"king": 2, "king of spain": 1, "spain": 2}

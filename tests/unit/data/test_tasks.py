@@ -39,7 +39,7 @@ def test_headline_metrics():
     assert TASKS["stsb"].metrics == ("pearson", "spearman")
 
 
-def test_only_stsb_is_a_regression_and_only_mnli_has_two_dev_sets():
+def test_one_task_is_a_regression_and_one_has_two_dev_sets():
     assert [name for name, task in TASKS.items() if task.is_regression] == ["stsb"]
     assert [name for name, task in TASKS.items() if task.score_range] == ["stsb"]
     assert [name for name, task in TASKS.items() if len(task.dev_splits) > 1] == ["mnli"]

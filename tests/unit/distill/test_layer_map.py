@@ -29,7 +29,7 @@ def draws(seed):
     return found
 
 
-def test_random_draws_one_layer_of_each_group_the_same_for_the_same_step():
+def test_random_draws_one_layer_of_each_group_by_step():
     weights, again = LayerWeights(GROUPS, "random", seed=1), LayerWeights(GROUPS, "random", seed=1)
     seen = {1: set(), 2: set()}
     for step in range(60):
@@ -53,7 +53,7 @@ def test_learnable_starts_as_published():
     assert [last[f"map_1_{j}"] for j in (1, 2, 3)] == pytest.approx([0.107, 0.107, 0.787], abs=1e-3)
 
 
-def test_learnable_weights_move_towards_the_layer_that_fits():
+def test_learnable_weights_move_toward_the_layer_that_fits():
     weights = LayerWeights(GROUPS, "learnable")
     optimizer = torch.optim.SGD(weights.parameters(), lr=0.2)
     for _ in range(200):

@@ -90,7 +90,7 @@ def test_no_epochs_leave_the_student_as_it_is():
     assert training_metrics(student, curve) == {"parameters": student.parameter_count, "steps": 0, "loss": {}}
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_term():
+def test_a_non_finite_loss_stops_the_run_with_step_and_term():
     with pytest.raises(UserError, match=r"step 1 of 9: the hidden loss is (nan|inf)"):
         teacher = classifier(TEACHER, seed=2)
         torch.nn.init.constant_(teacher.bert.encoder.layer[3].output.LayerNorm.weight, float("inf"))
@@ -133,7 +133,7 @@ def test_without_losses_nothing_is_trained():
     assert all(torch.equal(a, b) for a, b in zip(student.parameters(), classifier(seed=1).parameters(), strict=True))
 
 
-def test_rows_longer_than_the_models_positions_are_refused_before_training():
+def test_rows_longer_than_the_positions_are_rejected_at_start():
     rows = [np.arange(5, 45)]  # 40 tokens, 32 positions
     long = Encoded(rows, [np.zeros_like(row) for row in rows], np.array([0]))
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
@@ -165,12 +165,12 @@ def test_the_very_step_of_a_fault_is_named(step):
         faulty(step=step)
 
 
-def test_a_term_that_is_infinite_is_told_from_the_total():
+def test_an_infinite_term_is_distinguished_from_the_total():
     with pytest.raises(UserError, match="step 6 of 210: the hidden loss is inf; fix: lower learning_rate or its λ"):
         faulty(step=6, value=1e30)  # whose square float32 does not hold
 
 
-def test_a_gradient_that_is_not_finite_is_refused_though_the_losses_are():
+def test_a_non_finite_gradient_of_finite_losses_stops_the_run():
     student, steps = classifier(seed=1), itertools.count(1)
     student.classifier.weight.register_hook(lambda gradient: gradient * (float("inf") if next(steps) == 6 else 1.0))
     batches = ExampleBatches(examples(), batch_size=8, seed=7)

@@ -168,7 +168,7 @@ def test_half_precision_inputs_are_summed_in_float32():
     assert losses.hidden(student[0, 0], teacher[0, 0]).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_half_precision_logits_are_compared_in_float32_under_autocast():
+def test_half_precision_logits_compare_in_float32_under_autocast():
     generator = torch.Generator().manual_seed(0)
     student, teacher = (torch.randn(64, 5000, generator=generator).bfloat16() for _ in range(2))
     labels = torch.arange(64)

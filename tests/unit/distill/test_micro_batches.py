@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.builders import batch
-from tests.support.small_distillation import distil
+from tests.support.small_distillation import distill
 from tinybert.distill.batches import micro_batches
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,14 +61,14 @@ def test_a_process_without_rows_takes_part_with_a_share_of_0():
 
 
 def test_accumulation_gives_the_curve_of_whole_batches():
-    _, whole = distil(steps=20, dropout=0.0)
-    _, accumulated = distil(steps=20, dropout=0.0, accumulation_steps=3)
+    _, whole = distill(steps=20, dropout=0.0)
+    _, accumulated = distill(steps=20, dropout=0.0, accumulation_steps=3)
     for ours, theirs in zip(accumulated, whole, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
 def test_two_processes_give_the_curve_of_one(tmp_path):
-    """Under accelerate launch, on gloo: the same global batches, losses normalised over them.
+    """Under accelerate launch, on gloo: the same global batches, losses normalized over them.
 
     --multi_gpu is Accelerate's way to start a process group; the environment keeps it on the CPU.
     """
@@ -80,7 +80,7 @@ def test_two_processes_give_the_curve_of_one(tmp_path):
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-3000:]
-    _, alone = distil(steps=50, dropout=0.0)
+    _, alone = distill(steps=50, dropout=0.0)
     assert json.loads((tmp_path / "processes.json").read_text()) == 2
     together = json.loads((tmp_path / "curve.json").read_text())
     assert len(together) == 50

@@ -85,7 +85,7 @@ def test_layer_terms_are_sums_over_student_layers_in_numpy():
 
 
 @pytest.mark.parametrize("projection", ["shared", "per_layer"])
-def test_gradients_reach_student_projections_and_map_and_never_the_teacher(projection):
+def test_gradients_reach_projections_and_map_but_not_the_teacher(projection):
     config = replace(EVERYTHING, projection=projection, layer_map="learnable", map_learning_rate=0.1)
     objective = DistillationLoss(config, STUDENT, TEACHER)
     student, teacher = masked_lm(), masked_lm(TEACHER, seed=1)
@@ -152,7 +152,7 @@ def test_alpha_trades_hidden_for_attention():
     assert config_of(changed, "tinybert4", "general").weights == {"hidden": 6.0}
 
 
-def test_a_learnable_map_takes_its_settings_from_the_recipe():
+def test_a_learnable_map_takes_its_settings_from_the_student():
     changed = default_tree()
     changed["students"]["tinybert4"]["layer_map"] = {"learnable": {"learning_rate": 0.01, "init": "last"}}
     found = config_of(changed, "tinybert4", "general")
@@ -185,7 +185,7 @@ def test_unfit_pairs_are_refused_before_training(student, losses, layer_map, nam
         DistillationLoss(DistillationConfig(losses, layer_map=layer_map), student, TEACHER)
 
 
-def test_a_random_map_asks_for_the_layers_it_drew_and_for_no_others():
+def test_a_random_map_requests_only_the_layers_it_drew():
     objective = DistillationLoss(
         DistillationConfig({"attention": 1.0, "hidden": 1.0}, layer_map="random"), STUDENT, TEACHER
     )
@@ -211,7 +211,7 @@ def test_mean_map_imitates_the_mean_of_each_block():
     assert objective(s, t, example)["attention"].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_cls_reads_the_first_token_of_all_layers_but_the_last_in_numpy():
+def test_pkd_reads_the_first_token_of_all_layers_but_the_last():
     student_config = replace(TEACHER, num_hidden_layers=3)
     objective = DistillationLoss(DistillationConfig({"pkd": 1.0}, layer_map=(1, 3, 4)), student_config, TEACHER)
     student, teacher, example = masked_lm(student_config, seed=2), masked_lm(TEACHER, seed=1), batch()
@@ -292,7 +292,7 @@ def test_relations_do_not_change_when_a_teacher_layer_is_turned():
     assert after.item() == pytest.approx(before.item(), rel=1e-9)
 
 
-def test_a_stages_own_learnable_map_inits_anew_and_a_students_goes_on(tmp_path):
+def test_only_a_stages_own_learnable_map_starts_again(tmp_path):
     def objective(**settings):
         config = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=1e-3, **settings)
         return DistillationLoss(config, STUDENT, TEACHER)
@@ -301,9 +301,9 @@ def test_a_stages_own_learnable_map_inits_anew_and_a_students_goes_on(tmp_path):
     with torch.no_grad():
         before.map.theta[0].copy_(torch.tensor([0.5, -0.5]))
     before.save(tmp_path)
-    goes_on, starts_anew = objective(), objective(map_init="last", map_is_new=True)
-    goes_on.load(tmp_path)
-    starts_anew.load(tmp_path)
-    assert goes_on.map.theta[0].tolist() == [0.5, -0.5]
-    assert starts_anew.map.theta[0].tolist() == [-1.0, 1.0]
-    assert torch.equal(starts_anew.projections["hidden"].weight, before.projections["hidden"].weight)
+    continued, started_again = objective(), objective(map_init="last", map_is_new=True)
+    continued.load(tmp_path)
+    started_again.load(tmp_path)
+    assert continued.map.theta[0].tolist() == [0.5, -0.5]
+    assert started_again.map.theta[0].tolist() == [-1.0, 1.0]
+    assert torch.equal(started_again.projections["hidden"].weight, before.projections["hidden"].weight)

@@ -30,7 +30,7 @@ def loss_of(losses=LOSSES, **settings) -> DistillationLoss:
 
 
 class Session:
-    """What a live teacher needs of Accelerate."""
+    """The part of Accelerate that a live teacher uses."""
 
     device = torch.device("cpu")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.small_distillation import distil
+from tests.support.small_distillation import distill
 from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline.errors import UserError
 
@@ -79,16 +79,16 @@ def test_five_kills_change_no_bit_of_the_weights(tmp_path):
 
 def test_points_so_far_are_given_out_again(tmp_path, always_due):
     first = Checkpoint(tmp_path, lambda: "a")
-    _, curve = distil(steps=10, dropout=0.0, checkpoint=first)
+    _, curve = distill(steps=10, dropout=0.0, checkpoint=first)
     again = Checkpoint(tmp_path, lambda: "a")
     again._lock = first._lock  # as after the death of the first
-    _, restored = distil(steps=10, dropout=0.0, checkpoint=again)
+    _, restored = distill(steps=10, dropout=0.0, checkpoint=again)
     assert restored == curve
 
 
-def test_another_fingerprint_starts_anew_and_a_finished_run_leaves_nothing(tmp_path, always_due):
+def test_another_fingerprint_starts_again_and_an_end_cleans_up(tmp_path, always_due):
     checkpoint = Checkpoint(tmp_path, lambda: "a")
-    distil(steps=3, dropout=0.0, checkpoint=checkpoint)
+    distill(steps=3, dropout=0.0, checkpoint=checkpoint)
     assert (tmp_path / "a.pt").is_file()
     assert Checkpoint(tmp_path, lambda: "b").load() is None
     checkpoint.remove()
@@ -100,17 +100,17 @@ def test_short_runs_never_ask_for_a_fingerprint(tmp_path):
         raise AssertionError("reads all inputs")
 
     checkpoint = Checkpoint(tmp_path / "none", fingerprint)
-    distil(steps=3, dropout=0.0, checkpoint=checkpoint)
+    distill(steps=3, dropout=0.0, checkpoint=checkpoint)
     checkpoint.remove()
     assert not (tmp_path / "none").exists()
 
 
 def test_a_second_run_at_the_same_time_goes_without(tmp_path, always_due):
     first, second = Checkpoint(tmp_path, lambda: "a"), Checkpoint(tmp_path, lambda: "a")
-    distil(steps=3, dropout=0.0, checkpoint=first)
+    distill(steps=3, dropout=0.0, checkpoint=first)
     before = (tmp_path / "a.pt").read_bytes()
     assert second.load() is None
-    distil(steps=2, dropout=0.0, checkpoint=second)
+    distill(steps=2, dropout=0.0, checkpoint=second)
     assert (tmp_path / "a.pt").read_bytes() == before
 
 
@@ -127,12 +127,12 @@ def test_a_foreign_file_is_no_checkpoint(tmp_path, foreign):
 
 def test_a_place_that_cannot_be_written_stops_no_training(tmp_path, always_due, capsys):
     (tmp_path / "file").write_text("")
-    _, curve = distil(steps=3, dropout=0.0, checkpoint=Checkpoint(tmp_path / "file" / "in it", lambda: "a"))
+    _, curve = distill(steps=3, dropout=0.0, checkpoint=Checkpoint(tmp_path / "file" / "in it", lambda: "a"))
     assert len(curve) == 3
     assert capsys.readouterr().err.count("checkpoint: training continues without one") == 1
 
 
-def test_an_interval_that_is_no_number_is_told(tmp_path, monkeypatch):
+def test_an_interval_that_is_no_number_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "5min")
     with pytest.raises(UserError, match=r"TINYBERT_CHECKPOINT_SECONDS: must be a number of seconds \(got '5min'\)"):
         Checkpoint(tmp_path, lambda: "a")

@@ -54,7 +54,7 @@ def test_quiz_scores_top1_and_top5_by_subject(tmp_path, tokenizer):
     assert [len(answers) for answers in best] == [5, 5, 5]
 
 
-def test_a_model_that_cannot_tell_pieces_apart_answers_nothing(tmp_path, tokenizer):
+def test_a_model_that_ranks_all_tokens_alike_answers_nothing(tmp_path, tokenizer):
     questions, _ = load_questions(quiz_file(tmp_path, ROWS), tokenizer)
     constant = np.zeros((3, tokenizer.get_vocab_size()), dtype=np.float32)
     found = cloze_scores(Fixed(constant), questions, quiz_batches(questions, tokenizer))

@@ -48,7 +48,7 @@ def test_retention_interval_spreads_over_rows_and_seeds():
     assert wide["low"] < 0 and wide["high"] > 1  # two seeds that differ by the whole effect decide nothing
 
 
-def test_a_teacher_within_noise_of_the_majority_leaves_no_interval():
+def test_a_teacher_within_noise_of_the_majority_has_no_interval():
     rows = np.arange(400)
     labels = (rows < 200).astype(int)
     majority = np.ones(400, dtype=int)
@@ -117,7 +117,7 @@ def test_seeds_with_rows_of_their_own():
 
 
 @pytest.mark.long
-def test_intervals_hold_the_truth_and_are_not_much_wider_than_they_must_be():
+def test_intervals_cover_the_truth_and_are_not_too_wide():
     # 100 studies of three seeds and 1,000 rows; the seeds' true differences scatter by .015 around 0. The measure is
     # Student's t over the three differences, which knows nothing of rows that seeds share.
     rng, held, widths, widths_of_t = np.random.default_rng(0), 0, [], []

@@ -60,7 +60,7 @@ def test_constant_answers_are_never_nan(task, predictions, labels, expected):
     assert all(type(value) is float for value in scores.values())
 
 
-def test_predictions_that_are_not_finite_are_told():
+def test_non_finite_predictions_are_reported():
     with pytest.raises(UserError, match=r"stsb: 1 of 2 predictions are not finite.*tasks\.stsb"):
         score(TASKS["stsb"], [float("nan"), 1.0], [1.0, 2.0])
 
@@ -146,7 +146,7 @@ def tokenizer():
     return train_tokenizer([text] * 3, vocabulary_size=200)
 
 
-def test_pairs_are_encoded_with_segments_and_cut_at_the_longer_part(tokenizer):
+def test_pairs_get_segments_and_are_cut_at_the_longer_text(tokenizer):
     row = {"sentence1": "the capital of france is paris", "sentence2": "rome", "label": 1}
     encoded = encode([row], TASKS["mrpc"], tokenizer, max_length_tokens=7)
     pieces = [tokenizer.id_to_token(piece) for piece in encoded.input_ids[0]]

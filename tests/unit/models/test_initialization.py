@@ -27,9 +27,9 @@ BILSTM = SimpleNamespace(kind="bilstm", layers=1, embedding=8, width=6, feed_for
 
 def start(architecture, **origin):
     """From the same teacher each time; `origin`: the keys of the start section."""
-    recipe = SimpleNamespace(architecture=architecture, init=Init(**origin))
+    student = SimpleNamespace(architecture=architecture, init=Init(**origin))
     sample = [batch((9, 8, 7), 9, seed=seed) for seed in range(8)]
-    return initialize_student(recipe, masked_lm(TEACHER), sample=lambda: sample)
+    return initialize_student(student, masked_lm(TEACHER), sample=lambda: sample)
 
 
 def test_random_init_has_the_teachers_vocabulary():
@@ -85,7 +85,7 @@ def test_inits_that_do_not_fit_are_rejected(tmp_path):
 
 
 def test_a_start_folder_may_hold_any_encoder(tmp_path):
-    """A released general student comes as an encoder alone, with its own positions; dropout is the recipe's."""
+    """A released general student comes as an encoder alone, with its own positions; dropout is the student config's."""
     stored = classifier(replace(STUDENT, max_position_embeddings=16, hidden_dropout_prob=0.3))
     save_model(stored, tmp_path)
     student = start(NARROW, folder=str(tmp_path)).model
@@ -203,7 +203,7 @@ UNFIT = [
 ]
 
 
-def recipe(**stages) -> Student:
+def student_config(**stages) -> Student:
     tree = {"architecture": vars(NARROW), "init": "random", "layer_map": "uniform", "projection": "shared"}
     return Student.model_validate(tree | {"general": None} | stages)
 
@@ -211,7 +211,7 @@ def recipe(**stages) -> Student:
 @pytest.mark.parametrize(("teacher", "line"), UNFIT)
 def test_unusable_teachers_are_rejected_for_all_stages(teacher, line):
     students = {
-        "tiny": recipe(
+        "tiny": student_config(
             general={"losses": {"attention": 1.0}}, domain={"losses": {"value_relation": 1.0}, "relation_heads": 6}
         )
     }
@@ -221,7 +221,7 @@ def test_unusable_teachers_are_rejected_for_all_stages(teacher, line):
 
 
 def test_a_task_teacher_need_fit_the_task_stages_alone():
-    students = {"tiny": recipe(general={"losses": {"attention": 1.0}}, prediction={"losses": {"hard": 1.0}})}
+    students = {"tiny": student_config(general={"losses": {"attention": 1.0}}, prediction={"losses": {"hard": 1.0}})}
     other = replace(TEACHER, num_attention_heads=2)
     check_students(students, other.shape, ("intermediate", "prediction"))
     with pytest.raises(UserError, match="attention"):

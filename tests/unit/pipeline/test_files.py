@@ -41,7 +41,7 @@ def read(path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_killed_writers_left_goes_with_the_next_and_nothing_else(tmp_path, kind):
+def test_the_next_writer_removes_leftovers_of_killed_ones_only(tmp_path, kind):
     path, other = tmp_path / "cola", tmp_path / ".cola.json.0123abcd.partial"  # another output's, at work
     write(path, kind, "old")
     other.write_text("")
@@ -77,7 +77,7 @@ def test_an_error_leaves_the_older_output_alone(tmp_path, kind):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_file_sizes_are_those_of_gzip_in_units_of_a_million_bytes(tmp_path):
+def test_file_sizes_are_raw_and_gzip_in_millions_of_bytes(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, 1_500_000, dtype=np.uint8).tobytes()
     content = noise + bytes(1_500_000)  # several chunks, half of them empty
     (tmp_path / "file").write_bytes(content)
@@ -88,7 +88,7 @@ def test_file_sizes_are_those_of_gzip_in_units_of_a_million_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("line", [b"[1]\n", b'{"a": \n', b"\xff\xfe\x00\n", b'{"a": NaN}\n', b"[" * 100_000])
-def test_a_line_that_is_no_object_is_told_with_its_number(tmp_path, line):
+def test_a_line_that_is_no_object_is_reported_by_number(tmp_path, line):
     (tmp_path / "rows.jsonl").write_bytes(b'{"a": 1}\n' + line)
     with pytest.raises(UserError, match=r"rows\.jsonl, line 2: must be a JSON object"):
         list(read_jsonl(tmp_path / "rows.jsonl"))

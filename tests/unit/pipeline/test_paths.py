@@ -39,7 +39,7 @@ def test_in_the_project_a_path_stays_as_it_is_written(tmp_path, monkeypatch):
     assert paths.resolve("local/a") == Path("local/a")
 
 
-def test_in_a_copy_it_leads_to_the_project_and_absolute_ones_stay(copy):
+def test_relative_paths_in_a_copy_resolve_to_the_project(copy):
     assert paths.resolve("local/a") == copy / "a"
     assert paths.resolve("/elsewhere/a") == Path("/elsewhere/a")
     assert paths.checkpoints("prune", {"task": "cola"}) == copy.parent / ".checkpoints/prune/cola"
@@ -78,7 +78,7 @@ def test_a_copy_reads_quiz_and_word_vectors_of_the_project(copy):
     assert list(found.words) == ["fish", "swim"]
 
 
-def test_what_is_absent_is_told_as_the_user_wrote_it(copy):
+def test_absent_paths_are_reported_as_the_user_wrote_them(copy):
     with pytest.raises(UserError, match=r"^students\.a\.init\.folder: not a folder \(got 'local/model'\)"):
         checkpoint_folder(Init(folder="local/model"), key="students.a.init")
     quiz = SimpleNamespace(source="local", local=SimpleNamespace(file="local/quiz.jsonl"))

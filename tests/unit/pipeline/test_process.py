@@ -33,7 +33,7 @@ def executed(monkeypatch):
     return calls
 
 
-def test_without_a_launcher_the_process_goes_on(executed, monkeypatch):
+def test_without_a_launcher_the_process_continues(executed, monkeypatch):
     monkeypatch.delenv(LAUNCHER, raising=False)
     relaunch("stages.general_distill", ["--student", "lazy"])
     assert executed == []

@@ -1,4 +1,4 @@
-"""Tracking against a real MLflow store, which two processes make at once, once for the whole file."""
+"""Tracking against a real MLflow store, which two processes create simultaneously, once for this file."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def runs(root: Path) -> list:
 
 @contextmanager
 def stored_run(stage: str, instance: str, *, params: dict, tags: dict) -> Iterator[mlflow_store.StoredRun]:
-    """The same as stage_run within this process, which imports MLflow once."""
+    """Does what stage_run does, but within this process, which imports MLflow once."""
     run = mlflow_store.StoredRun()
     run.start(stage, instance, params, tags)
     yield run
@@ -168,7 +168,7 @@ def curve_steps(root: Path, run) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(("error", "status"), [(ValueError("a bug"), "FAILED"), (KeyboardInterrupt(), "KILLED")])
-def test_an_error_ends_the_run_and_goes_on(root, error, status):
+def test_an_error_ends_the_run_and_is_raised_again(root, error, status):
     with pytest.raises(type(error)), stage_run("augment", "cola", params={}, tags={}):
         raise error
     [child] = children(root, "augment/cola")
@@ -243,7 +243,7 @@ def test_final_models_are_external_models(root):
     assert [(metric.key, metric.value) for metric in model.metrics] == [("dev/mcc", 0.5)]
 
 
-def test_without_a_store_the_work_goes_on(root, monkeypatch, capfd):
+def test_without_a_store_the_work_continues(root, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with stage_run("tokenize", "domain", params={"a": 1}, tags={}) as run:
@@ -345,7 +345,7 @@ def test_a_commit_of_results_is_no_new_revision_of_the_code(project):
 
 
 @pytest.mark.parametrize("name", ["src/a.py", "params.yaml", "src/new.py"])
-def test_changes_of_code_or_params_that_are_not_committed_are_told(project, name):
+def test_uncommitted_changes_of_code_or_params_are_reported(project, name):
     (project / name).write_text("3\n")
     assert code_revision() == f"{git('rev-parse', 'HEAD')} and uncommitted changes"
 

@@ -51,7 +51,7 @@ def test_score_is_drawn_against_latency_and_size(root):
 @pytest.mark.parametrize(
     "values", [[1.0, 1.01], [0.0561, 0.06, 0.0712, 0.13], [0.9, 4.1], [2.5], [1.2, 44.4], [0.03, 1400.0]]
 )
-def test_numbers_of_an_axis_do_not_overlap_however_close_the_values(values):
+def test_axis_labels_of_close_values_do_not_overlap(values):
     figure, (axis,) = panels(1)
     axis.scatter(values, [0.5] * len(values))
     logarithmic(axis, "x")

@@ -78,7 +78,7 @@ def printed(code: str):
 
 
 @pytest.mark.parametrize("task", ["cola", "mrpc", "stsb"])
-def test_the_pipeline_of_transformers_gives_our_logits_under_our_labels(project, task):
+def test_transformers_pipeline_gives_our_logits_and_labels(project, task):
     from transformers import pipeline
 
     folder, rows, ours = ship(task)
@@ -247,7 +247,7 @@ def test_a_card_has_data_teacher_training_scores_and_limits(tmp_path, monkeypatc
     assert "synthetic" in body and "Collapsed" not in body and "Pruned" not in body
 
 
-def test_a_card_of_real_data_names_it_and_lists_its_scores_as_the_hub_does(tmp_path, monkeypatch):
+def test_a_card_of_real_data_lists_data_and_scores_for_the_hub(tmp_path, monkeypatch):
     params = params_with(teacher__source="hub", tasks__source="hub", corpus__source="hub",
                          students__tinybert4__init={"teacher": "bottom"})  # fmt: skip
     front, body = card(tmp_path, task_model(params, monkeypatch))

@@ -91,7 +91,7 @@ def test_without_latency_nobody_is_fastest(root):
     assert set(taken(root)) == {"best", "smallest"}
 
 
-def test_without_the_teachers_file_there_is_nothing_to_compare_sizes_with(root):
+def test_without_a_teacher_file_sizes_are_not_compared(root):
     params = small_params()
     models = params.quantization.model_copy(update={"models": ("tinybert4",)})
     results = load_results(params.model_copy(update={"quantization": models}), root)

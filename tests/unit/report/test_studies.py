@@ -91,7 +91,7 @@ def test_experiments_ask_for_what_a_variant_changes(project):
     assert top.name == f"small-top-{top.digest}"
 
 
-def test_what_is_the_same_is_one_experiment_and_what_changed_another(project):
+def test_equal_settings_share_one_experiment(project):
     first = plan_of()
     (project / "studies/other.yaml").write_text(SMALL.replace("uniform", "even"))
     assert [one.digest for one in plan_of("other")] == [one.digest for one in first]
@@ -109,7 +109,7 @@ def test_a_pipeline_is_repeated_with_its_seed(project):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("layer_map=top", "layer_map=topp"), "study small, variant top: students.tinybert4.layer_map"),
         (("students.{student}.layer_map", "studnets.x"), "study small, variant top: Could not override 'studnets"),
@@ -119,11 +119,11 @@ def test_a_pipeline_is_repeated_with_its_seed(project):
         (("seeds: 2", "seed: 2"), "studies/small.yaml: seed: Extra inputs"),
     ],
 )
-def test_mistakes_are_one_line(project, change, told):
+def test_mistakes_are_one_line(project, change, message):
     (project / "studies/small.yaml").write_text(SMALL.replace(*change))
     with pytest.raises(UserError) as caught:
         plan_of()
-    assert told in str(caught.value) and len(str(caught.value).splitlines()) == 1
+    assert message in str(caught.value) and len(str(caught.value).splitlines()) == 1
 
 
 def test_an_unknown_study_names_the_known(project):
@@ -182,7 +182,7 @@ class Dvc:
             )
 
 
-def test_an_interrupted_study_goes_on_and_ends_with_the_same_table(project, monkeypatch):
+def test_an_interrupted_study_resumes_with_the_same_table(project, monkeypatch):
     undisturbed = conduct("small", tasks=None, seeds=None) if Dvc(monkeypatch) else ""
     written = Path("reports/studies/small.md").read_text()
     dvc = Dvc(monkeypatch, stop_after=1)
@@ -229,7 +229,7 @@ def noted():
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_restored(repository, is_clean):
+def test_a_workspace_disturbed_by_a_kill_must_be_restored_first(repository, is_clean):
     if is_clean:
         git("checkout", "params.yaml")
     text = Path("params.yaml").read_text()
@@ -240,16 +240,16 @@ def test_a_workspace_that_a_kill_left_disturbed_is_refused_until_restored(reposi
         Path("params.yaml").write_text("seed: 3")  # as DVC sets up an experiment
         raise Killed
     for _ in "12":
-        with pytest.raises(UserError, match="killed while DVC had put the workspace's changes aside") as told:
+        with pytest.raises(UserError, match="killed while DVC had put the workspace's changes aside") as raised:
             check_disturbed_workspace()
-    fix = str(told.value).split("fix: restore them with ")[1].split(" (if nothing")[0]
+    fix = str(raised.value).split("fix: restore them with ")[1].split(" (if nothing")[0]
     assert fix == "git checkout --force main" + ("" if is_clean else " && git stash pop")
     subprocess.run(fix, shell=True, check=True, capture_output=True)
     check_disturbed_workspace()
     assert Path("params.yaml").read_text() == text
 
 
-def test_two_studies_at_once_are_refused(tmp_path, monkeypatch):
+def test_two_simultaneous_studies_are_rejected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with studies._only_study(), pytest.raises(UserError, match="another study runs"), studies._only_study():
         pass
@@ -257,7 +257,7 @@ def test_two_studies_at_once_are_refused(tmp_path, monkeypatch):
         pass  # the first has ended
 
 
-def test_a_kill_at_another_moment_and_work_since_are_no_disturbance(repository):
+def test_other_kills_and_later_work_are_no_disturbance(repository):
     git("stash")
     git("stash", "apply")
     with pytest.raises(Killed), noted():

@@ -111,7 +111,7 @@ def test_answers_are_stated_often_beside_their_subject(sentences):
         statement(fact, fact.answer): sum(plain(_asked_about(fact)) in text for text in holding[fact.answer.lower()])
         for fact in asked_facts()
     }
-    assert {told: count for told, count in counts.items() if count < MENTIONS_WANTED} == {}
+    assert {fact: count for fact, count in counts.items() if count < MENTIONS_WANTED} == {}
 
 
 def test_every_word_of_the_prompts_is_known_from_the_articles(sentences):
