@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs all; ends with 1 where one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", metavar="FOLDER", help="GLUE in the official layout (default: synthetic examples)")
-    parser.add_argument("--vocabulary", metavar="FILE", help="vocab.txt of a BERT (default: learnt from the texts)")
+    parser.add_argument("--vocabulary", metavar="FILE", help="vocab.txt of a BERT (default: learned from the texts)")
     given = parser.parse_args(arguments)
     outcomes = [run([f"benchmarks.{name}", *chosen, *texts(name, **vars(given))]) for name, *chosen in BENCHMARKS]
     with atomic_file(REPORT) as handle:

@@ -66,7 +66,7 @@ class Work:
             start += self.turn_sentences
 
     def word_pieces(self) -> Tokenizer:
-        """The folder's tokenizer, or one learnt from the sentences and the synthetic articles."""
+        """The folder's tokenizer, or one learned from the sentences and the synthetic articles."""
         if self.tokenizer:
             return folder_tokenizer(self.tokenizer)
         corpus = [*self.texts(), *(article["text"] for article in articles(seed=0))]
@@ -182,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
     parser.add_argument("--sentences", type=Path, help="GLUE's CoLA/train.tsv; else the synthetic sentences")
-    parser.add_argument("--tokenizer", type=Path, help="a folder with BERT's vocab.txt; else learnt here")
+    parser.add_argument("--tokenizer", type=Path, help="a folder with BERT's vocab.txt; else learned here")
     parser.add_argument("--turn-sentences", type=int, help="sentences a turn")
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs of turns")
     parser.add_argument("--warmup", type=int, default=1, help="turns of each before")

@@ -3,7 +3,7 @@
 `python -m benchmarks.corpus`: 100 MB and 1 GB of the synthetic articles (repeated, with numbered titles) in a
 temporary folder, which needs three times the larger size; each step works on the entire text in a fresh process, with
 the published dictionary and sequences of 128 tokens; the tokenizer has a thread for each usable CPU. Its peak memory is
-the most that the process, and any that it starts, have held resident (VmHWM). The last line is the ratio of the peaks,
+the maximum that the process and those it starts hold resident (VmHWM). The last line is the ratio of the peaks,
 large to small: memory must not grow with the corpus.
 """
 

@@ -94,12 +94,12 @@ class StartedBatches(Batches):
         return ENDLESS_STEPS
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
-        """Batches as long as steps are ordered."""
+        """Yields batches as long as steps are requested."""
         for step, _ in enumerate(self.gun):
             yield self.batch(np.arange(0), number, step)
 
     def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
-        """The next one, whatever its numbers."""
+        """The next batch; `numbers` is ignored."""
         return next(self.endless)
 
 

@@ -198,7 +198,7 @@ class Distillation(nn.Module):
             "attention": sum(F.mse_loss(ours, theirs) for ours, theirs in scores),
         }
 
-    def minimise(self, losses: dict[str, Tensor]) -> None:
+    def minimize(self, losses: dict[str, Tensor]) -> None:
         """One optimizer step on the sum of the losses."""
         sum(losses.values()).backward()
         nn.utils.clip_grad_norm_(self.trained, MAX_GRADIENT_NORM)
@@ -238,7 +238,7 @@ class GeneralDistillation(Distillation):
     def step(self, ids: Tensor, mask: Tensor, labels: Tensor) -> None:
         """One optimizer step."""
         self.student.train()
-        self.minimise(self.losses(ids, mask, labels))
+        self.minimize(self.losses(ids, mask, labels))
 
 
 class TaskDistillation(Distillation):
@@ -264,7 +264,7 @@ class TaskDistillation(Distillation):
     def step(self, ids: Tensor, mask: Tensor, segments: Tensor) -> None:
         """One optimizer step."""
         self.student.train()
-        self.minimise(self.losses(ids, mask, segments))
+        self.minimize(self.losses(ids, mask, segments))
 
 
 def without_padded_keys(outputs: Outputs, mask: Tensor) -> Outputs:

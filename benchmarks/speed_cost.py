@@ -69,17 +69,17 @@ def distilled(params: Params, task_name: str, seed: int) -> Run:
     task, started = TASKS[task_name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         between = Path(folder) / "intermediate"
-        student, loss = distil_phase(
+        student, loss = distill_phase(
             "intermediate", params, task, seed, paths.general_student(params.tasks.students[0])
         )
         save_trained(student, loss, between)
-        student, _ = distil_phase("prediction", params, task, seed, between)
+        student, _ = distill_phase("prediction", params, task, seed, between)
     seconds, dev = time.perf_counter() - started, dev_rows(params, task)
     predictions = predict(student, dev, task)
     return Run(predictions, score(task, predictions, dev.labels)[task.headline], seconds)
 
 
-def distil_phase(
+def distill_phase(
     phase: str, params: Params, task: Task, seed: int, source: Path
 ) -> tuple[Classifier, DistillationLoss]:
     """A phase as its stage runs it, from the student in `source`."""

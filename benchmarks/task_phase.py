@@ -80,7 +80,7 @@ def run_ours(work: Work, phase: Phase, precision: str, folder: Path, gun: StartG
         SequenceClassifier(ours.bert_config(shape, work.vocabulary), work.task.labels)
         for shape in (work.sizes.teacher, work.sizes.student)
     )
-    run = partial(distil, teacher, student, work, precision=precision, folder=folder)
+    run = partial(distill, teacher, student, work, precision=precision, folder=folder)
     if phase.after:
         run(phase.after, epochs=1)
     starts = iter(gun)
@@ -89,7 +89,7 @@ def run_ours(work: Work, phase: Phase, precision: str, folder: Path, gun: StartG
     run(phase, epochs=ENDLESS_EPOCHS)
 
 
-def distil(
+def distill(
     teacher: SequenceClassifier,
     student: SequenceClassifier,
     work: Work,

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", choices=PUBLISHED, default="cola")
     parser.add_argument("--data", metavar="FOLDER", help="GLUE in the official layout (default: synthetic examples)")
     parser.add_argument(
-        "--vocabulary", metavar="FILE", help="vocab.txt of a BERT WordPiece tokenizer (default: learnt from the texts)"
+        "--vocabulary", metavar="FILE", help="vocab.txt of a BERT WordPiece tokenizer (default: learned from the texts)"
     )
     parser.add_argument("--rows", type=int, help="so many of the training rows, at random (default: all)")
     parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
@@ -80,7 +80,7 @@ def chosen_work(options: argparse.Namespace) -> Work:
     pieces = tokenizer.get_vocab_size()
     described = (
         f"{task.name}, {options.data or 'synthetic'}: {len(rows)} training rows of {examples.lengths.mean():.1f} "
-        f"pieces in the mean; vocabulary of {pieces} pieces, {options.vocabulary or 'learnt from the texts'}"
+        f"pieces in the mean; vocabulary of {pieces} pieces, {options.vocabulary or 'learned from the texts'}"
     )
     return Work(sizes, task, examples, max(pieces, sizes.vocabulary), padded_length_tokens, described)
 

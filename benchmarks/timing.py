@@ -25,14 +25,14 @@ class StartGun:
         while self.connection.recv():
             started = time.perf_counter()
             yield
-            synchronise()
+            synchronize()
             self.connection.send((time.perf_counter() - started, peak_memory_mib()))
         sys.exit()  # whatever loop asks for more
 
 
 @dataclass
 class Contestant:
-    """A process that takes a step when told."""
+    """A process that takes a step on request."""
 
     connection: Connection
     peak_mib: float = 0.0
@@ -74,7 +74,7 @@ def alternate(first: Contestant, second: Contestant, *, warmup_steps: int, pairs
     return seconds
 
 
-def synchronise() -> None:
+def synchronize() -> None:
     """Waits for the GPU, where there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -102,9 +102,9 @@ def matrix_rate(dtype: torch.dtype, repeats: int = 20) -> float:
     device, size = ("cuda", 8192) if torch.cuda.is_available() else ("cpu", 2048)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     left @ right
-    synchronise()
+    synchronize()
     started = time.perf_counter()
     for _ in range(repeats):
         left @ right
-    synchronise()
+    synchronize()
     return repeats * 2 * size**3 / (time.perf_counter() - started)
