@@ -53,6 +53,7 @@ def test_a_published_student_keeps_its_projection(project):
         masking=None,
         students={name: config},
         general=SimpleNamespace(training=training),
+        tokenize=SimpleNamespace(sequence_tokens=8),
     )
     stage = FakeStage("general_distill", {"student": name}, params)
     main(stage)
@@ -78,6 +79,7 @@ def training_stage(learning_rate: float) -> FakeStage:
         masking=Masking(rate=0.5, mask_fraction=1.0, random_fraction=0.0),
         students={"tiny": config},
         general=SimpleNamespace(training=training),
+        tokenize=SimpleNamespace(sequence_tokens=8),
     )
     return FakeStage("general_distill", {"student": "tiny"}, params, digest=f"rate{learning_rate}")
 

@@ -1,5 +1,6 @@
 """Tracking against a real MLflow store, which two processes create simultaneously, once for this file."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tinybert.pipeline import mlflow_store
+from tinybert.pipeline import mlflow_store, tracking
 from tinybert.pipeline.tracking import code_revision, head_revision, package_versions, stage_run
 
 # MLflow itself calls what SQLAlchemy and pandas have deprecated.
@@ -271,6 +272,15 @@ def test_a_store_that_fails_later_is_given_up(root, capfd):
     with sqlite3.connect(root / "mlflow.db") as database:
         status = database.execute("SELECT status FROM runs WHERE name = 'quantize/cola-teacher'").fetchall()
     assert status == [("FAILED",)]
+
+
+def test_a_store_that_does_not_answer_ends_the_wait(root, monkeypatch, capfd):
+    monkeypatch.setattr(tracking, "LONGEST_WAIT_S", 2)
+    with open(root / "mlflow.db.lock", "a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with stage_run("tokenize", "domain", params={}, tags={}) as run:
+            run.log_metrics({"sequences": 5})
+    assert one_warning(capfd).endswith("its process was killed, or took too long")
 
 
 KILLED_STAGE = """

@@ -50,6 +50,12 @@ def test_missing_metrics_are_all_named_with_their_stage(root):
     assert evaluation.endswith("fix: dvc repro evaluate")
 
 
+def test_a_metrics_file_without_a_score_is_named(root):
+    write_json(root / "reports/metrics/evaluate/mrpc-tinybert4/42.json", {"dev": {"teacher": {}}})
+    with pytest.raises(UserError, match=r"evaluate/mrpc-tinybert4/42\.json: has no dev collapsed"):
+        load_results(small_params(), root)
+
+
 def test_files_of_systems_that_params_do_not_list_are_not_read(root):
     write_json(root / "reports/metrics/evaluate/cola-tinybert6/42.json", {})
     found = load_results(small_params(), root)
