@@ -86,7 +86,7 @@ def test_mlflow_has_a_run_for_each_stage_under_one_parent(project):
         unfinished = database.execute("select count(*) from runs where status != 'FINISHED'").fetchone()[0]
         curve = database.execute("select count(*) from metrics where key = 'curve/total'").fetchone()[0]
     stages = [value for _, key, value in tags if key == "stage"]
-    assert len(stages) == 29
+    assert len(stages) == 30
     assert "report" in stages
     assert len({value for _, key, value in tags if key == "mlflow.parentRunId"}) == 1
     assert unfinished == 0
