@@ -30,7 +30,7 @@ repro: setup
 	@$(TINYBERT) repair
 	dvc repro
 	@cat reports/summary.txt
-	@echo "Report: $(CURDIR)/reports/index.html"
+	@printf '\nReport: %s\n' "$(CURDIR)/reports/index.html"
 
 # Most of the time goes into starting processes, hence two workers of one thread each.
 test: setup-dev
