@@ -19,7 +19,7 @@ from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import text_progress_bar
 
-REAL = Path(__file__).parents[4] / "shared" / "real"
+REAL = Path(__file__).parents[3] / "local"  # data that is not in git
 
 WIKITEXT = """
  = Copper Lane =
@@ -326,12 +326,12 @@ def test_local_files_import_nothing_of_the_hub(tmp_path):
     assert process.returncode == 0, process.stderr
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
+@pytest.mark.skipif(not (REAL / "wikitext").is_dir(), reason="local/wikitext is absent")
 def test_real_wikitext_has_the_published_number_of_articles():
     assert len(read(REAL / "wikitext" / "valid.tokens")) == 60
     assert len(read(REAL / "wikitext" / "test.tokens")) == 60
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
+@pytest.mark.skipif(not (REAL / "wiki").is_dir(), reason="local/wiki is absent")
 def test_real_wikipedia_articles_are_all_read():
     assert sum(1 for _ in documents(settings(REAL / "wiki" / "part-*.jsonl.gz"), seed=0)) == 5861

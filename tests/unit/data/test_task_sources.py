@@ -13,7 +13,7 @@ from tinybert.evaluate.scoring import majority_score
 from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
 
-REAL = Path(__file__).parents[4] / "shared" / "real"
+REAL = Path(__file__).parents[3] / "local"  # data that is not in git
 
 # Task -> folder, header of train and dev (None: there is none), one row of it, the row that is read, header of test.
 LAYOUTS = {
@@ -231,14 +231,14 @@ def test_tasks_without_synthetic_examples_name_those_that_have():
         read_splits(TASKS["qqp"], "synthetic", settings=SYNTHETIC, seed=0)
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
+@pytest.mark.skipif(not (REAL / "glue").is_dir(), reason="local/glue is absent")
 @pytest.mark.parametrize(("name", "train", "dev"), [("cola", 8551, 1043), ("sst2", 67349, 872), ("mrpc", 3668, 408)])
 def test_real_files_have_the_official_sizes(name, train, dev):
     splits = read(REAL / "glue", name)
     assert (len(splits["train"]), len(splits["dev"])) == (train, dev)
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
+@pytest.mark.skipif(not (REAL / "glue").is_dir(), reason="local/glue is absent")
 def test_the_majority_of_real_mrpc_has_the_published_scores():
     splits = read(REAL / "glue", "mrpc")
     labels = {split: [row["label"] for row in rows] for split, rows in splits.items()}

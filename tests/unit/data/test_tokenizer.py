@@ -17,7 +17,7 @@ from tinybert.data.tokenizer import (
 )
 from tinybert.pipeline.errors import UserError
 
-REAL = Path(__file__).parents[4] / "shared" / "real"
+REAL = Path(__file__).parents[3] / "local"  # data that is not in git
 
 TEXTS = [
     "The river flows north, past the old mill and the older bridge.",
@@ -173,7 +173,7 @@ def test_a_file_without_the_frame_gets_bert_s(tmp_path):
     assert encoding.tokens == ["[CLS]", "the", "[SEP]", "the", "[SEP]"]
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="../shared/real is absent")
+@pytest.mark.skipif(not (REAL / "bert-base-uncased").is_dir(), reason="local/bert-base-uncased is absent")
 def test_the_real_vocabulary_gives_bert_base_ids(tmp_path):
     save_tokenizer(folder_tokenizer(str(REAL / "bert-base-uncased")), tmp_path)
     tokenizer = load_tokenizer(tmp_path)
