@@ -11,7 +11,7 @@ VENV := .venv
 TINYBERT := PYTHONPATH=src python -m tinybert.cli
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repro test test-long coverage lint bench compare ui ask profile study register
+.PHONY: setup setup-dev repair repro test test-long coverage lint bench compare ui ask profile study register
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -25,9 +25,12 @@ $(VENV)/%.done: %.txt requirements.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-repro: setup
-	@python -m stages.check_params
+# DVC's own files, after a kill.
+repair: setup
 	@$(TINYBERT) repair
+
+repro: repair
+	@python -m stages.check_params
 	dvc repro
 	@cat reports/summary.txt
 	@printf '\nReport: %s\n' "$(CURDIR)/reports/index.html"

@@ -1,6 +1,7 @@
 """The package that `pip install .` makes."""
 
 import re
+import subprocess
 import tomllib
 
 import yaml
@@ -34,3 +35,14 @@ def test_the_citation_names_software_and_paper():
     assert (citation["type"], citation["license"]) == ("software", PROJECT["license"])
     assert citation["version"] == PROJECT["version"]
     assert citation["preferred-citation"]["doi"] == "10.18653/v1/2020.findings-emnlp.372"
+
+
+def test_git_holds_the_results_that_dvc_does_not_cache():
+    """Otherwise `dvc metrics diff` and `dvc pull` miss them."""
+    for stage in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"].values():
+        for output in (*stage.get("outs", ()), *stage.get("metrics", ())):
+            if isinstance(output, dict):
+                ((path, options),) = output.items()
+                if options.get("cache") is False:
+                    ignored = subprocess.run(["git", "check-ignore", "--quiet", path], cwd=ROOT, check=False)
+                    assert ignored.returncode == 1, path
