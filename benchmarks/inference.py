@@ -22,9 +22,8 @@ from benchmarks import ours
 from benchmarks.general_distill import SIZES, Work
 from benchmarks.reference import Shape
 from benchmarks.timing import hardware
-from tinybert.compress.export import export_onnx
+from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, random_feeds
 from tinybert.compress.quantization import plan_int8, write_int8
-from tinybert.compress.serving import OnnxClassifier, random_feeds
 from tinybert.models.bert import SequenceClassifier
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 

@@ -31,8 +31,7 @@ from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
-from tinybert.evaluate.predictions import paired_interval
-from tinybert.evaluate.scoring import METRICS, score
+from tinybert.evaluate.scoring import METRICS, paired_interval, score
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert, load_classifier, load_task_model
 from tinybert.pipeline import paths

@@ -1,9 +1,10 @@
 """Scores of a task student beside its teacher and the majority class, on the dev splits that selected nothing."""
 
+from functools import partial
+
 from tinybert.data.tasks import TASKS
 from tinybert.distill.batches import predict
-from tinybert.evaluate.predictions import Predictions, save_predictions
-from tinybert.evaluate.scoring import compare, predict_references
+from tinybert.evaluate.scoring import compare_splits, predict_references, save_predictions
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
@@ -16,15 +17,10 @@ def main(stage: Stage) -> None:
     references = predict_references(teacher, task, max_length_tokens=params.tasks[task.name].max_length_tokens)
     for seed in params.seeds:
         student = load_task_model(paths.task_model(task.name, seed, name))
+        scores, predictions = compare_splits(partial(predict, student, task=task), references, task)
+        save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), predictions)
         parameters = {"teacher": teacher.parameter_count, "student": student.parameter_count}
-        metrics: dict[str, dict] = {"parameters": parameters}
-        for split, (dev, predicted) in references.items():
-            systems = {"student": predict(student, dev, task)} | predicted
-            metrics[split] = compare(systems, dev.gold, task)
-            if split == task.dev_splits[0]:
-                found = {system: Predictions(task.headline, dev.gold, rows) for system, rows in systems.items()}
-                save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), found)
-        stage.write_metrics(metrics, f"{stage.instance}/{seed}")
+        stage.write_metrics({"parameters": parameters} | scores, f"{stage.instance}/{seed}")
 
 
 if __name__ == "__main__":

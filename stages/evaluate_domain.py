@@ -7,9 +7,8 @@ import torch
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Masker, spread_batches
-from tinybert.evaluate.cloze import best_answers, cloze_predictions, cloze_scores, load_questions, quiz_batches
-from tinybert.evaluate.perplexity import agreement, masked_lm_scores, sequence_losses
-from tinybert.evaluate.predictions import save_predictions
+from tinybert.evaluate import language_model as lm
+from tinybert.evaluate.scoring import save_predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline import paths
@@ -26,31 +25,33 @@ def main(stage: Stage) -> None:
     for corpus in ("general", "domain"):
         heldout = Sequences.open(paths.sequences(corpus, "heldout"))
         texts[corpus] = spread_batches(heldout, masker, limit=limit, seed=params.seed)
-    questions, dropped = load_questions(params.domain_evaluation.quiz, tokenizer)
-    prompts = quiz_batches(questions, tokenizer)
+    questions, dropped = lm.load_questions(params.domain_evaluation.quiz, tokenizer)
+    prompts = lm.quiz_batches(questions, tokenizer)
 
     def scores(model: MaskedLM) -> dict[str, dict]:
-        found = {corpus: masked_lm_scores(model, batches) for corpus, batches in texts.items()}
-        return found | {"cloze": cloze_scores(model, questions, prompts)}
+        found = {corpus: lm.masked_lm_scores(model, batches) for corpus, batches in texts.items()}
+        return found | {"cloze": lm.cloze_scores(model, questions, prompts)}
 
     teacher = load_bert(MaskedLM, paths.TEACHER)
-    of_teacher, answers_of_teacher = scores(teacher), best_answers(teacher, tokenizer, prompts)
+    of_teacher, answers_of_teacher = scores(teacher), lm.best_answers(teacher, tokenizer, prompts)
     for name, seed in product(params.domain.students, params.seeds):
         student, part = load_bert(MaskedLM, paths.domain_student(name, seed)), f"{name}-{seed}"
         torch.manual_seed(params.seed)
         metrics = {"teacher": of_teacher, "student": scores(student), "untrained": scores(MaskedLM(student.config))}
         both = texts | {"cloze": prompts}
-        metrics["agreement"] = {what: agreement(student, teacher, batches) for what, batches in both.items()}
+        metrics["agreement"] = {what: lm.agreement(student, teacher, batches) for what, batches in both.items()}
         stage.write_metrics(metrics | {"questions_dropped": dropped}, part)
 
-        answers = zip(questions, answers_of_teacher, best_answers(student, tokenizer, prompts), strict=True)
+        answers = zip(questions, answers_of_teacher, lm.best_answers(student, tokenizer, prompts), strict=True)
         side_by_side = [
             {"subject": asked.subject, "prompt": asked.prompt, "answer": asked.answer, "teacher": a, "student": b}
             for asked, a, b in answers
         ]
         write_json(paths.quiz_answers(name, seed), side_by_side)
-        predictions = {f"perplexity_{corpus}": sequence_losses(student, batches) for corpus, batches in texts.items()}
-        predictions["cloze"] = cloze_predictions(student, prompts)
+        predictions = {
+            f"perplexity_{corpus}": lm.sequence_losses(student, batches) for corpus, batches in texts.items()
+        }
+        predictions["cloze"] = lm.cloze_predictions(student, prompts)
         save_predictions(paths.predictions(stage.name, part), predictions)
 
 

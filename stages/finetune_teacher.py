@@ -11,7 +11,7 @@ from tinybert.distill.batches import ExampleBatches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.evaluate.scoring import evaluate
 from tinybert.models.checkpoints import Classifier, load_classifier
-from tinybert.models.initialization import finetuned_teacher
+from tinybert.models.initialization import finetuned_teacher, given_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
@@ -34,7 +34,9 @@ def main(stage: Stage) -> None:
         teacher = finetuned_teacher(config.finetuned_teacher, task.labels, key=key, vocab_size=vocab_size)
         check_students(load_params().used_students, teacher.config.shape, ("intermediate", "prediction"))
     else:
-        teacher = load_classifier(paths.TEACHER, task.labels, pair=task.is_pair)
+        is_given = params.tasks.teacher_encoder == "given"
+        encoder = given_teacher(params.teacher) if is_given else paths.TEACHER
+        teacher = load_classifier(encoder, task.labels, pair=task.is_pair)
     for rows in (examples, dev):
         teacher.config.check_length(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from tinybert.data.task_sources import read_splits
+from tinybert.data.task_sources import hold_out, read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.evaluate.scoring import majority_score
 from tinybert.pipeline import paths
@@ -14,6 +14,7 @@ def main(stage: Stage) -> None:
     """Reads the task from its source and writes one file for each split."""
     task, settings = TASKS[stage.items["task"]], stage.params.tasks
     splits = read_splits(task, settings.source, settings=settings, seed=stage.params.seed)
+    splits = hold_out(splits, task, settings.heldout_fraction)
     folder = paths.task_rows(task.name)
     with atomic_folder(folder) as temporary:
         for split, rows in splits.items():

@@ -6,7 +6,7 @@ from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Masker, SequenceBatches, spread_batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.evaluate.perplexity import frequency_accuracy, masked_lm_scores
+from tinybert.evaluate.language_model import frequency_accuracy, masked_lm_scores
 from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process

@@ -9,8 +9,7 @@ from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
-from tinybert.evaluate.predictions import Predictions, save_predictions
-from tinybert.evaluate.scoring import score
+from tinybert.evaluate.scoring import Predictions, save_predictions, score
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import load_bert, load_task_model
 from tinybert.pipeline import paths

@@ -1,13 +1,12 @@
 """A task model as ONNX: FP32, dynamic INT8, static INT8 in two formats; score, size and latency of each."""
 
-from tinybert.compress.export import export_onnx
+from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8
-from tinybert.compress.serving import OnnxClassifier, latencies
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
-from tinybert.evaluate.predictions import Predictions, save_predictions, variant_scores
+from tinybert.evaluate.scoring import Predictions, save_predictions, variant_scores
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json

@@ -16,7 +16,7 @@ HIDDEN_COLUMNS = ".*/|metrics|.*yaml|Created|Executor|State"
 
 def ask(argv: Sequence[str]) -> None:
     """Asks the teacher and the domain students a question with one [MASK]."""
-    from tinybert.evaluate.cloze import main
+    from tinybert.evaluate.language_model import main
 
     main(argv)
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.support.project import copy_project, run, tiny_params, write_params
 from tests.unit.distill.test_loop import examples
-from tinybert.compress.export import export_onnx
+from tinybert.compress.onnx_files import export_onnx
 from tinybert.data.sequences import sequences_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.loop import start_accelerator

@@ -21,7 +21,7 @@ from tinybert.data.sequences import write_sequences
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
-from tinybert.evaluate.cloze import load_questions, quiz_batches
+from tinybert.evaluate.language_model import load_questions, quiz_batches
 from tinybert.pipeline.files import read_jsonl, write_jsonl
 
 pytestmark = pytest.mark.properties

@@ -34,6 +34,8 @@ def test_every_stage_leaves_its_metrics_and_only_plain_numbers(project):
     files = sorted(str(path.relative_to(project / "metrics")) for path in (project / "metrics").rglob("*.json"))
     assert files == [
         "augment/cola.json",
+        "baselines/cola-static.json",
+        "baselines/cola-tfidf.json",
         "domain_distill/little_professor-42.json",
         "domain_distill/little_professor-43.json",
         "evaluate/cola-bilstm/42.json",
@@ -43,6 +45,10 @@ def test_every_stage_leaves_its_metrics_and_only_plain_numbers(project):
         "evaluate_domain/little_professor-42.json",
         "evaluate_domain/little_professor-43.json",
         "filter_corpus.json",
+        "finetune_student/cola-bilstm/42.json",
+        "finetune_student/cola-bilstm/43.json",
+        "finetune_student/cola-tinybert4/42.json",
+        "finetune_student/cola-tinybert4/43.json",
         "finetune_teacher/cola.json",
         "general_distill/bilstm.json",
         "general_distill/little_professor.json",
@@ -86,7 +92,7 @@ def test_mlflow_has_a_run_for_each_stage_under_one_parent(project):
         unfinished = database.execute("select count(*) from runs where status != 'FINISHED'").fetchone()[0]
         curve = database.execute("select count(*) from metrics where key = 'curve/total'").fetchone()[0]
     stages = [value for _, key, value in tags if key == "stage"]
-    assert len(stages) == 30
+    assert len(stages) == 33
     assert "report" in stages
     assert len({value for _, key, value in tags if key == "mlflow.parentRunId"}) == 1
     assert unfinished == 0

@@ -11,12 +11,16 @@ from stages.finetune_teacher import main
 from tests.support.builders import TEACHER, classifier
 from tests.support.fake_stage import FakeStage
 from tests.support.project import tiny_params, write_params
-from tinybert.config.fields import ModelSource
+from tinybert.config.fields import ModelSource, Training
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import load_model, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_jsonl
+
+
+class Tasks(dict):
+    teacher_encoder = "pretrained"
 
 
 @pytest.fixture
@@ -41,7 +45,8 @@ def stage(tmp_path, monkeypatch):
     (tmp_path / "ready").mkdir()
     save_model(model, "ready")
     config = SimpleNamespace(max_length_tokens=16, finetuned_teacher=ModelSource(folder="ready"))
-    return FakeStage("finetune_teacher", {"task": "cola"}, SimpleNamespace(seed=1, tasks={"cola": config}))
+    tasks = Tasks({"cola": config})
+    return FakeStage("finetune_teacher", {"task": "cola"}, SimpleNamespace(seed=1, tasks=tasks))
 
 
 def test_a_ready_teacher_is_taken_without_training_and_measured(stage):
@@ -77,3 +82,16 @@ def test_a_ready_teacher_must_fit_the_students(stage):
     with pytest.raises(UserError, match=r"students\.tinybert4\.intermediate\.losses\.attention: .* 2 he"):
         main(stage)
     assert not paths.task_model("cola", 1, "teacher").exists()
+
+
+def test_a_task_teacher_starts_from_the_encoder_that_params_name(stage):
+    """With 0 epochs the encoder stays as it was loaded: that of `given`, not that of the pretrained teacher."""
+    stage.params.tasks["cola"].finetuned_teacher = None
+    stage.params.tasks["cola"].teacher = Training(epochs=0, max_steps=None, batch_size=2, learning_rate=1e-3)
+    stage.params.tasks.teacher_encoder = "given"
+    stage.params.teacher = SimpleNamespace(source="local", local=SimpleNamespace(folder="ready"))
+    stage.params.precision, stage.params.optimizer = "float32", None
+    main(stage)
+    given, found = (load_model(folder) for folder in ("ready", paths.task_model("cola", 1, "teacher")))
+    assert all(torch.equal(weight, given.bert.state_dict()[name]) for name, weight in found.bert.state_dict().items())
+    assert not paths.TEACHER.exists() and not torch.equal(found.classifier.bias, given.classifier.bias)

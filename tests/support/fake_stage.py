@@ -16,8 +16,12 @@ class FakeStage:
     def fingerprint(self):
         return lambda: self.digest
 
-    def checkpoint_folder(self):
-        return paths.checkpoints(self.name, self.items)
+    @property
+    def instance(self):
+        return "-".join(self.items.values())
+
+    def checkpoint_folder(self, **part):
+        return paths.checkpoints(self.name, self.items | part)
 
     def provenance(self, entries, source=None):
         return []
@@ -25,8 +29,8 @@ class FakeStage:
     def log_entry(self, entry):
         pass
 
-    def write_metrics(self, metrics):
-        self.metrics |= metrics
+    def write_metrics(self, metrics, part=""):
+        self.metrics |= {part: metrics} if part else metrics
 
     def write_curve(self, entries):
         self.metrics["curve"] = entries

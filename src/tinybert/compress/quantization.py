@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.serving import Feeds, feeds_of, session_of
+from tinybert.compress.onnx_files import Feeds, feeds_of, session_of
 from tinybert.data.encoding import Encoded
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file

@@ -22,6 +22,7 @@ from tinybert.config.fields import (
     NonNegativeInt,
     PositiveFraction,
     PositiveInt,
+    Real,
     RowTokens,
     Seed,
     SmallPositiveInt,
@@ -153,6 +154,9 @@ class TaskSettings(ConfigModel):
             raise ValueError("teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher")
 
 
+RESERVED_NAMES = ("teacher", "tfidf", "static")  # the teacher and the baselines of a task
+
+
 class SyntheticTasks(ConfigModel):
     train_examples: PositiveInt
     dev_examples: PositiveInt
@@ -165,6 +169,8 @@ class Tasks(ConfigModel):
     hub: HubDataset
     local: LocalFolder
     synthetic: SyntheticTasks
+    heldout_fraction: Annotated[Real, Field(ge=0, le=0.5)]
+    teacher_encoder: Literal["given", "pretrained"]
     teacher_cache_gb: NonNegative
     cola: TaskSettings | None = None
     sst2: TaskSettings | None = None
@@ -276,14 +282,18 @@ class Params(ConfigModel):
     quantization: Quantization
 
     def check(self) -> None:
-        if "teacher" in self.students:
-            raise ValueError('students.teacher: "teacher" is reserved for the teacher; fix: rename this student')
+        for name in RESERVED_NAMES:
+            if name in self.students:
+                raise ValueError(f"students.{name}: the name is reserved; fix: rename this student")
         if self.seed not in self.seeds:
             raise ValueError(f"seeds: must contain seed {self.seed} (got {', '.join(map(str, self.seeds))})")
         self._check_names()
         if self.teacher.source == "synthetic":
             check_students(self.used_students, self.teacher.synthetic.architecture)
         self._check_stages()
+        if self.teacher.source == "synthetic" and self.tasks.teacher_encoder == "given":
+            problem = "a synthetic teacher starts from scratch (got given)"
+            raise ValueError(f"tasks.teacher_encoder: {problem}; allowed: pretrained")
         asked, made = self.quantization.calibration.examples, self.tasks.synthetic.train_examples
         if self.tasks.source == "synthetic" and asked > made:
             allowed = f"at most tasks.synthetic.train_examples, {made}"

@@ -139,8 +139,8 @@ def _matching_files(patterns: Iterable[str]) -> list[Path]:
         matches = [place] if Path(place).exists() else sorted(glob.glob(place, recursive=True))
         files = [Path(match) for match in matches if Path(match).is_file()]
         if not files:
-            reason = "is a folder; add /*.txt or the like" if Path(place).is_dir() else "matches no file"
-            raise UserError(f"{LOCAL_FILES_KEY}: {pattern!r} {reason} (paths start at the repository's root)")
+            reason = "is a folder; add /*.txt or the like" if Path(place).is_dir() else "matches no file; add files"
+            raise UserError(f"{LOCAL_FILES_KEY}: {pattern!r} {reason}, or correct the path from the repository's root")
         found |= dict.fromkeys(files)
     if unknown := [path for path in found if not path.name.lower().removesuffix(".gz").endswith(ENDINGS)]:
         raise UserError(f"{LOCAL_FILES_KEY}: {unknown[0]}: unknown ending; {', '.join(ENDINGS)} can be read, also .gz")

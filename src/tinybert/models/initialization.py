@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -69,15 +70,20 @@ def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     torch.manual_seed(seed)
     if teacher.source == "synthetic":
         return MaskedLM(BertConfig.of(teacher.synthetic.architecture, vocab_size=vocab_size))
-    is_hub = teacher.source == "hub"
-    source = ModelSource(hub=teacher.hub) if is_hub else ModelSource(folder=teacher.local.folder)
-    folder = checkpoint_folder(source, key="teacher" if is_hub else "teacher.local")
+    folder = given_teacher(teacher)
     model, has_head = load_pretrained(folder)
     _check_vocabulary(model.config, vocab_size, "teacher")
     if not has_head and teacher.pretraining.epochs == 0:
         problem = f"{folder} has no masked-LM head to use untrained (got 0)"
         raise UserError(f"teacher.pretraining.epochs: {problem}; allowed: 1 or more; fix: give it at least 1 epoch")
     return model
+
+
+def given_teacher(teacher: Teacher) -> Path:
+    """The folder of a teacher from the Hub or a local folder, as it is before pretraining; UserError if none."""
+    if teacher.source == "hub":
+        return checkpoint_folder(ModelSource(hub=teacher.hub), key="teacher")
+    return checkpoint_folder(ModelSource(folder=teacher.local.folder), key="teacher.local")
 
 
 def finetuned_teacher(source: ModelSource, labels: tuple[str, ...], *, key: str, vocab_size: int) -> SequenceClassifier:

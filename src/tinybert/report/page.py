@@ -13,7 +13,15 @@ from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report import charts, tables
 from tinybert.report.rendering import render
 from tinybert.report.results import Results, load_results
-from tinybert.report.scores import FIRST_SPLITS, domain_scores, onnx_systems, pruned_students, records, task_scores
+from tinybert.report.scores import (
+    FIRST_SPLITS,
+    domain_scores,
+    onnx_systems,
+    pruned_students,
+    records,
+    task_scores,
+    task_systems,
+)
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")
@@ -117,13 +125,13 @@ def _rounded(value: float | None) -> float | None:
 
 def result_rows(results: Results) -> list[dict[str, Any]]:
     """One row for each system, means over seeds: `group` ("domain" or a task), `model` and its numbers."""
-    domain, scores = domain_scores(results)["mean"], task_scores(results).query("is_headline")
-    systems, pruned = onnx_systems(results), pruned_students(results)
+    domain, systems, pruned = domain_scores(results)["mean"], onnx_systems(results), pruned_students(results)
+    scores = task_systems(results).query("is_headline")
     is_first = scores["split"] == scores["task"].map(FIRST_SPLITS)
     groups = scores["task"].where(is_first, scores["task"] + "_" + scores["split"])
     frames = [
         domain.assign(group="domain", model=domain.index),
-        scores.assign(group=groups, model=scores["student"]),
+        scores.assign(group=groups),
         systems.assign(group=systems["task"], model=systems["model"] + "/" + systems["variant"]),
         pruned.assign(group=pruned["task"]),
     ]

@@ -21,12 +21,15 @@ COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "valu
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
 LEVELS = {
     "evaluate": ("split", "variant"),
+    "baselines": ("split", "variant"),
+    "finetune_student": ("split", "variant"),
     "evaluate_domain": ("variant", "split"),
     "quantize": ("variant",),
     "latency": ("variant",),
     "tokenize": ("split",),
 }
 NO_SEED = -1
+BASELINES = ("tfidf", "static")
 SYSTEMS = ("teacher", "student", "majority")
 # stage -> what its metrics files are called
 METRICS_FILES = {
@@ -44,10 +47,14 @@ METRICS_FILES = {
     "task_distill_intermediate": "{task}-{student}-{seed}",
     "task_distill_prediction": "{task}-{student}-{seed}",
     "evaluate": "{task}-{student}/{seed}",
+    "baselines": "{task}-{baseline}",
+    "finetune_student": "{task}-{student}/{seed}",
     "prune": "{task}-{student}-{sparsity}",
     "quantize": "{task}-{model}",
 }
-TIMING_FILES = METRICS_FILES | {"evaluate_domain": "", "evaluate": "{task}-{student}"}
+# One process, one timing, for several files.
+TIMING_FILES = METRICS_FILES | {"evaluate_domain": "", "baselines": "{task}"}
+TIMING_FILES |= dict.fromkeys(("evaluate", "finetune_student"), "{task}-{student}")
 
 
 class Instance(NamedTuple):
@@ -68,7 +75,7 @@ def stage_instances(params: Params, names: Mapping[str, str] = METRICS_FILES) ->
     """Lists what wrote these files, one for each combination of the values that params have for the braces."""
     models = {"corpus": ("general", "domain"), "general_student": params.general.students,
               "domain_student": params.domain.students, "student": params.tasks.students,
-              "model": params.quantization.models}  # fmt: skip
+              "model": params.quantization.models, "baseline": BASELINES}  # fmt: skip
     lists = models | {"task": params.tasks.run, "seed": params.seeds, "sparsity": params.pruning.sparsities_percent}
     found = []
     for stage, name in names.items():
@@ -152,7 +159,7 @@ def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:
     task = TASKS[instance.task] if instance.task else None
     headline, splits = (task.headline, task.dev_splits) if task else ("", ())
     match instance.stage:
-        case "evaluate":
+        case "evaluate" | "baselines" | "finetune_student":
             yield from ((system, split, headline) for system in SYSTEMS for split in splits)
             yield from (("", split, "collapsed") for split in splits)
         case "evaluate_domain":

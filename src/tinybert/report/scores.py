@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from tinybert.data.tasks import TASKS
-from tinybert.evaluate.predictions import read_predictions, retention_interval
-from tinybert.evaluate.scoring import METRICS
+from tinybert.evaluate.scoring import METRICS, read_predictions, retention_interval
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.results import Results
 
 SYSTEMS = ["teacher", "student", "majority"]
+NAMES = {"tfidf": "TF-IDF", "static": "static embeddings"}
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
 HEADLINES = {name: task.headline for name, task in TASKS.items()}
 FIRST_SPLITS = {name: task.dev_splits[0] for name, task in TASKS.items()}
@@ -26,15 +26,15 @@ def records(frame: pd.DataFrame) -> Iterator[Any]:
 
 
 @lru_cache(maxsize=64)
-def task_scores(results: Results) -> pd.DataFrame:
-    """Scores of the task students, means over seeds.
+def task_scores(results: Results, stage: str = "evaluate") -> pd.DataFrame:
+    """Scores of the task students, or of the baselines that another stage wrote, means over seeds.
 
     Returns:
         One row for each task, student, split and metric, the headline metric first: task, student, split, metric,
         is_headline, teacher, score, std (over seeds, NaN of one), majority, retention (plain), above_majority, and
         collapsed (how many seeds are). A retention whose denominator is not positive is NaN.
     """
-    found = results.select("evaluate")
+    found = results.select(stage)
     found = found[found["split"].str.startswith("dev")].rename(columns={"model": "student"})
     place = ["task", "student", "split"]
     scores = found[found["variant"].isin(SYSTEMS)].groupby([*place, "metric", "variant"], sort=False)["value"]
@@ -49,22 +49,40 @@ def task_scores(results: Results) -> pd.DataFrame:
     return frame.join(collapsed, on=place)
 
 
-@lru_cache(maxsize=64)
-def retained(results: Results, task: str, student: str) -> tuple[dict[str, float] | None, int]:
-    """The 95 % interval of the above-majority retention on the first dev split, and the number of rows.
+def task_systems(results: Results) -> pd.DataFrame:
+    """The task scores of students and of baselines.
 
     Returns:
-        None where the teacher is within noise of the majority class; 0 rows where no predictions were kept.
+        The columns of `task_scores`; stage, which wrote them; and model, the name to show. The rows of one task, split
+        and metric follow each other, students before baselines.
     """
-    names = [paths.predictions("evaluate", f"{task}-{student}/{seed}") for seed in results.params.seeds]
+    found = [task_scores(results, stage).assign(stage=stage) for stage in ("evaluate", "finetune_student", "baselines")]
+    groups = pd.concat(found).groupby(["task", "split", "metric"], sort=False)
+    frame = pd.concat([of for _, of in groups], ignore_index=True)
+    names = {"evaluate": "{}", "finetune_student": "{} fine-tuned", "baselines": "{}"}
+    return frame.assign(model=[names[at.stage].format(NAMES.get(at.student, at.student)) for at in records(frame)])
+
+
+@lru_cache(maxsize=64)
+def retained(
+    results: Results, task: str, model: str, stage: str = "evaluate"
+) -> tuple[dict[str, float] | None, int, int]:
+    """How sure the above-majority retention of a task student, or of a baseline of another stage, is.
+
+    Returns:
+        Its 95 % interval on the first dev split, None if the teacher is within noise of the majority class; the number
+        of rows, 0 if no predictions were kept; the number of seeds.
+    """
+    wanted = stage, task, model
+    names = [paths.predictions(stage, at.name) for at in results.trees if (at.stage, at.task, at.model) == wanted]
     files = [results.read(path, lambda path: read_predictions(path.read_text("utf-8")), {}) for path in names]
     if not all(set(SYSTEMS) <= file.keys() for file in files):
-        return None, 0
+        return None, 0, 0
     reference = {name: files[0][name].predictions for name in ("teacher", "majority")}
     reference["labels"] = files[0]["student"].labels
     students = [file["student"].predictions for file in files]
     interval = retention_interval(METRICS[HEADLINES[task]], students, reference, seed=results.params.seed)
-    return interval, len(students[0])
+    return interval, len(students[0]), len(students)
 
 
 @lru_cache(maxsize=64)

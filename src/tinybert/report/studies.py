@@ -28,7 +28,7 @@ from tinybert.config.fields import AboveZero, ConfigModel, ListOf, Name, NonEmpt
 from tinybert.config.load import check_params, load_params, read_yaml
 from tinybert.config.schema import Params
 from tinybert.data.tasks import TASKS
-from tinybert.evaluate.predictions import LOWER_IS_BETTER, ROW_METRICS, Predictions, paired_interval, read_predictions
+from tinybert.evaluate.scoring import LOWER_IS_BETTER, ROW_METRICS, Predictions, paired_interval, read_predictions
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, read_json, write_json

@@ -35,6 +35,7 @@ from tinybert.report.scores import (
     records,
     retained,
     task_scores,
+    task_systems,
 )
 
 NO_LEAD = "teacher within noise of the majority"
@@ -76,16 +77,21 @@ def _cost(system: pd.Series, teacher: pd.DataFrame, cost: str, word: str, digits
 
 
 def task_table(results: Results) -> Table:
-    """Each score of each task student with its teacher's and the majority class's."""
-    scores = task_scores(results)
+    """Each score of each task student, with those of the teacher, the baselines and the majority class."""
+    scores, places = task_systems(results), ["task", "split", "metric"]
+    is_baseline = scores["stage"] != "evaluate"
+    best = scores[is_baseline].sort_values("score").drop_duplicates(places, keep="last").set_index(places)
+    rival = scores[places].join(best[["score", "model"]], on=places)
+    conditions = [scores["collapsed"] > 0, scores["score"] <= scores["majority"],
+                  ~is_baseline & (scores["score"] <= rival["score"])]  # fmt: skip
     frame = scores.assign(
-        flag=np.select([scores["collapsed"] > 0, scores["score"] <= scores["majority"]], [COLLAPSED, NO_BETTER], ""),
+        flag=np.select(conditions, [COLLAPSED, NO_BETTER, "≤ " + rival["model"]], ""),
         name=[f"{task_name(results, at.task, at.split)}: {at.metric}" for at in records(scores)],
         retained=[_retention(results, at) for at in records(scores)],
         published=[_published(results, at) for at in records(scores)],
     )
     return table(frame, {
-        "task": (str, "name"), "student": (str, "student"), "teacher": (fixed, "teacher"),
+        "task": (str, "name"), "model": (str, "model"), "teacher": (fixed, "teacher"),
         "score": (spread, "score", "std"), "majority": (fixed, "majority"), "of teacher's": (percent, "retention"),
         "retention": (str, "retained"), "published": (fixed, "published"), "flag": (str, "flag"),
     })  # fmt: skip
@@ -96,17 +102,19 @@ def _retention(results: Results, at: Any) -> str:
     if math.isnan(at.above_majority):
         return NO_LEAD
     if at.is_headline and at.split == FIRST_SPLITS[at.task]:
-        ends, rows = retained(results, at.task, at.student)
+        ends, rows, seeds = retained(results, at.task, at.student, at.stage)
         if rows and ends is None:
             return NO_LEAD
         if ends:
             within = f"[{100 * ends['low']:.0f}, {100 * ends['high']:.0f}]"
-            return f"{percent(at.above_majority, 0)} {within}, n {rows} × {len(results.params.seeds)}"
+            return f"{percent(at.above_majority, 0)} {within}, n {rows} × {seeds}"
     return percent(at.above_majority, 0)
 
 
 def _published(results: Results, at: Any) -> float:
     """The published score if metric, rows, teacher and shape are the published ones, else NaN."""
+    if at.stage != "evaluate" or results.params.tasks.heldout_fraction:
+        return math.nan
     task, shape = TASKS[at.task], results.params.students[at.student].architecture
     is_shape = (shape.layers, shape.width, shape.feed_forward) == PUBLISHED_SHAPES.get(at.student)
     is_base = results.value("finetune_teacher", task=at.task, metric="layers") == BERT_BASE_LAYERS

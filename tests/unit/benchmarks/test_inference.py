@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.inference import SIZES, STUDENT, TEACHER, System, report, speed_up, take_turns, write_variants
 from tests.support.project import ROOT
-from tinybert.compress.serving import OnnxClassifier, random_feeds
+from tinybert.compress.onnx_files import OnnxClassifier, random_feeds
 from tinybert.pipeline.paths import VARIANTS
 
 

@@ -6,8 +6,7 @@ import onnx
 import pytest
 import torch
 
-from tinybert.compress.export import export_onnx
-from tinybert.compress.serving import OnnxClassifier, feeds_of, session_of
+from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, feeds_of, session_of
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.outputs import Batch

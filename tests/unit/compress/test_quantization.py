@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from onnx import helper, numpy_helper
 
 from tests.support.builders import batch, classifier
-from tinybert.compress.export import export_onnx
+from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, feeds_of, session_of
 from tinybert.compress.quantization import (
     ActivationRange,
     Int8Layer,
@@ -25,7 +25,6 @@ from tinybert.compress.quantization import (
     scale_and_zero_point,
     write_int8,
 )
-from tinybert.compress.serving import OnnxClassifier, feeds_of, session_of
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.outputs import Batch

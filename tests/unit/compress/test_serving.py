@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.inference import SIZES, write_variants
 from tests.support.onnx_models import save_sum_model
-from tinybert.compress import serving
-from tinybert.compress.serving import OnnxClassifier, latencies, measure_latency_ms, random_feeds, session_of, sliced
+from tinybert.compress import onnx_files
+from tinybert.compress.onnx_files import OnnxClassifier, latencies, measure_latency_ms, random_feeds, session_of, sliced
 from tinybert.config.schema import Latency
 from tinybert.data.encoding import Encoded
 from tinybert.pipeline.paths import VARIANTS
@@ -86,7 +86,7 @@ def test_logits_of_examples_are_in_their_order(tmp_path):
     ("capabilities", "entry"), [({"avx2": True}, "1"), ({"avx512_vnni": True}, None), ({"avx_vnni": True}, None)]
 )
 def test_exact_products_are_requested_only_without_vnni(tmp_path, monkeypatch, capabilities, entry):
-    monkeypatch.setattr(serving.torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(onnx_files.torch.cpu, "get_capabilities", lambda: capabilities)
     options = session_of(str(save_sum_model(tmp_path))).get_session_options()
     if entry:
         assert options.get_session_config_entry("session.x64quantprecision") == entry
@@ -106,7 +106,7 @@ def test_random_feeds_are_full_rows_of_known_tokens():
 def test_latency_counts_each_batch_once_and_no_warm_up(monkeypatch):
     fed = []
     clock = iter([0.0, 9.0] * 2 + [0.0, 0.001, 0.0, 0.002, 0.0, 0.003, 0.0, 0.004, 0.0, 0.005])
-    monkeypatch.setattr(serving.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(onnx_files.time, "perf_counter", lambda: next(clock))
     batches = [random_feeds(1, length, 9) for length in (1, 2, 3, 4, 5)]
     found = measure_latency_ms(SimpleNamespace(logits=fed.append), batches, warmup_runs=2)
     # of 1, 2, 3, 4, 5 ms: the median is 3, a tenth of the way 1.4, nine tenths 4.6

@@ -246,7 +246,7 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         (
             "students.teacher",
             DEFAULT["students"]["lazy"],
-            'students.teacher: "teacher" is reserved for the teacher; fix: rename this student',
+            "students.teacher: the name is reserved; fix: rename this student",
         ),
         (
             "tasks.cola.pruning.epochs",

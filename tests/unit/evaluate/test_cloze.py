@@ -9,7 +9,14 @@ import pytest
 
 from tests.unit.evaluate.fixed_model import Fixed
 from tinybert.data.tokenizer import train_tokenizer
-from tinybert.evaluate.cloze import ask, best_answers, cloze_predictions, cloze_scores, load_questions, quiz_batches
+from tinybert.evaluate.language_model import (
+    ask,
+    best_answers,
+    cloze_predictions,
+    cloze_scores,
+    load_questions,
+    quiz_batches,
+)
 from tinybert.pipeline.errors import UserError
 
 

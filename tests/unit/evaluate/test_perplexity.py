@@ -10,7 +10,7 @@ from tests.support.builders import batch, masked_lm
 from tests.unit.evaluate.fixed_model import Fixed
 from tinybert.data.sequences import Sequences
 from tinybert.distill.batches import Masker
-from tinybert.evaluate.perplexity import (
+from tinybert.evaluate.language_model import (
     agreement,
     frequency_accuracy,
     masked_lm_scores,

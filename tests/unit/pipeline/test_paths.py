@@ -12,7 +12,7 @@ from tinybert.config.students import Init
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
-from tinybert.evaluate.cloze import load_questions
+from tinybert.evaluate.language_model import load_questions
 from tinybert.models.checkpoints import checkpoint_folder, save_model
 from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths

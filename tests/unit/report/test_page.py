@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.report_tree import NASTY, PERPLEXITY, Outline, small_params, small_tree, write_tree
+from tests.support.report_tree import NASTY, PERPLEXITY, Outline, small_params, small_tree, write_evaluation, write_tree
 from tinybert.config.load import check_params
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
@@ -219,14 +219,30 @@ def test_published_scores_need_their_rows_and_shapes(tree):
         write_json(path, read_json(path) | {"layers": 12})
     build_report(check_params(plain), tree)
     table = Outline(page(tree)).tables["GLUE tasks, dev split"]
-    assert [row[table[0].index("published")] for row in table[1:]] == ["–", "0.864", "0.825", "0.818"]
+    place = table[0].index("published")
+    assert [row[place] for row in table[1:] if row[1] == "tinybert4"] == ["–", "0.864", "0.825", "0.818"]
+    assert {row[place] for row in table[1:] if row[1] != "tinybert4"} == {"–"}
+    plain["tasks"]["heldout_fraction"] = 0.1
+    build_report(check_params(plain), tree)
+    assert "published" not in Outline(page(tree)).tables["GLUE tasks, held-out training rows"][0]
     assert "synthetic MRPC" not in page(tree)
 
 
 def flags(root: Path, params, title: str) -> dict[str, str]:
-    """The first cell of each row -> its last one."""
+    """The first cell of each row -> its last one, of the first row with that cell."""
     build_report(params, root)
-    return {row[0]: row[-1] for row in Outline(page(root)).tables[title][1:]}
+    return {row[0]: row[-1] for row in reversed(Outline(page(root)).tables[title][1:])}
+
+
+def test_a_student_that_does_not_beat_a_baseline_is_flagged(tree, params):
+    """The student scores .74, the static embeddings .745."""
+    build_report(params, tree)
+    rows = Outline(page(tree)).tables["Synthetic tasks, dev split"]
+    found = {row[1]: row[-1] for row in rows if row[0] == "synthetic MRPC: accuracy"}
+    assert found == {"tinybert4": "≤ static embeddings", "tinybert4 fine-tuned": "", "TF-IDF": "",
+                     "static embeddings": ""}  # fmt: skip
+    write_evaluation(tree, "mrpc", "baselines/mrpc-static", 0.73)
+    assert flags(tree, params, "Synthetic tasks, dev split")["synthetic MRPC: accuracy"] == ""
 
 
 def test_students_at_the_majority_class_are_flagged(tree, params):

@@ -110,8 +110,17 @@ def test_task_scores_are_means_over_seeds(root):
 
 
 def test_retention_has_an_interval_over_rows_and_seeds(root):
-    interval, rows = retained(load_results(small_params(), root), "mrpc", "tinybert4")
-    assert rows == 400 and interval["low"] < 0.56 < interval["high"]
+    interval, rows, seeds = retained(load_results(small_params(), root), "mrpc", "tinybert4")
+    assert (rows, seeds) == (400, 2) and interval["low"] < 0.56 < interval["high"]
+
+
+def test_baselines_have_scores_and_retention_too(root):
+    results = load_results(small_params(), root)
+    scores = task_scores(results, "baselines").query("task == 'mrpc' and is_headline").set_index("student")
+    assert scores["score"].to_dict() == pytest.approx({"tfidf": 0.65, "static": 0.745})
+    assert scores["above_majority"].to_dict() == pytest.approx({"tfidf": 0.2, "static": 0.58})
+    interval, rows, seeds = retained(results, "mrpc", "static", "baselines")
+    assert (rows, seeds) == (400, 1) and interval["low"] < 0.58 < interval["high"]
 
 
 def test_domain_scores_are_means_over_seeds(root):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.root import ROOT
 from tinybert.config.load import load_params, merged_profile
-from tinybert.evaluate.predictions import Predictions
+from tinybert.evaluate.scoring import Predictions
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_json
 from tinybert.report import studies

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tinybert.data.tasks import TASKS
-from tinybert.evaluate.predictions import (
+from tinybert.evaluate.scoring import (
+    METRICS,
     Predictions,
     paired_interval,
     read_predictions,
@@ -14,7 +15,6 @@ from tinybert.evaluate.predictions import (
     save_predictions,
     variant_scores,
 )
-from tinybert.evaluate.scoring import METRICS
 
 ACCURACY = METRICS["accuracy"]
 

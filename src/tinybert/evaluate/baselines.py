@@ -1,0 +1,121 @@
+"""Baselines without distillation: linear models on TF-IDF features and on static embeddings from the task teacher."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from sklearn.decomposition import PCA
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import make_scorer
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+from sklearn.preprocessing import StandardScaler
+
+from tinybert.data.encoding import Encoded
+from tinybert.data.tasks import Task
+from tinybert.evaluate.scoring import METRICS
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.outputs import Batch, OutputSpec, best_device
+
+STATIC_DIMENSIONS = 256  # as Model2Vec
+SMOOTHING = 1e-4  # a of the weights a / (a + p)
+VOCABULARY_BATCH = 2048
+FOLDS = 3
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse strengths of the regularization to choose from
+
+Features = Any  # (rows, features), an array or a sparse matrix
+Featurizer = Callable[[Encoded], Features]
+
+
+def tfidf_features(train: Encoded, *, pair: bool) -> Featurizer:
+    """Sublinear TF-IDF of the training rows' tokens and token pairs."""
+    vectorizer = TfidfVectorizer(analyzer=_unigrams_and_bigrams, sublinear_tf=True)
+    vectorizer.fit([text for side in _sides(train, pair) for text in side])
+
+    def featurize(rows: Encoded) -> Features:
+        sides = [vectorizer.transform(side) for side in _sides(rows, pair)]
+        return sparse.hstack(_combined(sides, abs(sides[0] - sides[-1]), sides[0].multiply(sides[-1])), format="csr")
+
+    return featurize
+
+
+def static_features(train: Encoded, teacher: SequenceClassifier, *, pair: bool) -> Featurizer:
+    """Weighted means of static token embeddings (Model2Vec), standardized on the training rows.
+
+    A token weighs a / (a + p), where p is its frequency in the training rows (Arora et al. 2017).
+    """
+    tokens = np.concatenate([text for side in _sides(train, pair) for text in side])
+    frequency = np.bincount(tokens, minlength=teacher.config.vocab_size) / max(len(tokens), 1)
+    first, last = train.input_ids[0][0], train.input_ids[0][-1]
+    embeddings = static_embeddings(teacher, first, last) * (SMOOTHING / (SMOOTHING + frequency))[:, None]
+
+    def means(rows: Encoded) -> np.ndarray:
+        sides = [np.stack([embeddings[text].sum(axis=0) / max(len(text), 1) for text in side])
+                 for side in _sides(rows, pair)]  # fmt: skip
+        return np.hstack(_combined(sides, abs(sides[0] - sides[-1]), sides[0] * sides[-1]))
+
+    scaler = StandardScaler().fit(means(train))
+    return lambda rows: scaler.transform(means(rows))
+
+
+@torch.no_grad()
+def static_embeddings(teacher: SequenceClassifier, first: int, last: int) -> np.ndarray:
+    """Principal components of each token's top hidden state between the special tokens `first` and `last`.
+
+    Returns:
+        (vocabulary, dimensions) float32.
+    """
+    device, top, states = best_device(), teacher.config.num_hidden_layers, []
+    teacher.to(device).eval()
+    for tokens in torch.arange(teacher.config.vocab_size).split(VOCABULARY_BATCH):
+        ids = torch.stack([torch.full_like(tokens, first), tokens, torch.full_like(tokens, last)], dim=1)
+        batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids)).to(device)
+        hidden = teacher(batch, OutputSpec(hidden=frozenset({top}), logits=False)).hidden[top]  # (tokens, width)
+        states.append(hidden.view(*ids.shape, -1)[:, 1].cpu())
+    found = torch.cat(states).numpy()
+    return PCA(min(STATIC_DIMENSIONS, *found.shape), random_state=0).fit_transform(found)
+
+
+class LinearModel:
+    """A linear model whose regularization is chosen by the headline metric in cross-validation on its training rows.
+
+    Args:
+        task: Ridge regression for a regression task, else logistic regression.
+        featurize: Returns the features of rows, (rows, features).
+        train: The rows to fit it on.
+    """
+
+    def __init__(self, task: Task, featurize: Featurizer, train: Encoded) -> None:
+        self.featurize, self.is_regression = featurize, task.is_regression
+        kind = KFold if task.is_regression else StratifiedKFold
+        if task.is_regression:
+            model, grid = Ridge(), {"alpha": [1 / strength for strength in STRENGTHS]}
+        else:
+            model, grid = LogisticRegression(max_iter=1000), {"C": list(STRENGTHS)}
+        metric = make_scorer(lambda gold, predicted: METRICS[task.headline](predicted, gold))
+        folds = kind(FOLDS, shuffle=True, random_state=0)
+        self.model = GridSearchCV(model, grid, scoring=metric, cv=folds).fit(featurize(train), train.gold)
+
+    def predict(self, rows: Encoded) -> np.ndarray:
+        """(rows,) int64 classes, or float32 scores."""
+        return self.model.predict(self.featurize(rows)).astype(np.float32 if self.is_regression else np.int64)
+
+
+def _sides(rows: Encoded, pair: bool) -> list[list[np.ndarray]]:
+    """The tokens of the first texts and, for pairs, of the second texts, without [CLS] and [SEP]."""
+    lengths = [int((segments == 0).sum()) for segments in rows.token_type_ids]
+    first = [ids[1 : length - 1] for ids, length in zip(rows.input_ids, lengths, strict=True)]
+    second = [ids[length:-1] for ids, length in zip(rows.input_ids, lengths, strict=True)]
+    return [first, second] if pair else [first]
+
+
+def _unigrams_and_bigrams(tokens: np.ndarray) -> list[tuple[int, ...]]:
+    return [*zip(tokens.tolist(), strict=True), *itertools.pairwise(tokens.tolist())]
+
+
+def _combined(sides: list, difference: Features, product: Features) -> list:
+    """The features of a text; of a pair a, b, |a - b| and a⊙b."""
+    return [*sides, difference, product] if len(sides) > 1 else sides

@@ -1,0 +1,33 @@
+"""Linear models of a task, on TF-IDF features and on static embeddings from the teacher."""
+
+from tinybert.data.encoding import read_examples
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.evaluate.baselines import LinearModel, static_features, tfidf_features
+from tinybert.evaluate.scoring import compare_splits, predict_references, save_predictions
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import load_bert
+from tinybert.pipeline import paths
+from tinybert.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    """Fits each model on the training rows and scores it beside the teacher and the majority class."""
+    params, task = stage.params, TASKS[stage.items["task"]]
+    teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
+    limit, rows = params.tasks[task.name].max_length_tokens, paths.task_rows(task.name) / "train.jsonl"
+    references = predict_references(teacher, task, max_length_tokens=limit)
+    train = read_examples(rows, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
+    featurizers = {
+        "tfidf": tfidf_features(train, pair=task.is_pair),
+        "static": static_features(train, teacher, pair=task.is_pair),
+    }
+    for name, featurize in featurizers.items():
+        model = LinearModel(task, featurize, train)
+        scores, predictions = compare_splits(model.predict, references, task)
+        save_predictions(paths.predictions(stage.name, f"{stage.instance}-{name}"), predictions)
+        stage.write_metrics(scores, f"{stage.instance}-{name}")
+
+
+if __name__ == "__main__":
+    run_stage(main, "task")

@@ -1,0 +1,58 @@
+"""A control: a general student fine-tuned on gold labels, without task distillation, for as many steps."""
+
+import math
+from functools import partial
+
+import torch
+
+from tinybert.config.students import training_of
+from tinybert.data.encoding import encode
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import ExampleBatches, predict
+from tinybert.distill.loop import Settings, train
+from tinybert.distill.metric_log import TrainRun
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.resume import Checkpoint
+from tinybert.evaluate.scoring import compare_splits, predict_references, save_predictions
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import load_bert, load_classifier
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import read_jsonl
+from tinybert.pipeline.process import is_main_process
+from tinybert.stage import Stage, run_stage
+
+
+def main(stage: Stage) -> None:
+    """Trains on the rows that the student sees in task distillation, without augmented ones; keeps no model."""
+    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
+    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+    teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
+    references = predict_references(teacher, task, max_length_tokens=limit)
+    rows = list(read_jsonl(paths.augmented(task.name)))
+    examples = encode([row for row in rows if not row.get("augmented")], task, tokenizer, max_length_tokens=limit)
+
+    own = [phase for phase in ("intermediate", "prediction") if getattr(params.students[name], phase)]
+    phases = [training_of(params, name, phase, task=task.name) for phase in own]
+    steps = sum(min(at.epochs * math.ceil(len(rows) / at.batch_size), at.max_steps or math.inf) for at in phases)
+    training = phases[-1].model_copy(update={"epochs": steps, "max_steps": steps})
+    checkpoints = []
+    for seed in params.seeds:
+        torch.manual_seed(seed)
+        student = load_classifier(paths.general_student(name), task.labels, pair=task.is_pair)
+        loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
+        batches = ExampleBatches(examples, batch_size=training.batch_size, seed=seed)
+        folder = stage.checkpoint_folder(seed=str(seed))
+        checkpoints.append(Checkpoint(folder, stage.fingerprint(), is_writer=is_main_process()))
+        run = TrainRun(f"{stage.name} {stage.instance} {seed}", checkpoint=checkpoints[-1])
+        train(student, loss, batches, Settings(training, params.optimizer, seed, params.precision), run=run)
+        if is_main_process():
+            scores, predictions = compare_splits(partial(predict, student, task=task), references, task)
+            save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), predictions)
+            stage.write_metrics(scores, f"{stage.instance}/{seed}")
+    for checkpoint in checkpoints if is_main_process() else ():
+        checkpoint.remove()
+
+
+if __name__ == "__main__":
+    run_stage(main, "task", "student", trains=True)

@@ -1,0 +1,85 @@
+"""The stage finetune_student: as many steps as task distillation has, on the rows that are not augmented."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from stages import finetune_student
+from tests.support.builders import TEACHER, classifier
+from tests.support.fake_stage import FakeStage
+from tinybert.config.fields import Training
+from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.distill.loop import total_steps
+from tinybert.models.bert import MaskedLM
+from tinybert.models.checkpoints import save_model
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import write_jsonl
+
+TEXTS = ("fish swim", "swim fish the", "the fish", "swim the", "fish the fish")
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """The rows and training settings of each run that the stage starts, without training anything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    tokenizer = train_tokenizer(TEXTS, vocabulary_size=40)
+    paths.TOKENIZER.mkdir(parents=True)
+    save_tokenizer(tokenizer, paths.TOKENIZER)
+    config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size())
+    save_model(classifier(config), paths.task_model("cola", 1, "teacher"))
+    save_model(MaskedLM(config), paths.general_student("small"))
+    rows = [{"idx": idx, "sentence": text, "label": idx % 2} for idx, text in enumerate(TEXTS)]
+    for split in ("train", "dev"):
+        write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
+    # 5 rows and 6 augmented ones.
+    write_jsonl(paths.augmented("cola"), rows + [row | {"augmented": True} for row in [*rows, rows[0]]])
+    found = []
+
+    def record(student, loss, batches, settings, *, run):
+        found.append((batches, settings))
+
+    monkeypatch.setattr(finetune_student, "train", record)
+    return found
+
+
+class Tasks(dict):
+    __getattr__ = dict.__getitem__
+
+
+def stage_of(intermediate: Training, prediction: Training, student: dict) -> FakeStage:
+    config = SimpleNamespace(max_length_tokens=16, intermediate=intermediate, prediction=prediction)
+    losses = SimpleNamespace(training=None)
+    small = SimpleNamespace(**{"intermediate": losses, "prediction": losses} | student)
+    params = SimpleNamespace(seed=1, seeds=(1, 2), tasks=Tasks(cola=config), students={"small": small}, optimizer=None)
+    params.precision = "float32"
+    return FakeStage("finetune_student", {"task": "cola", "student": "small"}, params)
+
+
+def training(epochs: int, batch_size: int, max_steps: int | None = None) -> Training:
+    return Training(epochs=epochs, max_steps=max_steps, batch_size=batch_size, learning_rate=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("intermediate", "prediction", "student", "steps"),
+    [
+        (training(3, 4), training(2, 2), {}, 3 * 3 + 2 * 6),  # 11 rows are 3 batches of 4, 6 batches of 2
+        (training(3, 4, max_steps=5), training(2, 2), {}, 5 + 2 * 6),
+        (training(3, 4), training(2, 2), {"intermediate": None}, 2 * 6),
+        (training(0, 4), training(2, 2, max_steps=7), {}, 7),
+    ],
+)
+def test_it_has_the_steps_of_both_phases_and_the_rows_that_are_not_augmented(
+    runs, intermediate, prediction, student, steps
+):
+    stage = stage_of(intermediate, prediction, student)
+    finetune_student.main(stage)
+    assert [settings.seed for _, settings in runs] == [1, 2]
+    for batches, settings in runs:
+        assert total_steps(batches, settings.training) == steps
+        assert sum(len(batch.input_ids) for batch in batches.epoch(0)) == len(TEXTS)
+        assert settings.training.batch_size == 2
+    assert set(stage.metrics) == {"cola-small/1", "cola-small/2"}
+    assert set(stage.metrics["cola-small/1"]["dev"]) >= {"teacher", "student", "majority", "retention"}
+    assert paths.predictions("finetune_student", "cola-small/2").is_file()
