@@ -244,6 +244,12 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         ("students.attentive.architecture.layers", 5, "attentive.layer_map: uniform cannot map 5 student layers to 4"),
         ("students.attentive.architecture.heads", 8, "students.attentive.general.losses.attention: the student has 8"),
         (
+            "tasks.teacher_encoder",
+            "given",
+            "tasks.teacher_encoder: a synthetic teacher starts from scratch (got given)",
+        ),
+        ("tasks.heldout_fraction", 0.9, "tasks.heldout_fraction: "),
+        (
             "students.teacher",
             DEFAULT["students"]["lazy"],
             "students.teacher: the name is reserved; fix: rename this student",
