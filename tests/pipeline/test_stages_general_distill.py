@@ -54,6 +54,7 @@ def test_a_published_student_keeps_its_projection(project):
         students={name: config},
         general=SimpleNamespace(training=training),
         tokenize=SimpleNamespace(sequence_tokens=8),
+        tasks=SimpleNamespace(teacher_encoder="pretrained"),
     )
     stage = FakeStage("general_distill", {"student": name}, params)
     main(stage)
@@ -80,8 +81,26 @@ def training_stage(learning_rate: float) -> FakeStage:
         students={"tiny": config},
         general=SimpleNamespace(training=training),
         tokenize=SimpleNamespace(sequence_tokens=8),
+        tasks=SimpleNamespace(teacher_encoder="pretrained"),
     )
     return FakeStage("general_distill", {"student": "tiny"}, params, digest=f"rate{learning_rate}")
+
+
+def test_a_student_imitates_the_encoder_of_the_task_teachers(project):
+    """Only if its losses read no logits: those need the masked-LM head, which pretraining trains."""
+    save_model(masked_lm(TEACHER, seed=9), "given")
+    for losses, imitated in ({"hidden": 1.0}, "given"), ({"hidden": 1.0, "hard": 1.0}, paths.TEACHER):
+        stage = training_stage(1e-3)
+        stage.params.tasks.teacher_encoder = "given"
+        stage.params.teacher = SimpleNamespace(source="local", local=SimpleNamespace(folder="given"))
+        shape = ARCHITECTURE.__dict__ | {"width": 24, "feed_forward": 48, "layers": 1}
+        stage.params.students["tiny"] = SimpleNamespace(
+            architecture=SimpleNamespace(**shape), init=Init(teacher="bottom"), layer_map="uniform",
+            projection="shared", general=StageLosses(losses=losses))  # fmt: skip
+        stage.params.general.training = stage.params.general.training.model_copy(update={"epochs": 0})
+        main(stage)
+        words = load_model(paths.general_student("tiny")).bert.embeddings.word_embeddings.weight
+        assert torch.equal(words, load_model(imitated).bert.embeddings.word_embeddings.weight)
 
 
 def test_a_fault_leaves_no_output_and_a_lower_rate_starts_again(project, monkeypatch):
