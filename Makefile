@@ -3,6 +3,7 @@
 # make lint     style and types                   make coverage   the share of src that the tests run
 # make profile NAME=minilm   params.yaml of another scale      make study NAME=layer_maps   a published comparison
 # make compare  experiments side by side          make ui         MLflow's page on this machine
+# make record NAME=minilm    copies a finished run's numbers and settings to results/, for git
 # make register MODEL=cola/tinybert4   a final model in MLflow's registry
 # make bench    speed and memory against a plain reference (BENCH="--data local/glue --vocabulary .../vocab.txt")
 # make ask Q="The capital city of France is [MASK]."   answers of the teacher and the domain students
@@ -11,7 +12,7 @@ VENV := .venv
 TINYBERT := PYTHONPATH=src python -m tinybert.cli
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repair repro test test-long coverage lint bench compare ui ask profile study register
+.PHONY: setup setup-dev repair repro test test-long coverage lint bench compare ui ask profile study record register
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -68,6 +69,9 @@ profile: setup
 
 study: setup
 	@$(TINYBERT) study $(NAME) $(ARGS)
+
+record: setup
+	@$(TINYBERT) record $(NAME)
 
 register: setup
 	@$(TINYBERT) register $(MODEL)

@@ -2,9 +2,12 @@
 
 import argparse
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 
 from tinybert.pipeline.errors import UserError
@@ -56,6 +59,53 @@ def register(argv: Sequence[str]) -> None:
     print(register_model(f"{track}-{name}", final(track, name)))
 
 
+def record(argv: Sequence[str]) -> None:
+    """Copies a finished run's settings and numbers to results/NAME, with its code, machine and timings."""
+    from tinybert.pipeline.files import atomic_folder, write_json
+
+    parser = argparse.ArgumentParser(prog="tinybert record", description=record.__doc__)
+    parser.add_argument("name", help="a folder of results/, for example minilm; an older record there is replaced")
+    name = parser.parse_args(argv).name
+    if not re.fullmatch("[a-z0-9_-]+", name):
+        raise UserError(f"NAME: no folder name (got {name}); allowed: a-z, 0-9, _ and -; fix: NAME=minilm")
+    run = describe_run()
+    with atomic_folder(Path("results", name)) as folder:
+        shutil.copytree("metrics", folder / "metrics")
+        for path in ("params.yaml", "dvc.lock", "reports/summary.md", "reports/summary_metrics.json"):
+            shutil.copy(path, folder)
+        write_json(folder / "run.json", run)
+
+
+def describe_run() -> dict[str, object]:
+    """Returns code, machine, versions and seconds; UserError if the run is not up to date or has no timing."""
+    import torch
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    from tinybert.pipeline import files, paths, tracking
+
+    try:
+        repo = Repo()
+        changed, seconds = list(repo.status()), {}
+    except DvcException as error:
+        raise UserError(
+            f"dvc status: failed ({' '.join(str(error).split())}); fix: end other DVC commands, make repair"
+        ) from None
+    if changed:
+        raise UserError(f"dvc status: not up to date (got {len(changed)} stages, first {changed[0]}); fix: dvc repro")
+    for name in sorted({stage.name for stage in repo.index.stages} - {"check_params", "code"}):  # these are not timed
+        if not (path := paths.timing(*name.split("@"))).is_file():
+            raise UserError(f"{path}: missing, DVC's cache has no timings; fix: dvc repro --force --single-item {name}")
+        seconds[name] = files.read_json(path)["seconds"]
+    generated = [f":!{path}" for path in ("params.yaml", "dvc.lock", "metrics", "reports", "results")]
+    # With --branch git prints one line more, so that a git that fails does not count as clean.
+    others = tracking.git("status", "--porcelain", "--branch", "--", ".", *generated).splitlines()
+    code = {"revision": tracking.head_revision(), "clean": len(others) == 1, "date": date.today().isoformat()}
+    machine = {"processor": torch.cpu.get_capabilities()["cpu_name"], "threads": torch.get_num_threads()}
+    versions = {"python": sys.version.split()[0]} | tracking.package_versions()
+    return code | machine | {"versions": versions, "total_seconds": round(sum(seconds.values()), 1), "seconds": seconds}
+
+
 def repair(argv: Sequence[str]) -> None:
     """Removes DVC files that a kill cut short; DVC does not start if it cannot read them."""
     argparse.ArgumentParser(prog="tinybert repair", description=repair.__doc__).parse_args(argv)
@@ -96,7 +146,7 @@ def remove_cut_files() -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (ask, study, compare, profile, register, repair)
+    command.__name__: command for command in (ask, study, compare, profile, record, register, repair)
 }
 
 
