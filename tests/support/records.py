@@ -1,0 +1,112 @@
+"""Checks numbers of Markdown tables against the records in results/.
+
+A comment right above a table names the record and, for each column of numbers, a file of the record's metrics/ and a
+key in it:
+
+    <!-- from results/minilm:
+    teacher = evaluate/{row}-tinybert4/* dev.teacher.{headline}
+    student = evaluate/{row}-tinybert4/* dev.student.{headline}
+    above-majority retention = evaluate/{row}-tinybert4/* dev.retention.above_majority
+    INT8 file = quantize/{row}-tinybert4 int8-dynamic.size_mb.raw
+    -->
+
+{row} is the first word of a row's first cell (SST-2 gives sst2), {headline} that task's first metric. * stands for the
+seeds: a number is the mean over them, after ± the standard deviation (n - 1). % and M scale it.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, stdev
+
+from tinybert.data.tasks import TASKS
+
+BEGIN = re.compile(r"<!--\s*from\b")
+MARKER = re.compile(r"<!-- from (results/[a-z0-9_-]+):\n(.*?)\n-->\n\n?((?:\|[^\n]*(?:\n|$))+)", re.DOTALL)
+COLUMN = re.compile(r"(.+?) = (\S+) (\S+)")
+NUMBER = r"[-−+]?(?:\d[\d,]*)?(?:\.\d+|\d)"
+CELL = re.compile(rf"({NUMBER})(?: ± ({NUMBER}))?(?: ?(%|M|MB|s))?")
+SCALES = {"%": 100, "M": 1e-6}
+
+
+def mistakes(document: Path, root: Path) -> list[str]:
+    """Returns a line for each number of a marked table that is not what the record gives, and each broken marker.
+
+    Args:
+        document: A Markdown file.
+        root: The folder that holds results/.
+    """
+    text, found = document.read_text(encoding="utf-8"), []
+    markers = list(MARKER.finditer(text))
+    if len(markers) != len(BEGIN.findall(text)):
+        found.append("a marker is malformed, or no table follows it")
+    for marker in markers:
+        record, columns, table = marker.groups()
+        if (root / record / "metrics").is_dir():
+            found += table_mistakes(columns.splitlines(), table.splitlines(), root / record / "metrics")
+        else:
+            found.append(f"{record}: no such record")
+    return [f"{document.name}: {mistake}" for mistake in found]
+
+
+def table_mistakes(columns: list[str], table: list[str], metrics: Path) -> Iterator[str]:
+    """Yields the mistakes of one table; `columns` are the marker's lines."""
+    parsed = [COLUMN.fullmatch(line.strip()) for line in columns]
+    yield from (f"not COLUMN = FILE KEY: {line}" for line, match in zip(columns, parsed, strict=True) if not match)
+    sources = {match[1]: (match[2], match[3]) for match in parsed if match}
+    header, _, *rows = (split_row(line) for line in table)
+    yield from (f"no column {name}" for name in sources.keys() - set(header))
+    if not rows:
+        yield "a table without rows"
+    for row in rows:
+        if len(row) != len(header):
+            yield f"{row[0]}: {len(row)} cells below {len(header)} headings"
+        for name, cell in zip(header[1:], row[1:], strict=False):
+            if name not in sources:
+                if re.search(r"\d", cell):
+                    yield f"{row[0]}, {name}: {cell} has no source in the marker"
+            elif mistake := cell_mistake(cell, row[0], sources[name], metrics):
+                yield f"{row[0]}, {name}: {mistake}"
+
+
+def split_row(line: str) -> list[str]:
+    """The cells of a table's line without emphasis and code marks."""
+    return [cell.strip().strip("*`") for cell in line.strip().strip("|").split("|")]
+
+
+def cell_mistake(cell: str, label: str, source: tuple[str, str], metrics: Path) -> str:
+    """What is wrong with a cell; empty if its numbers are those of the record."""
+    printed = CELL.fullmatch(cell)
+    if not printed:
+        return f"no number (got {cell!r})"
+    row = re.sub(r"[^a-z0-9_]", "", label.lower().partition(" ")[0])
+    names = {"{row}": row, "{headline}": TASKS[row].headline if row in TASKS else "{headline}"}
+    file, key = (re.sub(r"{\w+}", lambda found: names.get(found[0], found[0]), part) for part in source)
+    try:
+        values = [number_at(path, key) for path in sorted(metrics.glob(f"{file}.json"))]
+        expected = [mean(values), stdev(values)] if printed[2] else [mean(values)]
+    except (KeyError, TypeError, ValueError) as error:  # StatisticsError is a ValueError
+        return f"{file}, {key}: no data ({error})"
+    scale = SCALES.get(printed[3], 1)
+    for text, value in zip(printed.groups(), expected, strict=False):
+        if not is_rounded(text, scale * value):
+            return f"{text} is printed, the record has {scale * value:.6g} ({file}, {key})"
+    return ""
+
+
+def number_at(path: Path, key: str) -> float:
+    """The number at a dotted key of a JSON file."""
+    value = json.loads(path.read_text(encoding="utf-8"))
+    for part in key.split("."):
+        value = value[part]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"got {value!r}")
+    return value
+
+
+def is_rounded(text: str, value: float) -> bool:
+    """Whether the text is the value rounded to its own digits; of a tie both neighbors are right."""
+    digits = len(text.partition(".")[2])
+    number = float(text.replace("−", "-").replace(",", ""))
+    return abs(number - value) <= 0.5 * 10**-digits + 1e-9
