@@ -7,9 +7,9 @@ from tinybert.config.students import check_students
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.batches import ExampleBatches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.evaluate.scoring import evaluate
+from tinybert.evaluate.scoring import score
 from tinybert.models.checkpoints import Classifier, load_classifier
 from tinybert.models.initialization import finetuned_teacher, given_teacher
 from tinybert.pipeline import paths
@@ -48,7 +48,8 @@ def main(stage: Stage) -> None:
 
     if is_main_process():
         training.save()
-        training.finish({"layers": teacher.config.num_hidden_layers, "dev": evaluate(teacher, dev, task)})
+        scores = score(task, predict(teacher, dev, task), dev.gold)
+        training.finish({"layers": teacher.config.num_hidden_layers, "dev": scores})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import pandas as pd
 
 from tinybert.data.task_sources import hold_out, read_splits
 from tinybert.data.tasks import TASKS
-from tinybert.evaluate.scoring import majority_score
+from tinybert.evaluate.scoring import majority_predictions, score
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, write_jsonl
 from tinybert.stage import Stage, run_stage
@@ -22,11 +22,11 @@ def main(stage: Stage) -> None:
     for split, rows in splits.items():
         context = "training" if split == "train" else "evaluation"
         stage.run.log_dataset(pd.DataFrame(rows), str(folder / f"{split}.jsonl"), f"{task.name}-{split}", context)
-    labels = {split: [row["label"] for row in splits[split]] for split in ("train", task.dev_splits[0])}
+    train, dev = ([row["label"] for row in splits[split]] for split in ("train", task.dev_splits[0]))
     stage.write_metrics(
         {
             "examples": {split: len(rows) for split, rows in splits.items()},
-            "majority": majority_score(task, labels["train"], labels[task.dev_splits[0]]),
+            "majority": score(task, majority_predictions(task, train, len(dev)), dev),
         }
     )
 

@@ -81,5 +81,5 @@ def test_it_has_the_steps_of_both_phases_and_the_rows_that_are_not_augmented(
         assert sum(len(batch.input_ids) for batch in batches.epoch(0)) == len(TEXTS)
         assert settings.training.batch_size == 2
     assert set(stage.metrics) == {"cola-small/1", "cola-small/2"}
-    assert set(stage.metrics["cola-small/1"]["dev"]) >= {"teacher", "student", "majority", "retention"}
+    assert set(stage.metrics["cola-small/1"]["dev"]) >= {"teacher", "student", "majority", "collapsed"}
     assert paths.predictions("finetune_student", "cola-small/2").is_file()

@@ -1,4 +1,4 @@
-"""Scores of task predictions (metrics, majority class, retention, collapse), saved predictions, bootstrap intervals."""
+"""Scores of task predictions (metrics, majority class, collapse), saved predictions, bootstrap intervals."""
 
 import json
 import math
@@ -51,29 +51,11 @@ def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
     return {metric: float(METRICS[metric](predictions, labels)) for metric in task.metrics}
 
 
-def evaluate(model: Classifier, examples: Encoded, task: Task) -> dict[str, float]:
-    """Computes the task's metrics of a model on labeled examples."""
-    return score(task, predict(model, examples, task), examples.gold)
-
-
 def majority_predictions(task: Task, train_labels: Values, rows: int) -> np.ndarray:
     """Predicts the most frequent training class (the first of equals) or the mean training score, (rows,)."""
     if task.is_regression:
         return np.full(rows, np.mean(train_labels))
     return np.full(rows, np.bincount(np.asarray(train_labels), minlength=len(task.labels)).argmax())
-
-
-def majority_score(task: Task, train_labels: Values, dev_labels: Values) -> dict[str, float]:
-    """Computes the dev scores of `majority_predictions`."""
-    return score(task, majority_predictions(task, train_labels, len(dev_labels)), dev_labels)
-
-
-def retention(student: float, teacher: float, majority: float) -> dict[str, float | None]:
-    """Computes how much of the teacher's score the student retains; None if a denominator is not positive."""
-    return {
-        "plain": student / teacher if teacher > 0 else None,
-        "above_majority": (student - majority) / (teacher - majority) if teacher > majority else None,
-    }
 
 
 def is_collapsed(task: Task, predictions: Values) -> bool:
@@ -99,18 +81,9 @@ def predict_references(teacher: Classifier, task: Task, *, max_length_tokens: in
 
 
 def compare(predictions: dict[str, np.ndarray], labels: np.ndarray, task: Task) -> dict:
-    """Scores "student", "teacher" and "majority" on the same rows, (rows,) each.
-
-    Returns:
-        The metrics of each, the student's retention in the headline metric, and whether the student collapsed.
-    """
+    """The metrics of "student", "teacher" and "majority" on the same rows, and whether the student collapsed."""
     scores = {system: score(task, found, labels) for system, found in predictions.items()}
-    of_headline = (scores[system][task.headline] for system in ("student", "teacher", "majority"))
-    return scores | {"retention": retention(*of_headline), "collapsed": is_collapsed(task, predictions["student"])}
-
-
-def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return np.mean(predictions == labels)
+    return scores | {"collapsed": is_collapsed(task, predictions["student"])}
 
 
 def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -145,7 +118,7 @@ def _is_constant(values: np.ndarray) -> bool:
 
 
 METRICS: dict[str, Metric] = {
-    "accuracy": _accuracy,
+    "accuracy": lambda predictions, labels: np.mean(predictions == labels),
     "f1": _f1,
     "matthews": _matthews,
     "pearson": _pearson,
