@@ -12,21 +12,22 @@ from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Fits each model on the training rows and scores it beside the teacher and the majority class."""
+    """Fits each model on the training rows, scores it beside the teacher and the majority class, counts its FLOPs."""
     params, task = stage.params, TASKS[stage.items["task"]]
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
     limit, rows = params.tasks[task.name].max_length_tokens, paths.task_rows(task.name) / "train.jsonl"
     references = predict_references(teacher, task, max_length_tokens=limit)
     train = read_examples(rows, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
+    dev, _ = references[task.dev_splits[0]]
     featurizers = {
         "tfidf": tfidf_features(train, pair=task.is_pair),
         "static": static_features(train, teacher, pair=task.is_pair),
     }
-    for name, featurize in featurizers.items():
-        model = LinearModel(task, featurize, train)
+    for name, featurizer in featurizers.items():
+        model = LinearModel(task, featurizer, train)
         scores, predictions = compare_splits(model.predict, references, task)
         save_predictions(paths.predictions(stage.name, f"{stage.instance}-{name}"), predictions)
-        stage.write_metrics(scores, f"{stage.instance}-{name}")
+        stage.write_metrics({"costs": {"student": model.costs(dev)}} | scores, f"{stage.instance}-{name}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,13 @@ FOLDS = 3
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse strengths of the regularization to choose from
 
 Features = Any  # (rows, features), an array or a sparse matrix
-Featurizer = Callable[[Encoded], Features]
+
+
+class Featurizer(NamedTuple):
+    """The function that turns rows into features, and the embeddings that it reads; TF-IDF has none."""
+
+    transform: Callable[[Encoded], Features]
+    table: np.ndarray = np.empty((0, 0))  # (vocabulary, dimensions)
 
 
 def tfidf_features(train: Encoded, *, pair: bool) -> Featurizer:
@@ -39,7 +45,7 @@ def tfidf_features(train: Encoded, *, pair: bool) -> Featurizer:
         sides = [vectorizer.transform(side) for side in _sides(rows, pair)]
         return sparse.hstack(_combined(sides, abs(sides[0] - sides[-1]), sides[0].multiply(sides[-1])), format="csr")
 
-    return featurize
+    return Featurizer(featurize)
 
 
 def static_features(train: Encoded, teacher: SequenceClassifier, *, pair: bool) -> Featurizer:
@@ -58,7 +64,7 @@ def static_features(train: Encoded, teacher: SequenceClassifier, *, pair: bool) 
         return np.hstack(_combined(sides, abs(sides[0] - sides[-1]), sides[0] * sides[-1]))
 
     scaler = StandardScaler().fit(means(train))
-    return lambda rows: scaler.transform(means(rows))
+    return Featurizer(lambda rows: scaler.transform(means(rows)), embeddings)
 
 
 @torch.no_grad()
@@ -84,24 +90,37 @@ class LinearModel:
 
     Args:
         task: Ridge regression for a regression task, else logistic regression.
-        featurize: Returns the features of rows, (rows, features).
+        featurizer: Makes the features.
         train: The rows to fit it on.
     """
 
-    def __init__(self, task: Task, featurize: Featurizer, train: Encoded) -> None:
-        self.featurize, self.is_regression = featurize, task.is_regression
-        kind = KFold if task.is_regression else StratifiedKFold
+    def __init__(self, task: Task, featurizer: Featurizer, train: Encoded) -> None:
+        self.featurizer, self.task = featurizer, task
         if task.is_regression:
-            model, grid = Ridge(), {"alpha": [1 / strength for strength in STRENGTHS]}
+            model, kind, grid = Ridge(), KFold, {"alpha": [1 / strength for strength in STRENGTHS]}
         else:
-            model, grid = LogisticRegression(max_iter=1000), {"C": list(STRENGTHS)}
+            model, kind, grid = LogisticRegression(max_iter=1000), StratifiedKFold, {"C": list(STRENGTHS)}
         metric = make_scorer(lambda gold, predicted: METRICS[task.headline](predicted, gold))
         folds = kind(FOLDS, shuffle=True, random_state=0)
-        self.model = GridSearchCV(model, grid, scoring=metric, cv=folds).fit(featurize(train), train.gold)
+        self.model = GridSearchCV(model, grid, scoring=metric, cv=folds).fit(featurizer.transform(train), train.gold)
 
     def predict(self, rows: Encoded) -> np.ndarray:
         """(rows,) int64 classes, or float32 scores."""
-        return self.model.predict(self.featurize(rows)).astype(np.float32 if self.is_regression else np.int64)
+        predicted = self.model.predict(self.featurizer.transform(rows))
+        return predicted.astype(np.float32 if self.task.is_regression else np.int64)
+
+    def costs(self, rows: Encoded) -> dict[str, float]:
+        """Parameters (coefficients, intercepts, embedding table), and mean FLOPs of a row, 2 per multiply-add.
+
+        Counted are the nonzero features times the outputs, and the mean of the static embeddings of the tokens without
+        [CLS] and [SEP]; TF-IDF's weights, the scaling and the features of pairs are not.
+        """
+        fitted, table = self.model.best_estimator_, self.featurizer.table
+        outputs = np.atleast_2d(fitted.coef_).shape[0]
+        nonzero = sparse.csr_matrix(self.featurizer.transform(rows)).nnz / len(rows)
+        tokens = rows.lengths.mean() - (3 if self.task.is_pair else 2)
+        parameters = fitted.coef_.size + np.size(fitted.intercept_) + table.size
+        return {"parameters": parameters, "flops": float(2 * nonzero * outputs + 2 * tokens * table.shape[1])}
 
 
 def _sides(rows: Encoded, pair: bool) -> list[list[np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Scores of task predictions (metrics, majority class, collapse), saved predictions, bootstrap intervals."""
+"""Scores of task predictions (metrics, majority class, collapse), costs, saved predictions, bootstrap intervals."""
 
 import json
 import math
@@ -66,6 +66,12 @@ def is_collapsed(task: Task, predictions: Values) -> bool:
         return bool(predictions.std() < COLLAPSED_SPREAD * (greatest - least))
     others = len(predictions) - np.bincount(predictions).max()
     return bool(others <= COLLAPSED_OTHER_ROWS * len(predictions))
+
+
+def model_costs(model: Classifier, rows: Encoded) -> dict[str, float]:
+    """Parameters of a model, and the mean FLOPs of its matrix products over rows at their real lengths."""
+    flops = np.mean([model.flops(tokens) for tokens in rows.lengths.tolist()])
+    return {"parameters": model.parameter_count, "flops": float(flops)}
 
 
 def predict_references(teacher: Classifier, task: Task, *, max_length_tokens: int) -> dict[str, SplitReferences]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens, Rows
-from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu
+from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu, matrix_flops
 from tinybert.pipeline.errors import UserError
 
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
@@ -332,3 +332,9 @@ class SequenceClassifier(BertModel):
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         pooled = torch.tanh(self.bert.pooler.dense(batch.real.first(hidden)))
         return self.classifier(dropout(pooled, self.dropout, self.training))
+
+    def flops(self, tokens: int) -> int:
+        """FLOPs of a row's matrix products, 2 per multiply-add: the full model's, also if `only_first` needs fewer."""
+        scores_and_context = 4 * tokens**2 * self.config.hidden_size * self.config.num_hidden_layers
+        head = matrix_flops(self.bert.pooler) + matrix_flops(self.classifier)
+        return tokens * matrix_flops(self.bert.encoder) + scores_and_context + head

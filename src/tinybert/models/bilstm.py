@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tinybert.config.fields import Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.config.students import check_embedding
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
-from tinybert.models.packed_linear import Linear
+from tinybert.models.packed_linear import Linear, matrix_flops
 from tinybert.pipeline.errors import UserError
 
 
@@ -115,6 +115,10 @@ class BiLstmClassifier(nn.Module):
             vectors = torch.cat([first, second, first * second, (first - second).abs()], -1)
         hidden = torch.relu(self.classifier["dense"](vectors))
         return ModelOutput(logits=self.classifier["output"](self.dropout(hidden)))
+
+    def flops(self, tokens: int) -> int:
+        """FLOPs of the matrix products of a row of `tokens` real tokens, 2 per multiply-add: all of them but [CLS]."""
+        return (tokens - 1) * matrix_flops(self.encoder.layer) + matrix_flops(self.classifier)
 
     def _sentences(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token ids (sentences, longest), lengths (sentences,): all first sentences, then all second ones of pairs."""

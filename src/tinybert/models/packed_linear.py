@@ -87,6 +87,11 @@ class _OneDnnLinear(torch.autograd.Function):
         )
 
 
+def matrix_flops(module: nn.Module) -> int:
+    """FLOPs of one vector's products with all matrices of a module, 2 per multiply-add."""
+    return 2 * sum(weight.numel() for weight in module.parameters() if weight.ndim == 2)
+
+
 def has_onednn(device: torch.device) -> bool:
     """Whether the operators exist for the device: PyTorch has them for its compiler and may rename them."""
     known = (hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))

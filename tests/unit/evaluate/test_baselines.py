@@ -29,7 +29,7 @@ def teacher():
 def test_tfidf_reads_tokens_and_pairs_but_not_special_tokens():
     """Tokens 5, 6 and the pair (5, 6) are in both texts, so idf is 1; 7 and (6, 7) in one: idf = 1 + ln(3 / 2)."""
     train = rows([([5, 6],), ([5, 6, 7],)], [0, 1])
-    features = tfidf_features(train, pair=False)(train).toarray()
+    features = tfidf_features(train, pair=False).transform(train).toarray()
     rare = 1 + np.log(3 / 2)
     assert np.sort(features[0]) == pytest.approx([0, 0, *[3**-0.5] * 3])
     assert np.sort(features[1]) == pytest.approx(np.array([1, 1, 1, rare, rare]) / (3 + 2 * rare**2) ** 0.5)
@@ -38,7 +38,7 @@ def test_tfidf_reads_tokens_and_pairs_but_not_special_tokens():
 def test_features_of_a_pair_are_both_texts_their_difference_and_product():
     """Of the four texts, all hold 6; the pair has one token in common."""
     train = rows([([6], [6]), ([6], [6, 7])], [0, 1])
-    features = tfidf_features(train, pair=True)(train).toarray()
+    features = tfidf_features(train, pair=True).transform(train).toarray()
     first, second, difference, product = np.split(features, 4, axis=1)
     assert np.allclose(difference, abs(first - second)) and np.allclose(product, first * second)
     assert np.allclose(difference[0], 0) and difference[1].max() > 0
@@ -79,7 +79,7 @@ def test_a_text_is_the_standardized_weighted_mean_of_its_tokens(teacher, pair):
         new, wanted = rows([([5, 7],)], [0]), mean(5, 7)
     # In the pairs, 5 is six of eight tokens and 6 two: the same shares.
     scale = np.where(seen.std(axis=0) > 0, seen.std(axis=0), 1)
-    found = static_features(train, teacher, pair=pair)(new)[0]
+    found = static_features(train, teacher, pair=pair).transform(new)[0]
     kept = seen.std(axis=0) > 1e-9
     assert found[kept] == pytest.approx(((wanted - seen.mean(axis=0)) / scale)[kept], rel=1e-3)
 
@@ -108,3 +108,28 @@ def test_cross_validation_chooses_by_the_headline_metric():
     train = rows(texts, labels)
     model = LinearModel(TASKS["cola"], tfidf_features(train, pair=False), train)
     assert model.model.best_score_ == pytest.approx(1.0) and model.model.best_params_["C"] > min(STRENGTHS)
+
+
+def test_costs_of_tfidf_are_coefficients_and_nonzero_features():
+    """Tokens 5 to 7 and the pairs (5, 6), (6, 5), (5, 7), (7, 5) are six features at most in a row."""
+    train = rows([([5, 6, 5],), ([5, 7, 5],)] * 6, [0, 1] * 6)
+    model = LinearModel(TASKS["cola"], tfidf_features(train, pair=False), train)
+    # 7 coefficients and an intercept; 4 features of the first row, 1 of the second
+    assert model.costs(rows([([5, 6, 5],), ([7, 9],)], [0, 1])) == {"parameters": 8, "flops": 2 * (4 + 1) / 2}
+
+
+def test_costs_of_static_embeddings_are_table_and_means(teacher):
+    train = rows([([5, 6], [5]), ([7], [7, 8])] * 6, [0, 1] * 6)
+    model = LinearModel(TASKS["mrpc"], static_features(train, teacher, pair=True), train)
+    found = model.costs(rows([([5, 6], [5]), ([7], [7, 8, 9, 10])], [0, 1]))
+    vocabulary, width = teacher.config.vocab_size, teacher.config.hidden_size
+    # the features of a pair are 4 × the width; its texts have 3 and 5 tokens
+    assert found["parameters"] == vocabulary * width + 4 * width + 1
+    assert found["flops"] == 2 * 4 * width + 2 * 4 * width
+
+
+def test_each_class_has_its_coefficients():
+    train = rows([([5 + label], [8]) for label in [0, 1, 2] * 6], [0, 1, 2] * 6)
+    model = LinearModel(TASKS["mnli"], tfidf_features(train, pair=True), train)
+    # 4 tokens and no pairs: 16 features of 3 classes; of each row both texts and both sides of the difference
+    assert model.costs(train) == {"parameters": 3 * 16 + 3, "flops": 2 * 4 * 3}

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from tests.support.builders import classifier
 from tests.unit.evaluate.fixed_model import Fixed
-from tinybert.data.encoding import encode
+from tinybert.data.encoding import Encoded, encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.batches import predict
-from tinybert.evaluate.scoring import METRICS, compare, is_collapsed, majority_predictions, score
+from tinybert.evaluate.scoring import METRICS, compare, is_collapsed, majority_predictions, model_costs, score
 from tinybert.pipeline.errors import UserError
 
 # 3 true positives, 1 false negative, 2 false positives, 4 true negatives
@@ -105,6 +106,13 @@ def test_predictions_come_in_the_order_of_the_rows(tokenizer):
     assert examples.labels.tolist() == [0, 1, 0, 1]
     by_length = [[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]  # rome, river, capital, nile
     assert predict(Fixed(by_length), examples, TASKS["cola"]).tolist() == [0, 1, 0, 1]
+
+
+def test_costs_are_parameters_and_the_mean_flops_of_the_rows_own_lengths():
+    model = classifier()
+    rows = Encoded([np.full(length, 7) for length in (3, 9)], [np.zeros(length) for length in (3, 9)], None)
+    expected = {"parameters": model.parameter_count, "flops": (model.flops(3) + model.flops(9)) / 2}
+    assert model_costs(model, rows) == expected
 
 
 def test_comparison_of_student_teacher_and_majority():

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tinybert.models import bert
-from tinybert.models.bert import Bert, BertConfig, SelfAttention, dropout
+from tinybert.models.bert import Bert, BertConfig, SelfAttention, SequenceClassifier, dropout
 from tinybert.models.checkpoints import load_model, save_model
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
@@ -143,6 +144,26 @@ def test_published_parameter_counts_with_pooler(shape, parameters):
     with torch.device("meta"):
         model = Bert(BertConfig(*shape))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels"),
+    [((30522, 312, 4, 12, 1200), 2), ((30522, 768, 12, 12, 3072), 3)],
+    ids=["tinybert4", "bert-base"],
+)
+def test_flops_are_those_that_pytorch_counts_in_hugging_face(shape, labels):
+    from transformers import BertConfig as TheirConfig
+    from transformers import BertForSequenceClassification
+
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    config = TheirConfig(**dict(zip(names, shape, strict=True)), num_labels=labels, attn_implementation="eager")
+    with torch.device("meta"):
+        theirs = BertForSequenceClassification(config).eval()
+        ours = SequenceClassifier(BertConfig(*shape), tuple("abc"[:labels]))
+        for tokens in (1, 11, 128):
+            with FlopCounterMode(display=False) as counted:
+                theirs(torch.ones(1, tokens, dtype=torch.long))
+            assert ours.flops(tokens) == counted.get_total_flops() > 0
 
 
 def test_wider_padding_changes_nothing():

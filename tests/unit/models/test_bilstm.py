@@ -93,6 +93,14 @@ def test_logits_equal_numpy_row_by_row(pair):
     assert found == pytest.approx(numpy_logits(weights, np.array(expected)), abs=1e-12)
 
 
+def test_flops_by_hand():
+    """Four gates of width 5 in both directions, over inputs of 6, then of 10; each token but [CLS] is a step."""
+    step = 2 * (2 * 4 * 5 * (6 + 5) + 2 * 4 * 5 * (10 + 5))
+    assert step == 2080
+    assert classifier(pair=False).flops(9) == 8 * step + 2 * (10 * 7 + 7 * 3) == 16_822
+    assert classifier(pair=True).flops(12) == 11 * step + 2 * (4 * 10 * 7 + 7 * 3) == 23_482
+
+
 def test_vectors_equal_a_packed_bidirectional_lstm():
     config = BiLstmConfig(50, embedding_size=6, hidden_size=5, num_hidden_layers=3, intermediate_size=7)
     encoder = classifier(pair=False, config=config).double().encoder
