@@ -58,16 +58,14 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
     is_synthetic, is_hub = (params.tasks.source == source for source in ("synthetic", "hub"))
     is_ours = is_synthetic and not ready and params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
-        language="en" if params.tasks.source != "local" else None,
-        license="apache-2.0" if is_ours else None,
-        library_name="transformers" if of.model.model_type == "bert" else "onnx",
-        pipeline_tag="text-classification",
+        language="en" if params.tasks.source != "local" else None, license="apache-2.0" if is_ours else None,
+        library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
         datasets=_hub_names(params.tasks, *([] if is_teacher else [params.corpus])),
         base_model=_hub_names(params.teacher, *([ready] if ready else [])),
         model_name=f"{of.name}-{task.name}" if is_hub else None,
         eval_results=_eval_results(task, params, metrics["quantize"]) if is_hub else None,
-    )
+    )  # fmt: skip
     _write(folder, of, card_data, "task_card.md.j2", {
         "task": task, "metrics": metrics, "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready,
         "read_last": partial(_read_last, of.provenance), "folder": paths.final(task.name, of.name),
@@ -81,14 +79,10 @@ def write_domain_card(folder: Path, of: Finished, metrics: dict[str, dict]) -> N
     params = of.params
     is_ours = params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
-        language="en" if params.corpus.source != "local" else None,
-        license="apache-2.0" if is_ours else None,
-        library_name="transformers",
-        pipeline_tag="fill-mask",
-        tags=["fill-mask", "distillation"],
-        datasets=_hub_names(params.corpus),
-        base_model=_hub_names(params.teacher),
-    )
+        language="en" if params.corpus.source != "local" else None, license="apache-2.0" if is_ours else None,
+        library_name="transformers", pipeline_tag="fill-mask", tags=["fill-mask", "distillation"],
+        datasets=_hub_names(params.corpus), base_model=_hub_names(params.teacher),
+    )  # fmt: skip
     _write(folder, of, card_data, "domain_card.md.j2", {"metrics": metrics, "folder": paths.final("domain", of.name)})
 
 
@@ -106,7 +100,8 @@ def _write(folder: Path, of: Finished, card_data: ModelCardData, template: str, 
 
 def _eval_results(task: Task, params: Params | StageParams, variants: dict[str, dict]) -> list[EvalResult]:
     """The FP32 scores as the Hub lists them, of its own data only."""
-    hub, split = params.tasks.hub, task.dev_splits[0].replace("dev", "validation")
+    is_heldout, hub = params.tasks.heldout_fraction > 0, params.tasks.hub
+    split = "train" if is_heldout else task.dev_splits[0].replace("dev", "validation")
     return [
         EvalResult(
             task_type="text-classification", dataset_type=hub.dataset, dataset_name=f"GLUE {task.name}",

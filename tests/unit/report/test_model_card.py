@@ -261,6 +261,19 @@ def test_a_card_of_real_data_lists_data_and_scores_for_the_hub(tmp_path, monkeyp
     assert "synthetic" not in body
 
 
+def test_a_card_says_which_rows_gave_its_scores(tmp_path, monkeypatch):
+    _, body = card(tmp_path, task_model(params_with(), monkeypatch))
+    assert "On dev. The variants" in body
+    assert "those of the labeled dev split, not of GLUE's test server." in body
+    params = params_with(tasks__heldout_fraction=0.1, tasks__source="hub")
+    front, body = card(tmp_path, task_model(params, monkeypatch))
+    assert "- Rows: 1,500 train, 500 held-out training rows" in body.splitlines()
+    assert "On held-out training rows. The variants" in body
+    assert "those of held-out training rows, not of GLUE's dev split or test server. The weights" in body
+    assert body.count("dev") == 1
+    assert front["model-index"][0]["results"][0]["dataset"]["split"] == "train"
+
+
 def test_collapse_and_sparsity_are_reported(tmp_path, monkeypatch):
     model = classifier(labels=TASKS["cola"].labels)
     with torch.no_grad():
