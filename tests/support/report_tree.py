@@ -17,6 +17,13 @@ NASTY = '<script>alert("x")</script> & | `y` $x$'
 PERPLEXITY = {"lazy": 8.512, "attentive": 9.034, "little_professor": 8.127}
 CLOZE_TOP1 = {"lazy": 0.31, "attentive": 0.27, "little_professor": 0.29}
 SEEDS = (42, 43)
+# Part of an instance's name -> what it says of its systems.
+COSTS = {
+    "evaluate": {"teacher": {"parameters": 1_816_224, "flops": 12_345_678},
+                 "student": {"parameters": 345_678, "flops": 2e6}},
+    "tfidf": {"student": {"parameters": 8_001, "flops": 42.5}},
+    "static": {"student": {"parameters": 128_129, "flops": 12_800}},
+}  # fmt: skip
 
 
 def small_tree() -> dict:
@@ -131,12 +138,11 @@ def write_evaluation(root: Path, task: str, instance: str, ours: float, shift: f
         "teacher": dict.fromkeys(names, 0.85 + shift),
         "student": dict.fromkeys(names, ours + shift),
         "majority": dict.fromkeys(names, 0.6 + shift),
-        "retention": {"plain": ours / 0.85, "above_majority": (ours - 0.6) / 0.25},
         "collapsed": task == "mnli",
     }
     splits = ["dev"] if task == "mrpc" else ["dev_matched", "dev_mismatched"]
-    sizes = {"parameters": {"teacher": 1_816_224, "student": 345_678}}
-    write_json(root / f"reports/metrics/{instance}.json", dict.fromkeys(splits, compared) | sizes)
+    costs = next(({"costs": of} for name, of in COSTS.items() if name in instance), {})
+    write_json(root / f"reports/metrics/{instance}.json", dict.fromkeys(splits, compared) | costs)
     labels, right = np.arange(400) % 2, {"teacher": 340, "student": round(400 * ours), "majority": 240}
     systems = {
         name: Predictions("accuracy", labels, np.where(np.arange(400) < rows, labels, 1 - labels))

@@ -1,7 +1,7 @@
 """The report stage's work: the page, the summaries for git and terminal, and the collected metrics."""
 
 import json
-import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,18 @@ from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report import charts, tables
 from tinybert.report.rendering import render
 from tinybert.report.results import Results, load_results
-from tinybert.report.scores import (
-    FIRST_SPLITS,
-    domain_scores,
-    onnx_systems,
-    pruned_students,
-    records,
-    task_scores,
-    task_systems,
-)
+from tinybert.report.scores import FIRST_SPLITS, domain_scores, onnx_systems, pruned_students, task_systems
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")
 TERMINAL_SUMMARY = Path("reports/summary.txt")
 SUMMARY_METRICS = Path("reports/summary_metrics.json")
 METRICS = Path("metrics")
+records: Callable[[pd.DataFrame], Iterator[Any]] = pd.DataFrame.itertuples  # rows with columns as attributes
 TABLES = {
     "choice": tables.choice_table,
     "tasks": tables.task_table,
+    "other_metrics": tables.other_metrics_table,
     "domain": tables.domain_table,
     "answers": tables.answers_table,
     "onnx": tables.onnx_table,
@@ -58,15 +52,11 @@ def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]
     context["tables"] = {name: make(results) for name, make in TABLES.items()}
     # summary.md is in git: it holds no timings, so that the same metrics give the same text.
     untimed = context["tables"] | {"choice": tables.choice_table(results, with_latency=False)}
+    context |= {"opening": charts.pareto_chart(results), "sparsity": charts.pruning_chart(results),
+                "curves": charts.curve_charts(results)}  # fmt: skip
+    context["settings"] = json.dumps(params.model_dump(mode="json"), indent=2, ensure_ascii=False)
     texts = {
-        PAGE: render(
-            "page.html.j2",
-            **context,
-            opening=charts.pareto_chart(results),
-            sparsity=charts.pruning_chart(results),
-            curves=charts.curve_charts(results),
-            settings=json.dumps(params.model_dump(mode="json"), indent=2, ensure_ascii=False),
-        ),
+        PAGE: render("page.html.j2", **context),
         SUMMARY: render("summary.md.j2", **context | {"tables": untimed, "with_latency": False}),
         TERMINAL_SUMMARY: render("summary.txt.j2", **context),
     }
@@ -84,7 +74,7 @@ def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]
 def findings(results: Results) -> dict[str, Any]:
     """The numbers that words.j2 makes sentences, titles and notes of."""
     domain = domain_scores(results)["mean"].loc[list(results.params.domain.students)]
-    scores = task_scores(results).query("is_headline")
+    scores = task_systems(results).query("is_headline and stage == 'evaluate'")
     leads = scores.dropna(subset=["above_majority"]).groupby("student", sort=False)["above_majority"]
     ranked = pd.DataFrame({"share": leads.mean(), "tasks": leads.count()})
     ranked = ranked.sort_values("share", ascending=False, kind="stable")
@@ -92,7 +82,7 @@ def findings(results: Results) -> dict[str, Any]:
     return {
         "perplexities": domain["domain.perplexity"].sort_values(),
         "accuracies": domain["cloze.all.top1"].sort_values(ascending=False),
-        "lead": next(records(ranked), None),
+        "lead": next(ranked.itertuples(), None),
         "collapsed": [f"{at.student} on {tables.task_name(results, at.task, at.split)}" for at in fallen],
         "questions_dropped": results.select("evaluate_domain", metric="questions_dropped")["value"].max(),
     }
@@ -100,27 +90,23 @@ def findings(results: Results) -> dict[str, Any]:
 
 def summary_metrics(results: Results) -> dict[str, dict[str, dict[str, float | None]]]:
     """The few numbers that `dvc exp show` and `dvc metrics diff` list: track or task -> student -> numbers."""
-    means, scores, systems = domain_scores(results)["mean"], task_scores(results), onnx_systems(results)
+    means, int8 = domain_scores(results)["mean"], onnx_systems(results).query("variant != 'fp32'")
+    scores = task_systems(results).query("is_headline and stage == 'evaluate'")
     keys = {"perplexity": "domain.perplexity", "cloze_accuracy": "cloze.all.top1", "agreement": "agreement.domain.top1"}
     tree: dict[str, dict[str, dict[str, Any]]] = {"domain": {}}
     for student in results.params.domain.students:
         tree["domain"][student] = {name: means.get(key, {}).get(student) for name, key in keys.items()}
-    for at in records(scores.query("is_headline").drop_duplicates(["task", "student"])):
+    for at in records(scores.drop_duplicates(["task", "student"])):
         found = {"score": at.score, "retention_above_majority": at.above_majority}
         tree.setdefault(at.task, {})[at.student] = found
-    for at in records(systems[systems["variant"] != "fp32"].groupby(["task", "model"], sort=False).min().reset_index()):
+    for at in records(int8.groupby(["task", "model"], sort=False).min().reset_index()):
         if at.model in tree[at.task]:
             tree[at.task][at.model]["int8_worst"] = at.score
     for at in records(pruned_students(results)):
         tree[at.task][at.student][f"pruned{at.target}"] = at.score
-    return {
-        group: {student: {name: _rounded(value) for name, value in found.items()} for student, found in of.items()}
-        for group, of in tree.items()
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else round(float(value), 4)
+    for found in (found for of in tree.values() for found in of.values()):
+        found |= {name: round(float(value), 4) if pd.notna(value) else None for name, value in found.items()}
+    return tree
 
 
 def result_rows(results: Results) -> list[dict[str, Any]]:

@@ -40,10 +40,6 @@ def fixed(value: float | None, digits: int = 3) -> str:
     return ABSENT if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 
-def count(value: float | None) -> str:
-    return fixed(value, 0)
-
-
 def percent(share: float | None, digits: int = 1) -> str:
     return ABSENT if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
 

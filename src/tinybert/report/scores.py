@@ -1,9 +1,7 @@
 """What the report says of its systems, computed once from the frame: task scores, domain scores, ONNX variants."""
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import pandas as pd
 
@@ -11,18 +9,13 @@ from tinybert.data.tasks import TASKS
 from tinybert.evaluate.scoring import METRICS, read_predictions, retention_interval
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.report.results import Results
+from tinybert.report.results import SYSTEMS, Results
 
-SYSTEMS = ["teacher", "student", "majority"]
 NAMES = {"tfidf": "TF-IDF", "static": "static embeddings"}
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
 HEADLINES = {name: task.headline for name, task in TASKS.items()}
 FIRST_SPLITS = {name: task.dev_splits[0] for name, task in TASKS.items()}
-
-
-def records(frame: pd.DataFrame) -> Iterator[Any]:
-    """The rows of a frame, each with its columns as attributes."""
-    yield from frame.itertuples()
+PLACES = ["task", "split", "metric"]
 
 
 @lru_cache(maxsize=64)
@@ -31,36 +24,46 @@ def task_scores(results: Results, stage: str = "evaluate") -> pd.DataFrame:
 
     Returns:
         One row for each task, student, split and metric, the headline metric first: task, student, split, metric,
-        is_headline, teacher, score, std (over seeds, NaN of one), majority, retention (plain), above_majority, and
-        collapsed (how many seeds are). A retention whose denominator is not positive is NaN.
+        is_headline, teacher, score, std (over seeds, NaN of one), majority, above_majority (NaN if its denominator is
+        not positive), and collapsed (how many seeds are).
     """
     found = results.select(stage)
     found = found[found["split"].str.startswith("dev")].rename(columns={"model": "student"})
     place = ["task", "student", "split"]
     scores = found[found["variant"].isin(SYSTEMS)].groupby([*place, "metric", "variant"], sort=False)["value"]
-    frame = scores.mean().unstack(sort=False).reindex(columns=SYSTEMS).rename(columns={"student": "score"})
+    frame = scores.mean().unstack(sort=False).reindex(columns=[*SYSTEMS]).rename(columns={"student": "score"})
     frame["std"] = scores.std().unstack(sort=False)["student"]
     frame = frame.reset_index()
     guess, teacher = frame["majority"], frame["teacher"]
-    frame["retention"] = (frame["score"] / teacher).where(teacher > 0)
     frame["above_majority"] = ((frame["score"] - guess) / (teacher - guess)).where(teacher > guess)
     frame["is_headline"] = frame["metric"] == frame["task"].map(HEADLINES)
     collapsed = found[found["metric"] == "collapsed"].groupby(place)["value"].sum().rename("collapsed")
     return frame.join(collapsed, on=place)
 
 
+@lru_cache(maxsize=64)
 def task_systems(results: Results) -> pd.DataFrame:
-    """The task scores of students and of baselines.
+    """The task scores and costs of all systems.
 
     Returns:
-        The columns of `task_scores`; stage, which wrote them; and model, the name to show. The rows of one task, split
-        and metric follow each other, students before baselines.
+        The columns of `task_scores`; stage, which wrote them, "majority" or "teacher"; model, the name to show;
+        parameters, flops (of a dev row, mean) and row_ms (of the FP32 ONNX variant), NaN if not known. The rows of one
+        task, split and metric: majority class, linear baselines, fine-tuned students, students, teacher.
     """
-    found = [task_scores(results, stage).assign(stage=stage) for stage in ("evaluate", "finetune_student", "baselines")]
-    groups = pd.concat(found).groupby(["task", "split", "metric"], sort=False)
+    found = [task_scores(results, stage).assign(stage=stage) for stage in ("baselines", "finetune_student", "evaluate")]
+    first = found[-1].drop_duplicates(PLACES).assign(std=math.nan, above_majority=math.nan, collapsed=0)
+    majority, teacher = (first.assign(stage=at, student=at, score=first[at]) for at in ("majority", "teacher"))
+    groups = pd.concat([majority, *found, teacher]).groupby(PLACES, sort=False)
     frame = pd.concat([of for _, of in groups], ignore_index=True)
-    names = {"evaluate": "{}", "finetune_student": "{} fine-tuned", "baselines": "{}"}
-    return frame.assign(model=[names[at.stage].format(NAMES.get(at.student, at.student)) for at in records(frame)])
+    names, ending = frame["student"].replace(NAMES), frame["stage"].map({"finetune_student": " fine-tuned"}).fillna("")
+    costs = pd.concat([results.select(stage, split="costs") for stage in ("evaluate", "baselines")])
+    costs = costs.assign(student=costs["model"].where(costs["variant"] == "student", "teacher"))
+    wide = costs.pivot_table(index=["task", "student"], columns="metric", values="value")
+    times = onnx_systems(results).query("variant == 'fp32'").set_index(["task", "model"])["row_ms"]
+    frame = frame.join(wide.reindex(columns=["parameters", "flops"]), on=["task", "student"])
+    frame = frame.join(times, on=["task", "student"]).assign(model=names + ending)
+    frame.loc[frame["stage"] == "finetune_student", "row_ms"] = math.nan  # it is not exported
+    return frame
 
 
 @lru_cache(maxsize=64)

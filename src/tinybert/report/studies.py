@@ -33,7 +33,7 @@ from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, read_json, write_json
 from tinybert.pipeline.tracking import git
-from tinybert.report.rendering import Table, count, fixed, interval, render, signed, table
+from tinybert.report.rendering import Table, fixed, interval, render, signed, table
 
 FOLDER, RESULTS = Path("studies"), Path("reports/studies")
 NOTE = Path(".dvc/tmp/study.json")  # there while an experiment runs, and after a kill
@@ -372,7 +372,7 @@ def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
     columns = ["task", "variant", "metric", "mean", "std", "seeds", "better", "low", "high"]
     return table(pd.DataFrame(rows, columns=columns), {
         "task": (str, "task"), "variant": (str, "variant"), "metric": (str, "metric"), "mean": (fixed, "mean"),
-        "± over seeds": (fixed, "std"), "seeds": (count, "seeds"), "better than first by": (signed, "better"),
+        "± over seeds": (fixed, "std"), "seeds": ("{:.0f}".format, "seeds"), "better than first by": (signed, "better"),
         "95 %": (interval, "low", "high"),
     })  # fmt: skip
 

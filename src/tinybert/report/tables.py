@@ -9,41 +9,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import REPRODUCED, TASKS
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.tracking import code_revision, package_versions
-from tinybert.report.rendering import (
-    ABSENT,
-    COLLAPSED,
-    NO_BETTER,
-    Table,
-    count,
-    fixed,
-    interval,
-    percent,
-    spread,
-    table,
-)
-from tinybert.report.results import NO_SEED, Results
-from tinybert.report.scores import (
-    FIRST_SPLITS,
-    best_students,
-    domain_scores,
-    onnx_systems,
-    pruned_students,
-    records,
-    retained,
-    task_scores,
-    task_systems,
-)
+from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, Table, fixed, interval, percent, spread, table
+from tinybert.report.results import NO_SEED, SYSTEMS, Results
+from tinybert.report.scores import best_students, domain_scores, onnx_systems, pruned_students, retained, task_systems
 
 NO_LEAD = "teacher within noise of the majority"
 # Layers, width and feed-forward width of the students whose scores were published, and the layers of their teacher.
 PUBLISHED_SHAPES = {"tinybert4": (4, 312, 1200), "tinybert6": (6, 768, 3072)}
 BERT_BASE_LAYERS = 12
 ANSWERS_SHOWN = 12
-megabytes = partial(fixed, digits=2)
+count, megabytes = (partial(fixed, digits=digits) for digits in (0, 2))
 
 
 def task_name(results: Results, task: str, split: str = "") -> str:
@@ -55,7 +34,7 @@ def task_name(results: Results, task: str, split: str = "") -> str:
 
 def choice_table(results: Results, *, with_latency: bool = True) -> Table:
     """Which student to use for each task; `with_latency` adds fastest and milliseconds, which differ between runs."""
-    teachers = task_scores(results).query("is_headline").drop_duplicates("task").set_index("task")["teacher"]
+    teachers = task_systems(results).query("is_headline").drop_duplicates("task").set_index("task")["teacher"]
     rows: list[tuple[str, ...]] = []
     for task, of_task in onnx_systems(results).groupby("task", sort=False):
         name, theirs = task_name(results, str(task)), of_task[of_task["model"] + of_task["variant"] == "teacherfp32"]
@@ -77,51 +56,78 @@ def _cost(system: pd.Series, teacher: pd.DataFrame, cost: str, word: str, digits
 
 
 def task_table(results: Results) -> Table:
-    """Each score of each task student, with those of the teacher, the baselines and the majority class."""
-    scores, places = task_systems(results), ["task", "split", "metric"]
-    is_baseline = scores["stage"] != "evaluate"
-    best = scores[is_baseline].sort_values("score").drop_duplicates(places, keep="last").set_index(places)
-    rival = scores[places].join(best[["score", "model"]], on=places)
-    conditions = [scores["collapsed"] > 0, scores["score"] <= scores["majority"],
-                  ~is_baseline & (scores["score"] <= rival["score"])]  # fmt: skip
-    frame = scores.assign(
-        flag=np.select(conditions, [COLLAPSED, NO_BETTER, "≤ " + rival["model"]], ""),
-        name=[f"{task_name(results, at.task, at.split)}: {at.metric}" for at in records(scores)],
-        retained=[_retention(results, at) for at in records(scores)],
-        published=[_published(results, at) for at in records(scores)],
-    )
-    return table(frame, {
-        "task": (str, "name"), "model": (str, "model"), "teacher": (fixed, "teacher"),
-        "score": (spread, "score", "std"), "majority": (fixed, "majority"), "of teacher's": (percent, "retention"),
-        "retention": (str, "retained"), "published": (fixed, "published"), "flag": (str, "flag"),
+    """The headline metric of each task: score, retention and costs of controls, students and teacher."""
+    return table(_systems(results, "is_headline"), {
+        "task": (str, "name"), "model": (str, "model"), "score": (spread, "score", "std"),
+        "retention": (str, "retained"), "parameters": (count, "parameters"),
+        "MFLOPs": (_millions, "flops"), "MB": (lambda parameters: _millions(4 * parameters), "parameters"),
+        "ms a row": (fixed, "row_ms"), "published": (str, "published"), "flag": (str, "flag"),
     })  # fmt: skip
+
+
+def other_metrics_table(results: Results) -> Table:
+    """The other metrics of the tasks that have some, without rows for the majority class and the teacher."""
+    return table(_systems(results, "not is_headline and stage not in @SYSTEMS"), {
+        "task": (str, "name"), "model": (str, "model"), "score": (spread, "score", "std"),
+        "teacher": (fixed, "teacher"), "majority": (fixed, "majority"), "retention": (str, "retained"),
+        "published": (str, "published"), "flag": (str, "flag"),
+    })  # fmt: skip
+
+
+def _systems(results: Results, condition: str) -> pd.DataFrame:
+    """Rows of `task_systems` with the texts of their cells: name of task and metric, retained, published, flag."""
+    scores = task_systems(results).query(condition)
+    names = map(partial(task_name, results), scores["task"], scores["split"])
+    scores = scores.assign(name=list(map("{}: {}".format, names, scores["metric"])))
+    rows: list[Any] = list(scores.itertuples())
+    return scores.assign(
+        retained=[_retention(results, at) for at in rows],
+        published=[_published(results, at) for at in rows],
+        flag=[_flag(at, scores[scores["name"] == at.name]) for at in rows],
+    )
+
+
+def _millions(value: float) -> str:
+    return "< 0.01" if value < 1e4 else fixed(value / 1e6, 2)
+
+
+def _flag(at: Any, of_task: pd.DataFrame) -> str:
+    """Whether a system collapsed, or which control scores as high: the majority class, a baseline, fine-tuning."""
+    if at.collapsed:
+        return COLLAPSED
+    if at.stage != "majority" and at.score <= at.majority:
+        return NO_BETTER
+    is_own = (of_task["stage"] == "finetune_student") & (of_task["student"] == at.student)
+    best = of_task[is_own | (of_task["stage"] == "baselines")].sort_values("score").iloc[-1]
+    return f"≤ {best['model']}" if at.stage == "evaluate" and at.score <= best["score"] else ""
 
 
 def _retention(results: Results, at: Any) -> str:
     """Above-majority retention; of the headline metric on the first dev split with interval, rows and seeds."""
-    if math.isnan(at.above_majority):
+    if at.stage in SYSTEMS:
+        return ABSENT
+    is_first = at.is_headline and at.split == TASKS[at.task].dev_splits[0]
+    ends, rows, seeds = retained(results, at.task, at.student, at.stage) if is_first else (None, 0, 0)
+    if math.isnan(at.above_majority) or (rows and not ends):
         return NO_LEAD
-    if at.is_headline and at.split == FIRST_SPLITS[at.task]:
-        ends, rows, seeds = retained(results, at.task, at.student, at.stage)
-        if rows and ends is None:
-            return NO_LEAD
-        if ends:
-            within = f"[{100 * ends['low']:.0f}, {100 * ends['high']:.0f}]"
-            return f"{percent(at.above_majority, 0)} {within}, n {rows} × {seeds}"
-    return percent(at.above_majority, 0)
+    within = f" [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {rows} × {seeds}" if ends else ""
+    return percent(at.above_majority, 0) + within
 
 
-def _published(results: Results, at: Any) -> float:
-    """The published score if metric, rows, teacher and shape are the published ones, else NaN."""
-    if at.stage != "evaluate" or results.params.tasks.heldout_fraction:
-        return math.nan
+def _published(results: Results, at: Any) -> str:
+    """The published scores and their data, if metric, rows, teacher and shape are the published ones."""
+    if at.stage != "evaluate" or results.params.tasks.source == "synthetic" or results.params.tasks.heldout_fraction:
+        return ABSENT
     task, shape = TASKS[at.task], results.params.students[at.student].architecture
     is_shape = (shape.layers, shape.width, shape.feed_forward) == PUBLISHED_SHAPES.get(at.student)
-    is_base = results.value("finetune_teacher", task=at.task, metric="layers") == BERT_BASE_LAYERS
-    is_real = results.params.tasks.source != "synthetic" and at.metric == task.published_metric
-    if is_real and is_shape and is_base and at.student in task.published:
-        return task.published[at.student][task.dev_splits.index(at.split)]
-    return math.nan
+    if not is_shape or results.value("finetune_teacher", task=at.task, metric="layers") != BERT_BASE_LAYERS:
+        return ABSENT
+    found = []
+    if scores := task.published.get((at.student, at.metric)):
+        found.append(f"{fixed(scores[task.dev_splits.index(at.split)])} paper (test)")
+    if at.is_headline and at.student == "tinybert4" and at.task in REPRODUCED:
+        found.append(f"{fixed(REPRODUCED[at.task])} reproduction (dev)")
+    return ", ".join(found) or ABSENT
 
 
 def domain_table(results: Results) -> Table:

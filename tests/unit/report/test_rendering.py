@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from tinybert.report.rendering import COLLAPSED, Table, count, fixed, interval, percent, signed, spread, table
+from tinybert.report.rendering import COLLAPSED, Table, fixed, interval, percent, signed, spread, table
 
 
 def made(*rows, columns, names=1) -> Table:
@@ -12,7 +12,7 @@ def made(*rows, columns, names=1) -> Table:
 
 
 def test_numbers():
-    assert [fixed(12.345, 1), fixed(None, 1), fixed(math.nan), count(14350248)] == ["12.3", "–", "–", "14,350,248"]
+    assert [fixed(12.345, 1), fixed(None, 1), fixed(math.nan), fixed(14350248, 0)] == ["12.3", "–", "–", "14,350,248"]
     assert [percent(0.9681), percent(None), percent(math.nan)] == ["96.8 %", "–", "–"]
     assert [spread(0.727, 0.025), spread(0.727, math.nan)] == ["0.727 ± 0.025", "0.727"]
     assert [interval(-0.01, 0.002), interval(math.nan, math.nan)] == ["-0.010 to +0.002", "–"]

@@ -1,12 +1,22 @@
 """Pareto front and the choice of a student, on scores, sizes and times set by hand."""
 
+import math
+
 import pandas as pd
 import pytest
 
 from tests.support.report_tree import small_params, write_tree
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report.results import load_results
-from tinybert.report.scores import best_students, domain_scores, onnx_systems, pareto, retained, task_scores
+from tinybert.report.scores import (
+    best_students,
+    domain_scores,
+    onnx_systems,
+    pareto,
+    retained,
+    task_scores,
+    task_systems,
+)
 from tinybert.report.tables import choice_table, domain_table
 
 
@@ -107,6 +117,24 @@ def test_task_scores_are_means_over_seeds(root):
     assert at["std"] == pytest.approx(0.02 / 2**0.5)
     assert at["above_majority"] == pytest.approx(0.56)
     assert scores.loc[scores["task"] == "mnli", "collapsed"].unique().tolist() == [2]  # both seeds
+
+
+def test_systems_follow_each_other_with_their_costs(root):
+    systems = task_systems(load_results(small_params(), root))
+    at = systems.query("task == 'mrpc' and is_headline").set_index("model")
+    names = ["majority", "TF-IDF", "static embeddings", "tinybert4 fine-tuned", "tinybert4", "teacher"]
+    assert at.index.tolist() == names
+    assert at["flops"].iloc[1:].tolist() == [42.5, 12_800, 2e6, 2e6, 12_345_678] and math.isnan(at["flops"].iloc[0])
+    assert at["row_ms"].dropna().to_dict() == {"tinybert4": 3.0, "teacher": 30.0}
+    assert at["above_majority"].isna()[["majority", "teacher"]].all()
+
+
+def test_without_a_lead_of_the_teacher_nothing_is_retained(root):
+    for seed in (42, 43):
+        name = f"reports/metrics/evaluate/mrpc-tinybert4/{seed}.json"
+        change(root, name, dev=read_json(root / name)["dev"] | {"teacher": {"accuracy": 0.6, "f1": 0.5}})
+    scores = task_scores(load_results(small_params(), root))
+    assert scores.loc[scores["task"] == "mrpc", "above_majority"].isna().all()
 
 
 def test_retention_has_an_interval_over_rows_and_seeds(root):
