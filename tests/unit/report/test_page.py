@@ -4,15 +4,18 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.report_tree import NASTY, PERPLEXITY, Outline, small_params, small_tree, write_evaluation, write_tree
 from tinybert.config.load import check_params
+from tinybert.data.tasks import TASKS
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report.page import SUMMARY_METRICS, build_report
 from tinybert.report.results import stage_instances
+from tinybert.report.tables import _published
 
 HOSTILE_NAME = '<img src=x onerror="x">&'
 SHOWN = [
@@ -276,6 +279,26 @@ def test_published_scores_need_their_rows_and_shapes(tree):
     assert "published" not in outline.tables["GLUE tasks, held-out training rows"][0]
     assert "Chosen on the held-out training rows" in outline.texts["p"] and "dev rows" not in outline.texts["p"]
     assert "synthetic MRPC" not in page(tree)
+
+
+@pytest.mark.parametrize(
+    ("task", "student", "metric", "shown"),
+    [
+        ("cola", "tinybert4", "matthews", "0.441 paper (test), 0.331 reproduction (dev)"),
+        ("sst2", "tinybert4", "accuracy", "0.926 paper (test), 0.906 reproduction (dev)"),
+        ("cola", "tinybert4", "accuracy", "–"),
+        ("cola", "tinybert6", "matthews", "–"),  # it has the shape of tinybert4 here
+    ],
+)
+def test_a_published_score_names_its_data(task, student, metric, shown):
+    plain = small_tree()
+    plain["tasks"]["source"] = plain["teacher"]["source"] = "hub"
+    plain["students"]["tinybert4"]["architecture"] |= {"layers": 4, "width": 312, "heads": 12, "feed_forward": 1200}
+    plain["students"]["tinybert6"] = plain["students"]["tinybert4"]
+    results = SimpleNamespace(params=check_params(plain), value=lambda *_, **__: 12)
+    at = SimpleNamespace(stage="evaluate", task=task, student=student, metric=metric, split="dev")
+    at.is_headline = metric == TASKS[task].headline
+    assert _published(results, at) == shown
 
 
 def flags(root: Path, params, title: str = "Synthetic tasks, dev split") -> dict[str, str]:
