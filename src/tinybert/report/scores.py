@@ -24,8 +24,8 @@ def task_scores(results: Results, stage: str = "evaluate") -> pd.DataFrame:
 
     Returns:
         One row for each task, student, split and metric, the headline metric first: task, student, split, metric,
-        is_headline, teacher, score, std (over seeds, NaN of one), majority, above_majority (NaN if its denominator is
-        not positive), and collapsed (how many seeds are).
+        is_headline, teacher, score, std (over seeds, NaN of one), majority, retention (plain), above_majority, and
+        collapsed (how many seeds are). A retention whose denominator is not positive is NaN.
     """
     found = results.select(stage)
     found = found[found["split"].str.startswith("dev")].rename(columns={"model": "student"})
@@ -35,6 +35,7 @@ def task_scores(results: Results, stage: str = "evaluate") -> pd.DataFrame:
     frame["std"] = scores.std().unstack(sort=False)["student"]
     frame = frame.reset_index()
     guess, teacher = frame["majority"], frame["teacher"]
+    frame["retention"] = (frame["score"] / teacher).where(teacher > 0)
     frame["above_majority"] = ((frame["score"] - guess) / (teacher - guess)).where(teacher > guess)
     frame["is_headline"] = frame["metric"] == frame["task"].map(HEADLINES)
     collapsed = found[found["metric"] == "collapsed"].groupby(place)["value"].sum().rename("collapsed")
@@ -51,7 +52,8 @@ def task_systems(results: Results) -> pd.DataFrame:
         task, split and metric: majority class, linear baselines, fine-tuned students, students, teacher.
     """
     found = [task_scores(results, stage).assign(stage=stage) for stage in ("baselines", "finetune_student", "evaluate")]
-    first = found[-1].drop_duplicates(PLACES).assign(std=math.nan, above_majority=math.nan, collapsed=0)
+    unknown = dict.fromkeys(("std", "retention", "above_majority"), math.nan)
+    first = found[-1].drop_duplicates(PLACES).assign(**unknown, collapsed=0)
     majority, teacher = (first.assign(stage=at, student=at, score=first[at]) for at in ("majority", "teacher"))
     groups = pd.concat([majority, *found, teacher]).groupby(PLACES, sort=False)
     frame = pd.concat([of for _, of in groups], ignore_index=True)

@@ -59,7 +59,7 @@ def task_table(results: Results) -> Table:
     """The headline metric of each task: score, retention and costs of controls, students and teacher."""
     return table(_systems(results, "is_headline"), {
         "task": (str, "name"), "model": (str, "model"), "score": (spread, "score", "std"),
-        "retention": (str, "retained"), "parameters": (count, "parameters"),
+        "of teacher's": (percent, "retention"), "retention": (str, "retained"), "parameters": (count, "parameters"),
         "MFLOPs": (_millions, "flops"), "MB": (lambda parameters: _millions(4 * parameters), "parameters"),
         "ms a row": (fixed, "row_ms"), "published": (str, "published"), "flag": (str, "flag"),
     })  # fmt: skip
@@ -69,8 +69,8 @@ def other_metrics_table(results: Results) -> Table:
     """The other metrics of the tasks that have some, without rows for the majority class and the teacher."""
     return table(_systems(results, "not is_headline and stage not in @SYSTEMS"), {
         "task": (str, "name"), "model": (str, "model"), "score": (spread, "score", "std"),
-        "teacher": (fixed, "teacher"), "majority": (fixed, "majority"), "retention": (str, "retained"),
-        "published": (str, "published"), "flag": (str, "flag"),
+        "teacher": (fixed, "teacher"), "majority": (fixed, "majority"),
+        "of teacher's": (percent, "retention"), "retention": (str, "retained"), "published": (str, "published"), "flag": (str, "flag"),
     })  # fmt: skip
 
 

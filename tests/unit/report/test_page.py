@@ -71,36 +71,36 @@ def test_the_page_shows_the_numbers_of_the_metrics(made):
 
 def test_the_task_table_has_controls_students_and_teacher_with_costs(made):
     heading, *rows = Outline(page(made[0])).tables["Synthetic tasks, dev split"]
-    columns = ["task", "model", "score", "retention", "parameters", "MFLOPs", "MB", "ms a row", "flag"]
+    columns = ["task", "model", "score", "of teacher's", "retention", "parameters", "MFLOPs", "MB", "ms a row", "flag"]
     assert heading == columns  # nothing is published of synthetic rows
     mrpc = [row for row in rows if row[0] == "synthetic MRPC: accuracy"]
-    assert [row[1:3] + row[4:] for row in mrpc] == [
-        ["majority", "0.600", "–", "–", "–", "–", ""],
-        ["TF-IDF", "0.650", "8,001", "< 0.01", "0.03", "–", ""],
-        ["static embeddings", "0.745", "128,129", "0.01", "0.51", "–", ""],
-        ["tinybert4 fine-tuned", "0.700 ± 0.000", "345,678", "2.00", "1.38", "–", ""],
-        ["tinybert4", "0.740 ± 0.014", "345,678", "2.00", "1.38", "3.000", "≤ static embeddings"],
-        ["teacher", "0.850", "1,816,224", "12.35", "7.26", "30.000", ""],
+    assert [row[1:4] + row[5:] for row in mrpc] == [
+        ["majority", "0.600", "–", "–", "–", "–", "–", ""],
+        ["TF-IDF", "0.650", "76.5 %", "8,001", "< 0.01", "0.03", "–", ""],
+        ["static embeddings", "0.745", "87.6 %", "128,129", "0.01", "0.51", "–", ""],
+        ["tinybert4 fine-tuned", "0.700 ± 0.000", "82.4 %", "345,678", "2.00", "1.38", "–", ""],
+        ["tinybert4", "0.740 ± 0.014", "87.1 %", "345,678", "2.00", "1.38", "3.000", "≤ static embeddings"],
+        ["teacher", "0.850", "–", "1,816,224", "12.35", "7.26", "30.000", ""],
     ]
-    retained = [re.sub(r"-?\d+, \d+\]", "low, high]", row[3]) for row in mrpc]
+    retained = [re.sub(r"-?\d+, \d+\]", "low, high]", row[4]) for row in mrpc]
     expected = [f"{share} % [low, high], n 400 × {seeds}" for share, seeds in ((20, 1), (58, 1), (40, 2), (56, 2))]
     assert retained == ["–", *expected, "–"]
     # MNLI has no other metric, no latency, and intervals on the first of its splits only.
     mismatched = [row for row in rows if row[0] == "synthetic MNLI mismatched: accuracy"]
-    assert [row[1:5] for row in mismatched[-2:]] == [
-        ["tinybert4", "0.790 ± 0.014", "56 %", "345,678"], ["teacher", "0.900", "–", "1,816,224"],
+    assert [row[1:6] for row in mismatched[-2:]] == [
+        ["tinybert4", "0.790 ± 0.014", "87.8 %", "56 %", "345,678"], ["teacher", "0.900", "–", "–", "1,816,224"],
     ]  # fmt: skip
-    assert {row[7] for row in mismatched} == {"–"}
+    assert {row[8] for row in mismatched} == {"–"}
 
 
 def test_other_metrics_have_a_table_of_their_own(made, tree, params):
     heading, *rows = Outline(page(made[0])).tables["Other metrics"]
-    assert heading == ["task", "model", "score", "teacher", "majority", "retention", "flag"]
+    assert heading == ["task", "model", "score", "teacher", "majority", "of teacher's", "retention", "flag"]
     assert rows == [
-        ["synthetic MRPC: f1", "TF-IDF", "0.650", "0.850", "0.600", "20 %", ""],
-        ["synthetic MRPC: f1", "static embeddings", "0.745", "0.850", "0.600", "58 %", ""],
-        ["synthetic MRPC: f1", "tinybert4 fine-tuned", "0.700 ± 0.000", "0.850", "0.600", "40 %", ""],
-        ["synthetic MRPC: f1", "tinybert4", "0.740 ± 0.014", "0.850", "0.600", "56 %", "≤ static embeddings"],
+        ["synthetic MRPC: f1", "TF-IDF", "0.650", "0.850", "0.600", "76.5 %", "20 %", ""],
+        ["synthetic MRPC: f1", "static embeddings", "0.745", "0.850", "0.600", "87.6 %", "58 %", ""],
+        ["synthetic MRPC: f1", "tinybert4 fine-tuned", "0.700 ± 0.000", "0.850", "0.600", "82.4 %", "40 %", ""],
+        ["synthetic MRPC: f1", "tinybert4", "0.740 ± 0.014", "0.850", "0.600", "87.1 %", "56 %", "≤ static embeddings"],
     ]
     only_mnli = params.model_copy(update={"tasks": params.tasks.model_copy(update={"run": ("mnli",)})})
     build_report(only_mnli, tree)
@@ -113,7 +113,7 @@ def test_costs_that_are_not_known_are_left_out(tree, params):
             write_json(file, {name: of for name, of in read_json(file).items() if name != "costs"})
     build_report(params, tree)
     heading = Outline(page(tree)).tables["Synthetic tasks, dev split"][0]
-    assert heading == ["task", "model", "score", "retention", "ms a row", "flag"]
+    assert heading == ["task", "model", "score", "of teacher's", "retention", "ms a row", "flag"]
 
 
 def test_the_page_opens_with_a_picture_then_the_choice(made):
