@@ -1,13 +1,13 @@
 """Checks numbers of Markdown tables against the records in results/.
 
-A comment right above a table names the record and, for each column of numbers, a file of the record's metrics/ and a
-key in it:
+A comment right above a table names the record and, for each column of numbers, a JSON file of the record and a key in
+it:
 
     <!-- from results/minilm:
-    teacher = evaluate/{row}-tinybert4/* dev.teacher.{headline}
-    student = evaluate/{row}-tinybert4/* dev.student.{headline}
-    above-majority retention = evaluate/{row}-tinybert4/* dev.retention.above_majority
-    INT8 file = quantize/{row}-tinybert4 int8-dynamic.size_mb.raw
+    teacher = metrics/evaluate/{row}-tinybert4/* dev.teacher.{headline}
+    student = metrics/evaluate/{row}-tinybert4/* dev.student.{headline}
+    above-majority retention = summary_metrics {row}.tinybert4.retention_above_majority
+    INT8 file = metrics/quantize/{row}-tinybert4 int8-dynamic.size_mb.raw
     -->
 
 {row} is the first word of a row's first cell (SST-2 gives sst2), {headline} that task's first metric. * stands for the
@@ -43,14 +43,14 @@ def mistakes(document: Path, root: Path) -> list[str]:
         found.append("a marker is malformed, or no table follows it")
     for marker in markers:
         record, columns, table = marker.groups()
-        if (root / record / "metrics").is_dir():
-            found += table_mistakes(columns.splitlines(), table.splitlines(), root / record / "metrics")
+        if (root / record).is_dir():
+            found += table_mistakes(columns.splitlines(), table.splitlines(), root / record)
         else:
             found.append(f"{record}: no such record")
     return [f"{document.name}: {mistake}" for mistake in found]
 
 
-def table_mistakes(columns: list[str], table: list[str], metrics: Path) -> Iterator[str]:
+def table_mistakes(columns: list[str], table: list[str], record: Path) -> Iterator[str]:
     """Yields the mistakes of one table; `columns` are the marker's lines."""
     parsed = [COLUMN.fullmatch(line.strip()) for line in columns]
     yield from (f"not COLUMN = FILE KEY: {line}" for line, match in zip(columns, parsed, strict=True) if not match)
@@ -66,7 +66,7 @@ def table_mistakes(columns: list[str], table: list[str], metrics: Path) -> Itera
             if name not in sources:
                 if re.search(r"\d", cell):
                     yield f"{row[0]}, {name}: {cell} has no source in the marker"
-            elif mistake := cell_mistake(cell, row[0], sources[name], metrics):
+            elif mistake := cell_mistake(cell, row[0], sources[name], record):
                 yield f"{row[0]}, {name}: {mistake}"
 
 
@@ -75,7 +75,7 @@ def split_row(line: str) -> list[str]:
     return [cell.strip().strip("*`") for cell in line.strip().strip("|").split("|")]
 
 
-def cell_mistake(cell: str, label: str, source: tuple[str, str], metrics: Path) -> str:
+def cell_mistake(cell: str, label: str, source: tuple[str, str], record: Path) -> str:
     """What is wrong with a cell; empty if its numbers are those of the record."""
     printed = CELL.fullmatch(cell)
     if not printed:
@@ -84,7 +84,7 @@ def cell_mistake(cell: str, label: str, source: tuple[str, str], metrics: Path) 
     names = {"{row}": row, "{headline}": TASKS[row].headline if row in TASKS else "{headline}"}
     file, key = (re.sub(r"{\w+}", lambda found: names.get(found[0], found[0]), part) for part in source)
     try:
-        values = [number_at(path, key) for path in sorted(metrics.glob(f"{file}.json"))]
+        values = [number_at(path, key) for path in sorted(record.glob(f"{file}.json"))]
         expected = [mean(values), stdev(values)] if printed[2] else [mean(values)]
     except (KeyError, TypeError, ValueError) as error:  # StatisticsError is a ValueError
         return f"{file}, {key}: no data ({error})"

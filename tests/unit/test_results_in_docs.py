@@ -11,11 +11,11 @@ RECORDS = sorted(path for path in (ROOT / "results").iterdir() if path.is_dir())
 TABLE = """Text.
 
 <!-- from results/small:
-teacher = evaluate/{row}-tinybert4/* dev.teacher.{headline}
-student = evaluate/{row}-tinybert4/* dev.student.{headline}
-retention = evaluate/{row}-tinybert4/* dev.retention.above_majority
-INT8 file = quantize/{row}-tinybert4 int8-dynamic.size_mb.raw
-parameters = evaluate/{row}-tinybert4/* parameters.student
+teacher = metrics/evaluate/{row}-tinybert4/* dev.teacher.{headline}
+student = metrics/evaluate/{row}-tinybert4/* dev.student.{headline}
+retention = summary_metrics {row}.tinybert4.retention_above_majority
+INT8 file = metrics/quantize/{row}-tinybert4 int8-dynamic.size_mb.raw
+parameters = metrics/evaluate/{row}-tinybert4/* costs.student.parameters
 -->
 
 | task | teacher | student | retention | INT8 file | parameters |
@@ -31,18 +31,20 @@ More text with | a bar and 3 numbers.
 def root(tmp_path):
     """A folder with a record of two tasks: two seeds of CoLA (.2 and .3, teacher .4), one of SST-2."""
     metrics = tmp_path / "results/small/metrics"
-    write_evaluation(metrics / "evaluate/cola-tinybert4/42.json", "matthews", 0.2, 0.4, 0.0)
-    write_evaluation(metrics / "evaluate/cola-tinybert4/43.json", "matthews", 0.3, 0.4, 0.0)
-    write_evaluation(metrics / "evaluate/sst2-tinybert4/42.json", "accuracy", 0.85, 0.9, 0.5)
+    write_evaluation(metrics / "evaluate/cola-tinybert4/42.json", "matthews", 0.2, 0.4)
+    write_evaluation(metrics / "evaluate/cola-tinybert4/43.json", "matthews", 0.3, 0.4)
+    write_evaluation(metrics / "evaluate/sst2-tinybert4/42.json", "accuracy", 0.85, 0.9)
+    shares = {"cola": 0.625, "sst2": 0.875}
+    summary = {task: {"tinybert4": {"retention_above_majority": share}} for task, share in shares.items()}
+    write_json(tmp_path / "results/small/summary_metrics.json", summary)
     for task in ("cola", "sst2"):
         write_json(metrics / f"quantize/{task}-tinybert4.json", {"int8-dynamic": {"size_mb": {"raw": 14.6585}}})
     return tmp_path
 
 
-def write_evaluation(path, metric, student, teacher, majority):
-    retention = {"above_majority": round((student - majority) / (teacher - majority), 6)}
-    scores = {"student": {metric: student}, "teacher": {metric: teacher}, "retention": retention}
-    write_json(path, {"dev": scores, "parameters": {"student": 14_350_000}})
+def write_evaluation(path, metric, student, teacher):
+    scores = {"student": {metric: student}, "teacher": {metric: teacher}}
+    write_json(path, {"dev": scores, "costs": {"student": {"parameters": 14_350_000}}})
 
 
 def check(root, text):
@@ -79,7 +81,7 @@ def test_a_wrong_number_fails(root, right, wrong):
 def test_a_mistake_names_document_row_column_and_values(root):
     assert check(root, TABLE.replace(".400", ".391")) == [
         "page.md: CoLA, Matthews (two seeds), teacher: .391 is printed, the record has 0.4 "
-        "(evaluate/cola-tinybert4/*, dev.teacher.matthews)"
+        "(metrics/evaluate/cola-tinybert4/*, dev.teacher.matthews)"
     ]
 
 
@@ -102,8 +104,12 @@ def test_a_key_without_data_fails(root):
         ("| teacher |", "| score |", "no column teacher"),
         (" | 14.4M |", " |", "5 cells below 6 headings"),
         ("dev.teacher.{headline}", "dev.teacher.{metric}", "dev.teacher.{metric}: no data"),
-        ("teacher = evaluate", "teacher: evaluate", "not COLUMN = FILE KEY"),
-        ("teacher = evaluate/{row}-tinybert4/* dev.teacher.{headline}\n", "", ".400 has no source in the marker"),
+        ("teacher = metrics", "teacher: metrics", "not COLUMN = FILE KEY"),
+        (
+            "teacher = metrics/evaluate/{row}-tinybert4/* dev.teacher.{headline}\n",
+            "",
+            ".400 has no source in the marker",
+        ),
     ],
 )
 def test_a_broken_marker_fails(root, right, wrong, mistake):

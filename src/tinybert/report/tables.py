@@ -70,7 +70,8 @@ def other_metrics_table(results: Results) -> Table:
     return table(_systems(results, "not is_headline and stage not in @SYSTEMS"), {
         "task": (str, "name"), "model": (str, "model"), "score": (spread, "score", "std"),
         "teacher": (fixed, "teacher"), "majority": (fixed, "majority"),
-        "of teacher's": (percent, "retention"), "retention": (str, "retained"), "published": (str, "published"), "flag": (str, "flag"),
+        "of teacher's": (percent, "retention"), "retention": (str, "retained"),
+        "published": (str, "published"), "flag": (str, "flag"),
     })  # fmt: skip
 
 
