@@ -3,6 +3,7 @@
 import shutil
 from itertools import product
 
+from tinybert.compress.onnx_files import write_portable
 from tinybert.config.load import StageParams
 from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
@@ -37,6 +38,9 @@ def package_task_model(task: Task, name: str, params: StageParams) -> dict:
         save_tokenizer(load_tokenizer(paths.TOKENIZER), folder, max_length_tokens=limit)
         for variant in VARIANTS:
             shutil.copy(paths.onnx(task.name, name) / f"{variant}.onnx", folder)
+        # The names that transformers.js looks for.
+        for variant, file in {"fp32": "model", metrics["quantize"]["gate"]["variant"]: "model_quantized"}.items():
+            write_portable(folder / f"{variant}.onnx", folder / f"onnx/{file}.onnx")
         finished = Finished(name, load_task_model(source), read_provenance(source), params)
         write_task_card(folder, finished, task, metrics)
     return metrics["quantize"]

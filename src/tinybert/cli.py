@@ -48,6 +48,13 @@ def profile(argv: Sequence[str]) -> None:
     apply_profile(options.name, force=options.force)
 
 
+def quantize(argv: Sequence[str]) -> None:
+    """Writes ONNX and INT8 files of any fine-tuned BERT classifier, and measures what they lose."""
+    from tinybert.compress.variants import main
+
+    main(argv)
+
+
 def register(argv: Sequence[str]) -> None:
     """Adds a final model to MLflow's registry."""
     from tinybert.pipeline.mlflow_store import register_model
@@ -146,7 +153,7 @@ def remove_cut_files() -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (ask, study, compare, profile, record, register, repair)
+    command.__name__: command for command in (ask, study, compare, profile, quantize, record, register, repair)
 }
 
 

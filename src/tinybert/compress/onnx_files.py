@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
+import onnx.parser
 import onnxruntime
 import torch
 import torch.nn.functional as F
@@ -28,8 +30,54 @@ from tinybert.pipeline.files import atomic_file, report_full_disk
 OPSET = 20  # the last one that the tracing exporter knows
 ATTENTION_OPSET = 23  # the first one with an Attention operator; our other operators only gained types since 20
 UNKNOWN_DOMAIN = "later"
+PORTABLE_OPSET, PORTABLE_IR_VERSION = 20, 9  # what ONNX Runtime 1.17 reads
+# The operators of our files that opset 20 lacks, as functions of operators that it has.
+PORTABLE_FUNCTIONS = (
+    """
+    <domain: "", opset_import: ["": 20]>
+    Attention <q_num_heads> (query, key, value, mask) => (context)
+    {
+        one = Constant <value_ints = [1]> ()
+        same = Constant <value_ints = [0, 0]> ()
+        rest = Constant <value_ints = [-1]> ()
+        lowest = Constant <value_float = -3.4028234e38> ()
+        heads = Constant <value_int: int = @q_num_heads> ()
+        heads_1d = Reshape (heads, one)
+        split = Concat <axis = 0> (same, heads_1d, rest)
+        joined = Concat <axis = 0> (same, rest)
+        query_heads = Reshape (query, split)
+        key_heads = Reshape (key, split)
+        value_heads = Reshape (value, split)
+        width = Shape <start = 3, end = 4> (query_heads)
+        width_float = Cast <to = 1> (width)
+        root = Sqrt (width_float)
+        scaled = Div (query_heads, root)
+        q = Transpose <perm = [0, 2, 1, 3]> (scaled)
+        k_transposed = Transpose <perm = [0, 2, 3, 1]> (key_heads)
+        v = Transpose <perm = [0, 2, 1, 3]> (value_heads)
+        scores = MatMul (q, k_transposed)
+        masked = Where (mask, scores, lowest)
+        weights = Softmax <axis = -1> (masked)
+        context_heads = MatMul (weights, v)
+        context_rows = Transpose <perm = [0, 2, 1, 3]> (context_heads)
+        context = Reshape (context_rows, joined)
+    }
+    """,
+    """
+    <domain: "com.microsoft", opset_import: ["": 20]>
+    MatMulIntegerToFloat (a, b, a_scale, b_scale, a_zero_point, b_zero_point, bias) => (sum)
+    {
+        integers = MatMulInteger (a, b, a_zero_point, b_zero_point)
+        floats = Cast <to = 1> (integers)
+        scale = Mul (a_scale, b_scale)
+        product = Mul (floats, scale)
+        sum = Add (product, bias)
+    }
+    """,
+)
 LARGEST_DIFFERENCE = 1e-4
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+ORT_DOMAIN = "com.microsoft"
 SLICE_TOKENS = 256  # among the fastest of 128 to 4,096, at the size of BERT-base and of TinyBERT4
 
 Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
@@ -127,6 +175,24 @@ def _trace(served: Classifier, path: Path) -> None:
     model.ir_version = onnx.helper.find_min_ir_version_for(model.opset_import)
     onnx.save(model, path)
     quant_pre_process(path, path, skip_symbolic_shape=True)  # folds constants
+
+
+def write_portable(source: str | Path, path: str | Path) -> None:
+    """Writes a file of `export_onnx` or `write_int8` with operators of opset 20 only, for other and older runtimes.
+
+    Integers stay the same and floats differ by rounding, so the scores of `source` hold. Attention is slower.
+    """
+    model = onnx.load(source)
+    del model.opset_import[:]
+    # com.microsoft is listed for the functions that are inlined next.
+    model.opset_import.extend([onnx.helper.make_opsetid("", PORTABLE_OPSET), onnx.helper.make_opsetid(ORT_DOMAIN, 1)])
+    model.ir_version = PORTABLE_IR_VERSION
+    model.functions.extend(map(onnx.parser.parse_function, PORTABLE_FUNCTIONS))
+    model = onnx.inliner.inline_local_functions(model)
+    del model.opset_import[1:], model.graph.value_info[:]
+    onnx.checker.check_model(model, full_check=True)
+    with atomic_file(path, "wb") as handle:
+        handle.write(model.SerializeToString(deterministic=True))
 
 
 def _compare(plain: Classifier, path: Path, batches: Sequence[Batch]) -> None:

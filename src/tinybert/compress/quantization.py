@@ -25,12 +25,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tinybert.compress.onnx_files import Feeds, feeds_of, session_of
+from tinybert.compress.onnx_files import ORT_DOMAIN, Feeds, feeds_of, session_of
 from tinybert.data.encoding import Encoded
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
 
-ORT_DOMAIN = "com.microsoft"
 LARGEST_INT8 = 127
 STEPS_UINT8 = 255
 LEAST_GAIN = 4.0  # smoothing must reduce the expected squared rounding error by this factor to be worth its operator

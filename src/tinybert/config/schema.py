@@ -252,11 +252,15 @@ class Latency(ConfigModel):
 
 
 class Quantization(ConfigModel):
-    """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float."""
+    """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float.
+
+    The chosen variant's score may be at most `max_score_drop` below FP32's; None: any may.
+    """
 
     models: UniqueList[Name]
     calibration: Calibration
     exclude: ListOf[NonEmptyStr]
+    max_score_drop: Fraction | None
     latency: Latency
 
 

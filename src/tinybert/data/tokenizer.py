@@ -91,11 +91,11 @@ def hub_tokenizer(hub: HubModel) -> Tokenizer:
     return _bert_from(folder, f"teacher.hub.model: {hub.model}")
 
 
-def folder_tokenizer(folder: str | Path) -> Tokenizer:
-    """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt; UserError if there is none."""
+def folder_tokenizer(folder: str | Path, key: str = "teacher.local.folder") -> Tokenizer:
+    """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt; UserError, which `key` begins, without."""
     if not Path(folder).is_dir():
-        raise UserError(f"teacher.local.folder: {folder} is not a folder; fix: correct the path")
-    return _bert_from(Path(folder), f"teacher.local.folder: {folder}")
+        raise UserError(f"{key}: {folder} is not a folder; fix: correct the path")
+    return _bert_from(Path(folder), f"{key}: {folder}")
 
 
 def _bert_from(folder: Path, where: str) -> Tokenizer:

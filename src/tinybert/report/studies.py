@@ -199,6 +199,7 @@ def _overrides(
         yield f"tasks.run=[{','.join(glue_tasks)}]"
         yield f"tasks.students=[{student}]"
         yield f"quantization.models=[teacher,{student}]"
+        yield "quantization.max_score_drop=null"  # a study reports what a variant loses
     elif student not in params.domain.students:
         raise UserError(f"domain.students: lacks {student}, which the study compares; fix: add it to params.yaml")
     if student not in params.general.students:

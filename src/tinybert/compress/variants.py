@@ -1,0 +1,249 @@
+"""The ONNX variants of a classifier: written, measured, gated; and the command `tinybert quantize`."""
+
+import argparse
+import csv
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
+from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8
+from tinybert.config.schema import Calibration, Latency, Quantization
+from tinybert.data.encoding import Encoded, encode
+from tinybert.data.tasks import Task, TsvLayout
+from tinybert.data.tokenizer import folder_tokenizer
+from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
+from tinybert.evaluate.scoring import Predictions, variant_scores
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import Classifier, load_bert
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import atomic_folder, file_sizes_mb, parse_json, read_lines, write_json
+from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
+
+CHECKED_ROWS = (1, 32)  # sizes of the batches of scored rows on which the exported graph must agree with PyTorch
+DROP_DIGITS = 9  # of a score's drop; further ones are rounding errors of the subtraction
+RESULTS_FILE = "quantization.json"
+# The command's settings that params.yaml has keys for, with the values of the default.
+SEED, SMOOTHING, CALIBRATION_BATCH, CALIBRATION_ROWS = 42, 0.9, 8, 128
+LATENCY = Latency(batch_sizes=(32,), length_tokens=8, dev_examples=256, warmup_runs=2, runs=1, threads=2)
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """ONNX variants by name: predictions; scores and sizes; latencies as `latencies` returns them."""
+
+    predictions: dict[str, Predictions]
+    metrics: dict[str, dict[str, Any]]
+    latency: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A classifier with rows of its task: those that calibrate INT8, and those that are scored and timed."""
+
+    model: Classifier
+    task: Task
+    calibration: Encoded
+    scored: Encoded
+
+
+def measure_variants(subject: Subject, folder: Path, settings: Quantization, *, seed: int) -> Measured:
+    """Writes fp32.onnx and the INT8 variants into an existing folder, and measures each."""
+    task, rows, calibration = subject.task, subject.scored, settings.calibration
+    files = {variant: folder / f"{variant}.onnx" for variant in VARIANTS}
+    checked = [rows.batch(range(min(count, len(rows)))) for count in CHECKED_ROWS]
+    export_onnx(subject.model, files["fp32"], real_rows=checked)
+    feeds = calibration_feeds(
+        subject.calibration, examples=calibration.examples, batch_size=calibration.batch_size, seed=seed
+    )
+    plan = plan_int8(files["fp32"], feeds, smoothing=calibration.smoothing, exclude=settings.exclude)
+    for variant in INT8_VARIANTS:
+        write_int8(plan, files[variant], variant)
+    predictions = {}
+    for variant, file in files.items():
+        logits = OnnxClassifier(file, settings.latency.threads).logits_of(rows, PREDICTION_BATCH_SIZE)
+        predictions[variant] = Predictions(task.headline, rows.gold, decide(logits, task))
+    scores = variant_scores(predictions, task, seed=seed)
+    metrics = {variant: scores[variant] | {"size_mb": file_sizes_mb(file)} for variant, file in files.items()}
+    return Measured(predictions, metrics, latencies(files, settings.latency, rows, subject.model.config.vocab_size))
+
+
+def choose_variant(
+    found: Mapping[str, dict[str, Any]], metric: str, max_score_drop: float | None, *, key: str
+) -> dict[str, Any]:
+    """The gate: chooses the smallest INT8 variant whose score is at most `max_score_drop` below FP32's.
+
+    Args:
+        found: Scores and sizes of all variants, as `measure_variants` returns them.
+        metric: The metric of the score.
+        max_score_drop: None: any drop passes.
+        key: What set `max_score_drop`; errors begin with it.
+
+    Returns:
+        "variant", and its "drop", "difference_95" and "agreement".
+
+    Raises:
+        UserError: No variant passes.
+    """
+    scores = {variant: found[variant]["dev"][metric] for variant in VARIANTS}
+    drops = {variant: round(scores["fp32"] - scores[variant], DROP_DIGITS) for variant in INT8_VARIANTS}
+    passing = [variant for variant in drops if max_score_drop is None or drops[variant] <= max_score_drop]
+    if not passing:
+        listed = ", ".join(f"{variant} {drop:.4f}" for variant, drop in drops.items())
+        fix = "raise it, keep nodes in float (exclude), or calibrate on more rows"
+        raise UserError(
+            f"{key}: every INT8 variant loses more {metric} (got {listed}); allowed: {max_score_drop:g}; fix: {fix}"
+        )
+    best = min(passing, key=lambda variant: found[variant]["size_mb"]["raw"])
+    kept = {name: found[best][name] for name in ("difference_95", "agreement")}
+    return {"variant": best, "drop": drops[best], **kept}
+
+
+# --- the command ---
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs `tinybert quantize`."""
+    options = _options(argv)
+    output = options.output or options.folder / "onnx"
+    if output.exists() and not (output / RESULTS_FILE).is_file():
+        raise UserError(
+            f"--output: no folder of this command (got {output}); fix: name another one, or remove this one"
+        )
+    subject = _subject(options)
+    drop, examples = options.max_score_drop, len(subject.calibration)
+    calibration = Calibration(examples=examples, batch_size=CALIBRATION_BATCH, smoothing=SMOOTHING)
+    settings = Quantization(
+        models=("model",), calibration=calibration, exclude=options.exclude, max_score_drop=drop, latency=LATENCY
+    )
+    counts = {"calibration_rows": examples, "scored_rows": len(subject.scored)}
+    with atomic_folder(output) as folder:
+        measured = measure_variants(subject, folder, settings, seed=SEED)
+        write_portable(folder / "fp32.onnx", folder / "model.onnx")
+        results = counts | {"max_score_drop": drop, "variants": _with_row_ms(measured)}
+        write_json(folder / RESULTS_FILE, results)
+    print(_table(results["variants"], subject.task.headline), flush=True)
+    print("\n{scored_rows} rows scored, {calibration_rows} others calibrated INT8".format(**counts), flush=True)
+    # If no variant passes, the files stay, without model_quantized.onnx.
+    gate = choose_variant(measured.metrics, subject.task.headline, drop, key="--max-score-drop")
+    write_portable(output / f"{gate['variant']}.onnx", output / "model_quantized.onnx")
+    write_json(output / RESULTS_FILE, results | {"gate": gate})
+    print(f"chosen: {gate['variant']}; {output} has all files, model_quantized.onnx is this one for other runtimes")
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    description = "Writes ONNX files of a fine-tuned BERT classifier, measures them, and chooses an INT8 one."
+    parser = argparse.ArgumentParser(prog="tinybert quantize", description=description)
+    parser.add_argument("folder", type=Path, help="BertForSequenceClassification in safetensors, with its tokenizer")
+    parser.add_argument("rows", type=Path, help=".csv, .tsv or .jsonl, plain or .gz; not the training rows")
+    parser.add_argument("--text", nargs="+", default=["text"], metavar="COLUMN", help="one text column or two (text)")
+    parser.add_argument("--label", default="label", metavar="COLUMN", help="class names or numbers, or scores (label)")
+    parser.add_argument("--metric", help="accuracy, matthews or f1 (of class 1); of scores pearson or spearman")
+    parser.add_argument("--max-score-drop", type=_share, default=0.01, help="of the chosen file, 0 to 1 (0.01)")
+    parser.add_argument("--calibration-rows", type=_count, help="drawn, and not scored (128, at most a quarter)")
+    parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
+    parser.add_argument("--max-length", type=_count, default=512, metavar="TOKENS", help="longer rows are cut (512)")
+    parser.add_argument("--output", type=Path, help="an earlier one of this command is replaced (FOLDER/onnx)")
+    options = parser.parse_args(argv)
+    options.exclude = tuple(options.exclude)
+    return options
+
+
+def _share(text: str) -> float:
+    if not 0 <= (value := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"must be 0 to 1 (got {text})")
+    return value
+
+
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more (got {text})")
+    return value
+
+
+def _subject(options: argparse.Namespace) -> Subject:
+    """The model with its rows; calibration rows are drawn and not scored."""
+    model, tokenizer = load_bert(SequenceClassifier, options.folder), folder_tokenizer(options.folder, key="FOLDER")
+    classes = model.labels if len(model.labels) > 1 else ()
+    known = ("accuracy", "matthews", "f1")[: 3 if len(classes) == 2 else 2] if classes else ("pearson", "spearman")
+    metric = options.metric or known[0]
+    if metric not in known:
+        raise UserError(f"--metric: does not fit the model's labels (got {metric}); allowed: {', '.join(known)}")
+    rows = list(_labeled_rows(options, classes))
+    count = options.calibration_rows or max(1, min(CALIBRATION_ROWS, len(rows) // 4))
+    if count >= len(rows):
+        raise UserError(f"--calibration-rows: leaves no row to score (got {count} of {len(rows)}); fix: more rows")
+    random.Random(SEED).shuffle(rows)
+    scores = [row["label"] for row in rows]
+    bounds = None if classes else (min(scores), max(scores))
+    task = Task(options.folder.name, tuple(options.text), classes, TsvLayout(""), (metric,), bounds)
+    longest = min(options.max_length, model.config.max_position_embeddings)
+    parts = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
+    return Subject(model, task, *parts)
+
+
+def _labeled_rows(options: argparse.Namespace, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows with "label" as a class number, or as a score if there are no `classes`; UserError for a wrong one."""
+    numbers = {str(number): number for number in range(len(classes))}
+    numbers |= {name: number for number, name in enumerate(classes)}
+    for line, row in _rows(options.rows):
+        where = f"{options.rows}, line {line}"
+        for option, column in (*(("--text", name) for name in options.text), ("--label", options.label)):
+            if row.get(column) is None:
+                names = ", ".join(filter(None, row))
+                raise UserError(f"{option}: {where}: no such column (got {column}); allowed: {names}; fix: name one")
+        label = str(row[options.label])
+        try:
+            found: float = numbers[label] if classes else float(label)
+        except (KeyError, ValueError):
+            allowed = ", ".join(classes) or "numbers"
+            raise UserError(
+                f"--label: {where}: unknown (got {label!r:.40}); allowed: {allowed}; fix: correct it"
+            ) from None
+        yield {name: str(row[name]) for name in options.text} | {"label": found}
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers and rows of a file; quotes have no meaning in .tsv, as in GLUE's files."""
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    lines = read_lines(path, key="ROWS")
+    if kind in DELIMITERS:
+        quoting = csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE
+        reader = csv.DictReader((f"{text}\n" for _, text in lines), delimiter=DELIMITERS[kind], quoting=quoting)
+        yield from ((reader.line_num, row) for row in reader)
+        return
+    if kind != ".jsonl":
+        raise UserError(f"ROWS: unknown ending (got {path.name}); allowed: .csv, .tsv, .jsonl, or these with .gz")
+    for number, text in lines:
+        try:
+            row = parse_json(text)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise UserError(f"ROWS: {path}, line {number}: no JSON object (got {text!r:.40}); fix: correct the line")
+        yield number, row
+
+
+def _with_row_ms(measured: Measured) -> dict[str, dict[str, Any]]:
+    """The metrics of each variant, and its milliseconds a row at real lengths."""
+    (size,) = LATENCY.batch_sizes
+    rows = min(size, measured.latency["dev_examples"])
+    batch_ms = {variant: measured.latency[variant][f"dev_batch_{size}"]["median"] for variant in VARIANTS}
+    return {variant: found | {"row_ms": batch_ms[variant] / rows} for variant, found in measured.metrics.items()}
+
+
+def _table(found: Mapping[str, dict[str, Any]], metric: str) -> str:
+    """The variants for a terminal."""
+    rows = []
+    for variant, of in found.items():
+        change, ends = of["dev"][metric] - found["fp32"]["dev"][metric], of["difference_95"]
+        same = "" if of["agreement"] is None else f"{of['agreement']:.1%}"
+        cells = (variant, f"{of['size_mb']['raw']:.2f}", f"{of['dev'][metric]:.4f}", f"{change + 0.0:+.4f}")
+        rows.append((*cells, f"{ends['low']:+.4f} to {ends['high']:+.4f}", same, f"{of['row_ms']:.3f}"))
+    headings = ("variant", "MB", metric, "minus FP32", "95 %", "as FP32", "ms a row")
+    return tabulate(rows, headings, colalign=("left", *["right"] * 6), disable_numparse=True)
