@@ -43,6 +43,7 @@ def tiny_params(*, heads: int = 2) -> dict:
     tree["pruning"]["sparsities_percent"] = [20]
     tree["quantization"]["models"] = ["tinybert4"]
     tree["quantization"]["calibration"]["examples"] = 16
+    tree["quantization"]["max_score_drop"] = 1.0  # of 20 rows
     tree["quantization"]["latency"] |= {"length_tokens": 16, "runs": 2, "warmup_runs": 1}
     return tree
 

@@ -21,7 +21,7 @@ from tinybert.evaluate.scoring import Predictions, variant_scores
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_folder, file_sizes_mb, parse_json, read_lines, write_json
+from tinybert.pipeline.files import atomic_folder, file_sizes_mb, parse_json, printable, read_lines, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 CHECKED_ROWS = (1, 32)  # sizes of the batches of scored rows on which the exported graph must agree with PyTorch
@@ -30,7 +30,8 @@ RESULTS_FILE = "quantization.json"
 # The command's settings that params.yaml has keys for, with the values of the default.
 SEED, SMOOTHING, CALIBRATION_BATCH, CALIBRATION_ROWS = 42, 0.9, 8, 128
 LATENCY = Latency(batch_sizes=(32,), length_tokens=8, dev_examples=256, warmup_runs=2, runs=1, threads=2)
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
+# Quotes have no meaning in .tsv, as in GLUE's files.
+TABLES: dict[str, Any] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,7 @@ def main(argv: Sequence[str]) -> None:
     options = _options(argv)
     output = options.output or options.folder / "onnx"
     if output.exists() and not (output / RESULTS_FILE).is_file():
-        raise UserError(
-            f"--output: no folder of this command (got {output}); fix: name another one, or remove this one"
-        )
+        raise UserError(f"--output: no folder of this command (got {output}); fix: name another, or remove it")
     subject = _subject(options)
     drop, examples = options.max_score_drop, len(subject.calibration)
     calibration = Calibration(examples=examples, batch_size=CALIBRATION_BATCH, smoothing=SMOOTHING)
@@ -125,7 +124,7 @@ def main(argv: Sequence[str]) -> None:
     with atomic_folder(output) as folder:
         measured = measure_variants(subject, folder, settings, seed=SEED)
         write_portable(folder / "fp32.onnx", folder / "model.onnx")
-        results = counts | {"max_score_drop": drop, "variants": _with_row_ms(measured)}
+        results: dict[str, Any] = counts | {"max_score_drop": drop, "variants": _with_row_ms(measured)}
         write_json(folder / RESULTS_FILE, results)
     print(_table(results["variants"], subject.task.headline), flush=True)
     print("\n{scored_rows} rows scored, {calibration_rows} others calibrated INT8".format(**counts), flush=True)
@@ -181,10 +180,10 @@ def _subject(options: argparse.Namespace) -> Subject:
     random.Random(SEED).shuffle(rows)
     scores = [row["label"] for row in rows]
     bounds = None if classes else (min(scores), max(scores))
-    task = Task(options.folder.name, tuple(options.text), classes, TsvLayout(""), (metric,), bounds)
+    task = Task(options.folder.name, tuple(options.text), classes, TsvLayout("", ()), (metric,), bounds)
     longest = min(options.max_length, model.config.max_position_embeddings)
-    parts = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
-    return Subject(model, task, *parts)
+    encoded = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
+    return Subject(model, task, next(encoded), next(encoded))
 
 
 def _labeled_rows(options: argparse.Namespace, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -195,27 +194,27 @@ def _labeled_rows(options: argparse.Namespace, classes: Sequence[str]) -> Iterat
         where = f"{options.rows}, line {line}"
         for option, column in (*(("--text", name) for name in options.text), ("--label", options.label)):
             if row.get(column) is None:
-                names = ", ".join(filter(None, row))
+                names = printable(", ".join(filter(None, row)))
                 raise UserError(f"{option}: {where}: no such column (got {column}); allowed: {names}; fix: name one")
         label = str(row[options.label])
         try:
             found: float = numbers[label] if classes else float(label)
         except (KeyError, ValueError):
-            allowed = ", ".join(classes) or "numbers"
-            raise UserError(
-                f"--label: {where}: unknown (got {label!r:.40}); allowed: {allowed}; fix: correct it"
-            ) from None
+            fix = f"allowed: {', '.join(classes) or 'numbers'}; fix: correct the row"
+            raise UserError(f"--label: {where}: unknown label (got {label!r:.40}); {fix}") from None
         yield {name: str(row[name]) for name in options.text} | {"label": found}
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers and rows of a file; quotes have no meaning in .tsv, as in GLUE's files."""
+    """Line numbers and rows of a file; UserError if it is none of the formats."""
     kind = Path(path.name.removesuffix(".gz")).suffix
     lines = read_lines(path, key="ROWS")
-    if kind in DELIMITERS:
-        quoting = csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE
-        reader = csv.DictReader((f"{text}\n" for _, text in lines), delimiter=DELIMITERS[kind], quoting=quoting)
-        yield from ((reader.line_num, row) for row in reader)
+    if kind in TABLES:
+        reader = csv.DictReader((f"{text}\n" for _, text in lines), **TABLES[kind])
+        try:
+            yield from ((reader.line_num, row) for row in reader)
+        except csv.Error as error:  # a quote that is never closed takes all the rest
+            raise UserError(f"ROWS: {path}, line {reader.line_num}: {error}; fix: correct the quotes") from None
         return
     if kind != ".jsonl":
         raise UserError(f"ROWS: unknown ending (got {path.name}); allowed: .csv, .tsv, .jsonl, or these with .gz")

@@ -70,6 +70,7 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         "task": task, "metrics": metrics, "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready,
         "read_last": partial(_read_last, of.provenance), "folder": paths.final(task.name, of.name),
         "sparsity": linear_sparsity(of.model) if "_pruned" in of.name else None,
+        "gate": metrics["quantize"]["gate"], "variants": {name: metrics["quantize"][name] for name in VARIANTS},
         "collapsed": [variant for variant in VARIANTS if metrics["quantize"][variant]["collapsed"]],
     })  # fmt: skip
 

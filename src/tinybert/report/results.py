@@ -168,6 +168,7 @@ def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:
                 yield role, "cloze", "all.top1"
         case "quantize":
             yield from ((variant, "", f"dev.{headline}") for variant in VARIANTS)
+            yield "gate", "", "drop"
         case "prune":
             yield from (("", "", f"dev.{headline}"), ("", "", "sparsity"))
         case "general_distill" | "domain_distill" | "task_distill_prediction":

@@ -149,11 +149,12 @@ def domain_table(results: Results) -> Table:
 
 
 def onnx_table(results: Results) -> Table:
-    """Score, agreement, size and latency of each ONNX variant, and whether it is on the Pareto front."""
+    """Score, agreement, size and latency of each ONNX variant, whether it is on the Pareto front, and the gate's."""
     systems, sizes = onnx_systems(results), results.params.quantization.latency.batch_sizes
     frame = systems.assign(
         name=[task_name(results, task) for task in systems["task"]],
         best=[", ".join(cost for cost in ("size", "speed") if at[f"best_{cost}"]) for _, at in systems.iterrows()],
+        gate=np.where(systems["chosen"], "chosen", ""),
         flag=np.where(systems["beats"], "", NO_BETTER),
     )
     return table(frame, {
@@ -161,7 +162,7 @@ def onnx_table(results: Results) -> Table:
         "minus FP32, 95 %": (interval, "difference_95.low", "difference_95.high"), "as FP32": (percent, "agreement"),
         "MB": (megabytes, "size_mb.raw"), "gzip MB": (megabytes, "size_mb.compressed"),
         **{f"ms × {n}": (_time, *(f"batch_{n}.{time}" for time in ("median", "p10", "p90"))) for n in sizes},
-        "ms a row": (fixed, "row_ms"), "best by": (str, "best"), "flag": (str, "flag"),
+        "ms a row": (fixed, "row_ms"), "best by": (str, "best"), "gate": (str, "gate"), "flag": (str, "flag"),
     })  # fmt: skip
 
 
