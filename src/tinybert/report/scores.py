@@ -122,8 +122,9 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     Returns:
         One row for each task, model and variant: these, student (the model before pruning), the metrics of stage
         quantize and batch_<n>.median, .p10 and .p90 (ms of n full rows), score, row_ms (ms of a dev row in the largest
-        batches); NaN if not measured. chosen: by the gate. beats: the score is above the majority class's. sound: beats, and a student that
-        did not collapse. best_size, best_speed: beats, and on the Pareto front of score against size or row_ms.
+        batches); NaN if not measured. chosen: by the gate. beats: the score is above the majority class's. sound:
+        beats, and a student that did not collapse. best_size, best_speed: beats, and on the Pareto front of score
+        against size or row_ms.
     """
     sizes = results.params.quantization.latency.batch_sizes
     times = [f"batch_{n}.{time}" for n in sizes for time in ("median", "p10", "p90")]
@@ -134,11 +135,8 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     wide["row_ms"] = wide[batch_ms] / batches
     frame = wide.drop(columns=[batch_ms, "dev_examples"]).reset_index()
     frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
-    gates = {
-        (at.task, at.model): tree["gate"].get("variant") for at, tree in results.trees.items() if at.stage == "quantize"
-    }
-    places = zip(frame["task"], frame["model"], frame["variant"], strict=True)
-    frame["chosen"] = [gates.get((task, model)) == variant for task, model, variant in places]
+    gates = {(at.task, at.model, tree["gate"].get("variant")) for at, tree in results.trees.items() if "gate" in tree}
+    frame["chosen"] = [tuple(at) in gates for at in frame[["task", "model", "variant"]].values]
     frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
     frame["beats"] = frame["score"] > frame["task"].map(majority_scores(results))
     scores = task_scores(results)

@@ -12,7 +12,7 @@ import yaml
 
 from tests.support.builders import STUDENT, classifier, masked_lm
 from tests.support.root import ROOT
-from tinybert.compress.onnx_files import export_onnx
+from tinybert.compress.onnx_files import export_onnx, write_portable
 from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
@@ -55,6 +55,7 @@ def ship(task: str, name: str = "tinybert4", *, kind: str = "bert"):
     save_tokenizer(tokenizer, folder, max_length_tokens=LIMIT_TOKENS)
     export_onnx(model, folder / "fp32.onnx")
     shutil.copy(folder / "fp32.onnx", folder / f"{GATE['variant']}.onnx")
+    write_portable(folder / "fp32.onnx", folder / "onnx/model_quantized.onnx")
     return folder, rows, logits(folder, rows, task)
 
 

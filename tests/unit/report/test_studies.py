@@ -84,6 +84,7 @@ def test_experiments_ask_for_what_a_variant_changes(project):
         "tasks.run=[cola]",
         "tasks.students=[tinybert4]",
         "quantization.models=[teacher,tinybert4]",
+        "quantization.max_score_drop=null",
         "seeds=[42,43]",
     )
     assert top.overrides == (*uniform.overrides, "students.tinybert4.layer_map=top")
