@@ -1,0 +1,198 @@
+"""The gate, and the command `tinybert quantize` on a folder and a file of rows."""
+
+import csv
+import gzip
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.builders import STUDENT, classifier
+from tinybert import cli
+from tinybert.compress.variants import choose_variant
+from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.models.checkpoints import REGRESSION_LABEL, save_model
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, write_jsonl
+from tinybert.pipeline.paths import VARIANTS
+from tinybert.synthetic.examples import examples
+
+KEY = "quantization.max_score_drop"
+# score, MB
+FOUND = {"fp32": (0.8, 40.0), "int8-dynamic": (0.77, 9.0), "int8-qdq": (0.79, 11.0), "int8-qoperator": (0.785, 10.0)}
+FILES = {*(f"{variant}.onnx" for variant in VARIANTS), "model.onnx", "quantization.json"}
+
+
+def found(scores=FOUND) -> dict:
+    ends = {"low": -0.02, "high": 0.01}
+    return {
+        name: {"dev": {"accuracy": score}, "size_mb": {"raw": size}, "agreement": size / 40, "difference_95": ends}
+        for name, (score, size) in scores.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("allowed", "variant", "drop"),
+    [
+        (None, "int8-dynamic", 0.03),
+        (0.5, "int8-dynamic", 0.03),
+        (0.03, "int8-dynamic", 0.03),  # .8 - .77 is .030000000000000027
+        (0.02, "int8-qoperator", 0.015),
+        (0.01, "int8-qdq", 0.01),
+    ],
+)
+def test_the_smallest_variant_that_passes_is_chosen(allowed, variant, drop):
+    gate = choose_variant(found(), "accuracy", allowed, key=KEY)
+    assert (gate["variant"], gate["drop"]) == (variant, drop)
+    assert gate["difference_95"] == {"low": -0.02, "high": 0.01}
+    assert gate["agreement"] == FOUND[variant][1] / 40
+
+
+def test_without_a_variant_that_passes_there_is_one_line():
+    with pytest.raises(UserError) as failed:
+        choose_variant(found(), "accuracy", 0.005, key=KEY)
+    line = str(failed.value)
+    assert line.startswith(f"{KEY}: every INT8 variant loses more accuracy (got int8-dynamic 0.0300, int8-qdq 0.0100")
+    assert "allowed: 0.005; fix: raise it, keep nodes in float" in line and "\n" not in line
+
+
+def test_a_variant_above_fp32_passes_a_gate_of_zero():
+    gate = choose_variant(found(FOUND | {"int8-qdq": (0.81, 11.0)}), "accuracy", 0.0, key=KEY)
+    assert (gate["variant"], gate["drop"]) == ("int8-qdq", -0.01)
+
+
+# --- the command ---
+
+
+def write_classifier(folder, task="cola", labels=("bad", "good")) -> list[dict]:
+    """A folder of random weights with a tokenizer; returns rows of its task."""
+    rows = examples(task, "dev", 40, seed=0)
+    texts = [text for row in rows for name, text in row.items() if name not in ("label", "idx")]
+    tokenizer = train_tokenizer(texts, vocabulary_size=300)
+    vocabulary = tokenizer.get_vocab_size()
+    folder.mkdir()
+    save_model(classifier(replace(STUDENT, vocab_size=vocabulary, initializer_range=0.3), labels), folder)
+    save_tokenizer(tokenizer, folder)
+    return rows
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A folder with a classifier `model`, and its rows as `rows.csv` with class names."""
+    monkeypatch.chdir(tmp_path)
+    rows = write_classifier(tmp_path / "model")
+    write_csv("rows.csv", [(f'{row["sentence"]}, "it" is', ("bad", "good")[row["label"]]) for row in rows])
+    return tmp_path
+
+
+def write_csv(path, rows, header=("text", "label"), **format):
+    with open(path, "w", encoding="utf-8", newline="") as handle:
+        csv.writer(handle, **format).writerows([header, *rows])
+
+
+def run(*options: str) -> dict:
+    cli.main(["quantize", "model", *options])
+    return read_json("model/onnx/quantization.json")
+
+
+def test_the_command_writes_measures_and_chooses(work, capsys):
+    results = run("rows.csv", "--max-score-drop", "1")
+    printed = capsys.readouterr().out.splitlines()
+    assert {path.name for path in (work / "model/onnx").iterdir()} == FILES | {"model_quantized.onnx"}
+    assert " ".join(printed[0].split()) == "variant MB accuracy minus FP32 95 % as FP32 ms a row"
+    assert [line.split()[0] for line in printed[2:6]] == [*VARIANTS]
+    assert "30 rows scored, 10 others calibrated INT8" in printed
+    assert printed[-1].startswith(f"chosen: {results['gate']['variant']}; model/onnx has all files")
+    assert (results["calibration_rows"], results["scored_rows"]) == (10, 30)
+    assert list(results["variants"]) == [*VARIANTS] and results["variants"]["fp32"]["agreement"] == 1.0
+    assert all(found["row_ms"] > 0 for found in results["variants"].values())
+
+
+def test_formats_and_label_numbers_give_the_same_scores(work):
+    expected = run("rows.csv", "--max-score-drop", "1")["variants"]["fp32"]["dev"]
+    with open("rows.csv", encoding="utf-8", newline="") as handle:
+        rows = [(row["text"], ("bad", "good").index(row["label"])) for row in csv.DictReader(handle)]
+    write_jsonl("rows.jsonl", ({"text": text, "label": label} for text, label in rows))
+    (work / "rows.tsv").write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
+    (work / "rows.csv.gz").write_bytes(gzip.compress((work / "rows.csv").read_bytes()))
+    for name in ("rows.jsonl", "rows.tsv", "rows.csv.gz"):
+        assert run(name, "--max-score-drop", "1")["variants"]["fp32"]["dev"] == expected, name
+
+
+def test_a_gate_that_nothing_passes_leaves_the_measured_files(work, monkeypatch, capsys):
+    worse = {name: (score - (name != "fp32"), size) for name, (score, size) in FOUND.items()}
+    monkeypatch.setattr("tinybert.compress.variants.variant_scores", lambda *given, **named: found(worse))
+    with pytest.raises(SystemExit, match=r"^--max-score-drop: every INT8 variant loses more accuracy"):
+        run("rows.csv")
+    assert {path.name for path in (work / "model/onnx").iterdir()} == FILES
+    assert "int8-dynamic" in capsys.readouterr().out
+
+
+def test_pairs_and_scores_are_taken_too(work):
+    rows = write_classifier(work / "pairs", "stsb", (REGRESSION_LABEL,))
+    write_jsonl("pairs.jsonl", rows)
+    columns = [name for name in rows[0] if name.startswith("sentence")]
+    options = ["pairs.jsonl", "--text", *columns, "--metric", "spearman", "--max-score-drop", "1"]
+    cli.main(["quantize", "pairs", *options, "--calibration-rows", "12", "--output", "out"])
+    results = json.loads((work / "out/quantization.json").read_text())
+    assert results["gate"]["agreement"] is None and results["scored_rows"] == 28
+    assert list(results["variants"]["fp32"]["dev"]) == ["spearman"]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["none.csv"], "ROWS: none.csv does not exist"),
+        (["rows.txt"], "ROWS: unknown ending (got rows.txt); allowed: .csv, .tsv, .jsonl"),
+        (["rows.csv", "--text", "body"], "--text: rows.csv, line 2: no such column (got body); allowed: text, label;"),
+        (["rows.csv", "--label", "class"], "--label: rows.csv, line 2: no such column (got class); allowed: text, l"),
+        (["wrong.csv"], "--label: wrong.csv, line 3: unknown label (got 'fine'); allowed: bad, good; fix:"),
+        (["rows.jsonl"], "ROWS: rows.jsonl, line 1: no JSON object (got '[]')"),
+        (["rows.csv", "--metric", "pearson"], "--metric: does not fit the model's labels (got pearson); allowed: acc"),
+        (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
+        (["one.csv"], "--calibration-rows: leaves no row to score (got 1 of 1)"),
+        (["rows.csv", "--output", "mine"], "--output: no folder of this command (got mine); fix: name another"),
+        (["rows.csv", "--exclude", "*"], "quantization.exclude: "),
+        (["quotes.csv"], "ROWS: quotes.csv, line "),
+    ],
+)
+def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):
+    write_csv("wrong.csv", [("a", "bad"), ("b", "fine")])
+    write_csv("one.csv", [("a", "bad")])
+    (work / "rows.txt").write_text("")
+    (work / "rows.jsonl").write_text("[]\n")
+    (work / "quotes.csv").write_text('text,label\n"never closed' + 20_000 * "a word\n")
+    (work / "mine").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        run(*options)
+    assert str(ended.value).startswith(line) and "\n" not in str(ended.value)
+    assert not (work / "model/onnx").exists() and list((work / "mine").iterdir()) == []
+
+
+def test_a_folder_that_is_no_classifier_is_one_line(work):
+    with pytest.raises(SystemExit, match=r"^mine/config.json: absent; fix"):
+        cli.main(["quantize", "mine", "rows.csv"])
+
+
+def test_a_share_outside_of_0_to_1_is_refused(work, capsys):
+    with pytest.raises(SystemExit):
+        run("rows.csv", "--max-score-drop", "2")
+    assert "must be 0 to 1 (got 2)" in capsys.readouterr().err
+
+
+def test_the_command_and_the_files_agree(work):
+    run("rows.csv", "--max-score-drop", "1")
+    from tinybert.compress.onnx_files import OnnxClassifier, random_feeds
+    from tinybert.models.checkpoints import load_model
+    from tinybert.models.outputs import Batch
+
+    feeds = random_feeds(4, 9, 100)
+    parts = {name: torch.from_numpy(values) for name, values in feeds.items()}
+    with torch.inference_mode():
+        expected = load_model("model")(
+            Batch(parts["input_ids"], parts["attention_mask"].bool(), parts["token_type_ids"])
+        )
+    found = OnnxClassifier("model/onnx/model.onnx", 1).logits(feeds)
+    np.testing.assert_allclose(found, expected.logits.numpy(), atol=1e-5)
