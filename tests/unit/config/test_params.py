@@ -82,6 +82,7 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
             0,
             "tasks.cola.teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher",
         ),
+        ("quantization.max_score_drop", 1.5, "quantization.max_score_drop: should be less than or equal to 1"),
         (
             "quantization.calibration.examples",
             1501,

@@ -1,6 +1,7 @@
 """What a finished model ships: it answers as our own model does, by the very lines that card and README show."""
 
 import copy
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -12,6 +13,7 @@ import yaml
 
 from tests.support.builders import STUDENT, classifier, masked_lm
 from tests.support.root import ROOT
+from tests.support.runtimes import run_node
 from tinybert.compress.onnx_files import export_onnx, write_portable
 from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.data.encoding import encode
@@ -117,6 +119,18 @@ def asking_mrpc(block: str) -> str:
     text, pair = ("The shop was closed.", "It was shut.")
     block = re.sub(r"classify\(.*\)\)", f"classify([{{'text': '{text}', 'text_pair': '{pair}'}}]))", block)
     return re.sub(r"encode_batch\(.*\)", f"encode_batch([('{text}', '{pair}')])", block)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["cola", "mrpc"])
+def test_transformers_js_gives_our_logits_by_the_lines_of_the_card(project, card_of, task):
+    folder, _, _ = ship(task)
+    shutil.copy(folder / "onnx/model_quantized.onnx", folder / "onnx/model.onnx")
+    (code,) = re.findall(r"```js\n(.*?)```", card_of(task, "bert"), flags=re.S)
+    row = dict(zip(TASKS[task].columns, ("The shop was closed.", "It was shut."), strict=False))
+    for text in (code, code.replace('"q8"', '"fp32"')):
+        found = json.loads(run_node(text, project))
+        np.testing.assert_allclose(found, logits(folder, [row], task), atol=1e-4)
 
 
 @pytest.mark.parametrize("where", ["card", "docs"])
@@ -247,6 +261,9 @@ def test_a_card_has_data_teacher_training_scores_and_limits(tmp_path, monkeypatc
         assert line in body.splitlines()
     assert "It started from random weights." in body
     assert "synthetic" in body and "Collapsed" not in body and "Pruned" not in body
+    chosen = "Chosen: `int8-qoperator.onnx`, the smallest INT8 file whose matthews is at most 0.02 below FP32's."
+    assert f"{chosen} FP32's minus its own: 0.005." in body.splitlines()
+    assert "tinybert4/int8-qoperator.onnx" in body and "`onnx/model_quantized.onnx` (int8-qoperator)" in body
 
 
 def test_a_card_of_real_data_lists_data_and_scores_for_the_hub(tmp_path, monkeypatch):
@@ -294,7 +311,12 @@ def test_a_bilstm_card_does_not_use_transformers(tmp_path, monkeypatch):
     front, body = card(tmp_path, task_model(load_params(ROOT / "params.yaml"), monkeypatch, name="bilstm", model=model))
     assert front["library_name"] == "onnx"
     assert "from transformers" not in body and "onnxruntime" in body
-    assert "A BiLSTM of 1 layers" in body
+    assert "A BiLSTM of 1 layers" in body and "huggingface/transformers" not in body
+
+
+def test_a_card_without_a_gate_names_the_smallest_variant(tmp_path, monkeypatch):
+    _, body = card(tmp_path, task_model(params_with(quantization__max_score_drop=None), monkeypatch))
+    assert "Chosen: `int8-qoperator.onnx`, the smallest INT8 file. FP32's minus its own: 0.005." in body.splitlines()
 
 
 def test_third_party_names_stay_text(tmp_path, monkeypatch):
