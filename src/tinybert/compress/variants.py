@@ -3,7 +3,7 @@
 import argparse
 import csv
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from tabulate import tabulate
 
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8
+from tinybert.config.fields import HUGE
 from tinybert.config.schema import Calibration, Latency, Quantization
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.tasks import Task, TsvLayout
@@ -143,31 +144,40 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--text", nargs="+", default=["text"], metavar="COLUMN", help="one text column or two (text)")
     parser.add_argument("--label", default="label", metavar="COLUMN", help="class names or numbers, or scores (label)")
     parser.add_argument("--metric", help="accuracy, matthews or f1 (of class 1); of scores pearson or spearman")
-    parser.add_argument("--max-score-drop", type=_share, default=0.01, help="of the chosen file, 0 to 1 (0.01)")
-    parser.add_argument("--calibration-rows", type=_count, help="drawn, and not scored (128, at most a quarter)")
+    parser.add_argument(
+        "--max-score-drop", type=_number(float, 0, 1), default=0.01, help="of the chosen file, 0 to 1 (0.01)"
+    )
+    parser.add_argument(
+        "--calibration-rows", type=_number(int, 1, HUGE), help="drawn, and not scored (128, at most a quarter)"
+    )
     parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
-    parser.add_argument("--max-length", type=_count, default=512, metavar="TOKENS", help="longer rows are cut (512)")
+    parser.add_argument("--max-length", type=_number(int, 8, 512), default=512, help="tokens of a row (512)")
     parser.add_argument("--output", type=Path, help="an earlier one of this command is replaced (FOLDER/onnx)")
     options = parser.parse_args(argv)
     options.exclude = tuple(options.exclude)
     return options
 
 
-def _share(text: str) -> float:
-    if not 0 <= (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"must be 0 to 1 (got {text})")
-    return value
+def _number(kind: type, least: int, most: int) -> Callable[[str], Any]:
+    """The type of an option."""
 
+    def number(text: str) -> Any:
+        if not least <= (value := kind(text)) <= most:
+            raise argparse.ArgumentTypeError(f"must be {least} to {most} (got {text})")
+        return value
 
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more (got {text})")
-    return value
+    return number
 
 
 def _subject(options: argparse.Namespace) -> Subject:
     """The model with its rows; calibration rows are drawn and not scored."""
     model, tokenizer = load_bert(SequenceClassifier, options.folder), folder_tokenizer(options.folder, key="FOLDER")
+    if tokenizer.get_vocab_size() > model.config.vocab_size:
+        raise UserError(
+            f"FOLDER: the tokenizer has more tokens than the model (got {options.folder}); fix: get it again"
+        )
+    if len(options.text) > 2:
+        raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
     classes = model.labels if len(model.labels) > 1 else ()
     known = ("accuracy", "matthews", "f1")[: 3 if len(classes) == 2 else 2] if classes else ("pearson", "spearman")
     metric = options.metric or known[0]
@@ -199,7 +209,8 @@ def _labeled_rows(options: argparse.Namespace, classes: Sequence[str]) -> Iterat
         label = str(row[options.label])
         try:
             found: float = numbers[label] if classes else float(label)
-        except (KeyError, ValueError):
+            int(found)  # neither infinite nor NaN
+        except (KeyError, ValueError, OverflowError):
             fix = f"allowed: {', '.join(classes) or 'numbers'}; fix: correct the row"
             raise UserError(f"--label: {where}: unknown label (got {label!r:.40}); {fix}") from None
         yield {name: str(row[name]) for name in options.text} | {"label": found}

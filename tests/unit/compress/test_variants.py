@@ -154,6 +154,7 @@ def test_pairs_and_scores_are_taken_too(work):
         (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
         (["one.csv"], "--calibration-rows: leaves no row to score (got 1 of 1)"),
         (["rows.csv", "--output", "mine"], "--output: no folder of this command (got mine); fix: name another"),
+        (["rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text); allowed: one"),
         (["rows.csv", "--exclude", "*"], "quantization.exclude: "),
         (["quotes.csv"], "ROWS: quotes.csv, line "),
     ],
@@ -176,10 +177,35 @@ def test_a_folder_that_is_no_classifier_is_one_line(work):
         cli.main(["quantize", "mine", "rows.csv"])
 
 
-def test_a_share_outside_of_0_to_1_is_refused(work, capsys):
+@pytest.mark.parametrize(
+    ("option", "value", "line"),
+    [
+        ("--max-score-drop", "2", "must be 0 to 1 (got 2)"),
+        ("--max-score-drop", "nan", "must be 0 to 1 (got nan)"),
+        ("--max-length", "7", "must be 8 to 512 (got 7)"),
+        ("--calibration-rows", "0", "must be 1 to 1000000000 (got 0)"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused(work, capsys, option, value, line):
     with pytest.raises(SystemExit):
-        run("rows.csv", "--max-score-drop", "2")
-    assert "must be 0 to 1 (got 2)" in capsys.readouterr().err
+        run("rows.csv", option, value)
+    assert line in capsys.readouterr().err
+
+
+def test_scores_must_be_finite(work):
+    write_classifier(work / "pairs", "stsb", (REGRESSION_LABEL,))
+    write_csv("scores.csv", [("a", "1.5"), ("b", "nan")])
+    with pytest.raises(
+        SystemExit, match=r"^--label: scores.csv, line 3: unknown label \(got 'nan'\); allowed: numbers"
+    ):
+        cli.main(["quantize", "pairs", "scores.csv"])
+
+
+def test_a_tokenizer_of_another_model_is_one_line(work):
+    other = train_tokenizer([f"{number} word" for number in range(2000)], vocabulary_size=1000)
+    save_tokenizer(other, work / "model")
+    with pytest.raises(SystemExit, match=r"^FOLDER: the tokenizer has more tokens than the model"):
+        run("rows.csv")
 
 
 def test_the_command_and_the_files_agree(work):
