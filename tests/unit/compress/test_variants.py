@@ -153,7 +153,7 @@ def test_pairs_and_scores_are_taken_too(work):
         (["rows.csv", "--metric", "pearson"], "--metric: does not fit the model's labels (got pearson); allowed: acc"),
         (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
         (["one.csv"], "--calibration-rows: leaves no row to score (got 1 of 1)"),
-        (["rows.csv", "--output", "mine"], "--output: no folder of this command (got mine); fix: name another"),
+        (["rows.csv", "--output", "mine"], "--output: exists, but not from this command (got mine); fix: name"),
         (["rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text); allowed: one"),
         (["rows.csv", "--exclude", "*"], "quantization.exclude: "),
         (["quotes.csv"], "ROWS: quotes.csv, line "),
