@@ -11,7 +11,6 @@ from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import copy_model, load_bert, load_task_model, read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_json
-from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.model_card import Finished, write_domain_card, write_task_card
 from tinybert.stage import Stage, run_stage
 
@@ -36,10 +35,10 @@ def package_task_model(task: Task, name: str, params: StageParams) -> dict:
         copy_model(source, folder)
         limit = getattr(params.tasks, task.name).max_length_tokens
         save_tokenizer(load_tokenizer(paths.TOKENIZER), folder, max_length_tokens=limit)
-        for variant in VARIANTS:
-            shutil.copy(paths.onnx(task.name, name) / f"{variant}.onnx", folder)
-        # The names that transformers.js looks for.
-        for variant, file in {"fp32": "model", metrics["quantize"]["gate"]["variant"]: "model_quantized"}.items():
+        shutil.copytree(paths.onnx(task.name, name), folder, copy_function=shutil.copy, dirs_exist_ok=True)
+        chosen = metrics["quantize"]["gate"]["variant"]
+        # transformers.js looks for these names.
+        for variant, file in (("fp32", "model"), (chosen, "model_quantized")):
             write_portable(folder / f"{variant}.onnx", folder / f"onnx/{file}.onnx")
         finished = Finished(name, load_task_model(source), read_provenance(source), params)
         write_task_card(folder, finished, task, metrics)

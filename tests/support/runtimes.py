@@ -1,5 +1,6 @@
 """Other runtimes of ONNX files, installed into temporary folders; a test skips with the installer's reason."""
 
+import atexit
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ NODE_PACKAGE = "@huggingface/transformers@4"
 @cache
 def old_python() -> Path:
     """The Python of an environment with the oldest ONNX Runtime that portable files support."""
-    folder = Path(tempfile.mkdtemp(prefix="old-runtime-"))
+    folder = temporary_folder("old-runtime-")
     run_or_skip(sys.executable, "-m", "venv", str(folder))
     run_or_skip(str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *OLD_PACKAGES)
     return folder / "bin/python"
@@ -28,10 +29,17 @@ def node_modules() -> Path:
     for program in ("node", "npm"):
         if not shutil.which(program):
             pytest.skip(f"no {program}; fix: install nodejs and npm")
-    folder = Path(tempfile.mkdtemp(prefix="node-"))
+    folder = temporary_folder("node-")
     # Without its script, which fetches CUDA, onnxruntime-node has its CPU library.
     run_or_skip("npm", "install", "--silent", "--ignore-scripts", "--prefix", str(folder), NODE_PACKAGE)
     return folder / "node_modules"
+
+
+def temporary_folder(prefix: str) -> Path:
+    """A folder that is removed when the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def run_or_skip(*command: str) -> None:
