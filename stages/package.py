@@ -4,7 +4,7 @@ import shutil
 from itertools import product
 
 from tinybert.config.load import StageParams
-from tinybert.data.tasks import TASKS, Task
+from tinybert.data.tasks import Task, read_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import copy_model, load_bert, load_task_model, read_provenance
@@ -19,7 +19,7 @@ def main(stage: Stage) -> None:
     """Copies the task models and domain students of the global seed, each with its card, and lists them in MLflow."""
     params = stage.params
     for task, name in product(params.tasks.run, params.quantization.models):
-        metrics = package_task_model(TASKS[task], name, params)
+        metrics = package_task_model(read_task(task), name, params)
         stage.run.log_model_reference(f"{task}-{name}", paths.final(task, name), metrics)
     for name in params.domain.students:
         metrics = package_domain_student(name, params)

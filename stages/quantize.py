@@ -3,7 +3,7 @@
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8
 from tinybert.data.encoding import read_examples
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, save_predictions, variant_scores
@@ -18,7 +18,7 @@ CHECKED_ROWS = (1, 32)  # sizes of the batches of dev rows on which the exported
 
 def main(stage: Stage) -> None:
     """Writes and measures the ONNX files of one task model."""
-    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["model"]
+    params, task, name = stage.params, read_task(stage.items["task"]), stage.items["model"]
     settings, calibration = params.quantization, params.quantization.calibration
     limit, latency = params.tasks[task.name].max_length_tokens, settings.latency
     tokenizer, data = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
