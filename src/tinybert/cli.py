@@ -37,6 +37,13 @@ def compare(argv: Sequence[str]) -> None:
     sys.exit(subprocess.run([sys.executable, "-m", *command]).returncode)
 
 
+def init(argv: Sequence[str]) -> None:
+    """Writes a task for a table of yours into params.yaml."""
+    from tinybert.data.new_task import main
+
+    main(argv)
+
+
 def profile(argv: Sequence[str]) -> None:
     """Merges a profile of profiles/ into params.yaml."""
     from tinybert.config.load import apply_profile
@@ -146,7 +153,7 @@ def remove_cut_files() -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (ask, study, compare, profile, record, register, repair)
+    command.__name__: command for command in (ask, init, study, compare, profile, record, register, repair)
 }
 
 

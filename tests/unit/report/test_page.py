@@ -295,7 +295,7 @@ def test_a_published_score_names_its_data(task, student, metric, shown):
     plain["tasks"]["source"] = plain["teacher"]["source"] = "hub"
     plain["students"]["tinybert4"]["architecture"] |= {"layers": 4, "width": 312, "heads": 12, "feed_forward": 1200}
     plain["students"]["tinybert6"] = plain["students"]["tinybert4"]
-    results = SimpleNamespace(params=check_params(plain), value=lambda *_, **__: 12)
+    results = SimpleNamespace(params=check_params(plain), tasks=TASKS, value=lambda *_, **__: 12)
     at = SimpleNamespace(stage="evaluate", task=task, student=student, metric=metric, split="dev")
     at.is_headline = metric == TASKS[task].headline
     assert _published(results, at) == shown
