@@ -1,7 +1,6 @@
 """`tinybert init`: looks at a table, writes the section of a new task into params.yaml and prints what it found."""
 
 import argparse
-import copy
 import io
 import math
 import re
@@ -87,7 +86,7 @@ def check_section(params: Params, name: str, data: dict[str, Any]) -> Any:
 
 def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames) -> dict[str, Any]:
     """The task's section: that of the first task in `run`, with length and epochs that fit the rows."""
-    section = getattr(params.tasks, params.tasks.run[0]).model_dump(mode="json")
+    section = getattr(params.tasks, params.tasks.run[0]).model_dump(mode="json", exclude_defaults=True)
     rows = len(splits["train"])
     section |= {"data": data, "max_length_tokens": length_tokens(params, task, splits["train"]), "train_fraction": 1.0}
     section["finetuned_teacher"] = None
@@ -147,12 +146,14 @@ def write_section(name: str, section: dict[str, Any]) -> None:
 
 def _flow(value: Any) -> Any:
     """Lists and mappings on one line, as the other sections have them."""
-    if isinstance(value, (dict, list, tuple)):
-        is_map = isinstance(value, dict)
-        found = CommentedMap({k: _flow(v) for k, v in value.items()}) if is_map else CommentedSeq(map(_flow, value))
-        found.fa.set_flow_style()
-        return found
-    return copy.deepcopy(value)
+    if isinstance(value, dict):
+        found = CommentedMap({key: _flow(item) for key, item in value.items()})
+    elif isinstance(value, (list, tuple)):
+        found = CommentedSeq(map(_flow, value))
+    else:
+        return value
+    found.fa.set_flow_style()
+    return found
 
 
 def findings(task: Task, splits: Frames) -> list[str]:
