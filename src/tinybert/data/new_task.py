@@ -146,6 +146,7 @@ def write_section(name: str, section: dict[str, Any]) -> None:
 
 def _flow(value: Any) -> Any:
     """Lists and mappings on one line, as the other sections have them."""
+    found: CommentedMap | CommentedSeq
     if isinstance(value, dict):
         found = CommentedMap({key: _flow(item) for key, item in value.items()})
     elif isinstance(value, (list, tuple)):
