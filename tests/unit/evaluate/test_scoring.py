@@ -4,14 +4,26 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from tests.support.builders import classifier
 from tests.unit.evaluate.fixed_model import Fixed
 from tinybert.data.encoding import Encoded, encode
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.batches import predict
-from tinybert.evaluate.scoring import METRICS, compare, is_collapsed, majority_predictions, model_costs, score
+from tinybert.evaluate.scoring import (
+    METRICS,
+    Predictions,
+    compare,
+    is_collapsed,
+    majority_predictions,
+    model_costs,
+    read_predictions,
+    save_predictions,
+    score,
+    variant_scores,
+)
 from tinybert.pipeline.errors import UserError
 
 # 3 true positives, 1 false negative, 2 false positives, 4 true negatives
@@ -187,7 +199,10 @@ def test_the_majority_and_collapse_of_several_labels():
 def test_predictions_of_several_labels_are_saved_and_compared(tmp_path):
     labels = np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]], dtype=np.float32)
     other = np.array([[1, 0, 1], [0, 1, 0]])
-    found = {"fp32": Predictions("micro_f1", labels, labels.astype(int)), "int8": Predictions("micro_f1", labels, other)}
+    found = {
+        "fp32": Predictions("micro_f1", labels, labels.astype(int)),
+        "int8": Predictions("micro_f1", labels, other),
+    }
     save_predictions(tmp_path / "found.json", found)
     read = read_predictions((tmp_path / "found.json").read_text())
     assert read["int8"].predictions.tolist() == other.tolist() and read["int8"].score == pytest.approx(0.8)
