@@ -3,7 +3,7 @@
 import sys
 
 from tinybert.config.load import load_params
-from tinybert.data.tables import check_tables
+from tinybert.data.table_files import check_tables
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file

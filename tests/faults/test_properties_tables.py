@@ -14,7 +14,7 @@ from tests.support.properties import REFUSED, damaged_bytes, outcome
 from tinybert.config.schema import TableData
 from tinybert.data.encoding import label_array
 from tinybert.data.own_tasks import LEAST_ROWS, read_own, records, shared_texts
-from tinybert.data.tables import Table
+from tinybert.data.table_files import Table
 from tinybert.evaluate.scoring import majority_predictions, score
 from tinybert.pipeline.files import write_jsonl
 

@@ -16,7 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
 from tinybert.data.own_tasks import Frames, read_own, shared_texts
-from tinybert.data.tables import Table
+from tinybert.data.table_files import Table
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
 from tinybert.pipeline import paths

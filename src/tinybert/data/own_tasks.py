@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tinybert.config.schema import METRICS_BY_KIND, TableData
-from tinybert.data.tables import Row, Table, tables_of
+from tinybert.data.table_files import Row, Table, tables_of
 from tinybert.data.tasks import Task
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tinybert.config.schema import TableData
-from tinybert.data.tables import Table, check_tables
+from tinybert.data.table_files import Table, check_tables
 from tinybert.pipeline.errors import UserError
 
 ROWS = [{"id": 1, "text": 'He said "yes", twice', "label": "a"}, {"id": 2, "text": "λ is\ta letter", "label": "b"}]
