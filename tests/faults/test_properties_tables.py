@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -110,7 +111,7 @@ def test_damaged_files(tmp_path, data, ending, packed):
 
 @given(st.lists(st.fixed_dictionaries({"a": TEXTS, "b": TEXTS}), min_size=1, max_size=9))
 def test_csv_is_read_as_pandas_writes_it(tmp_path, rows):
-    rows = [{name: text.replace("\r", "").replace("\0", "") for name, text in row.items()} for row in rows]
+    rows = [{name: re.sub("[\r\0\ufeff]", "", text) for name, text in row.items()} for row in rows]
     path = tmp_path / "rows.csv"
     text = pd.DataFrame(rows).to_csv(index=False)
     path.write_bytes(text.encode("utf-8", "replace"))

@@ -147,9 +147,10 @@ def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float) -> tuple[pd.D
     """
     strata, rarity = _strata(rows["label"], task)
     texts = rows.groupby(list(task.columns), sort=False).ngroup().to_numpy()
-    # A text with several labels counts as one of its rarest.
-    by_text = pd.DataFrame({"text": texts, "stratum": strata, "rarity": rarity}).sort_values("rarity", kind="stable")
-    groups = by_text.groupby("text").agg(stratum=("stratum", "first"), size=("stratum", "size"))
+    # A text with several classes counts as one of that which most of its rows have, of equals the rarest.
+    votes = pd.DataFrame({"text": texts, "stratum": strata, "rarity": rarity}).value_counts().reset_index()
+    votes = votes.sort_values(["count", "rarity", "text"], ascending=[False, True, True], kind="stable")
+    groups = votes.groupby("text").agg(stratum=("stratum", "first"), size=("count", "sum"))
     groups = groups.iloc[stream(0, "hold out").permutation(len(groups))]
     sizes = groups.groupby("stratum")["size"]
     # A text with more rows than the share is never drawn, unless its class has no smaller one.
@@ -157,11 +158,11 @@ def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float) -> tuple[pd.D
     possible = (groups["size"] <= wanted) & (sizes.transform("size") > 1)
     drawn = groups[possible]
     drawn = drawn[drawn.groupby("stratum")["size"].cumsum() <= wanted[possible]]
-    lacking = sorted(set(groups["stratum"]) - set(drawn["stratum"])) if task.kind == "classification" else []
+    lacking = sorted(set(rows["label"]) - set(drawn["stratum"])) if task.kind == "classification" else []
     if lacking or not len(drawn):
         what = f"class {task.labels[lacking[0]]!r:.40} has" if lacking else "train has"
         fix = "name a dev file, add rows" + (", or leave the class out" if lacking else "")
-        problem = f"{what} one different text, too few for a share of {fraction:g} as dev"
+        problem = f"{what} at most one text of its own, too few for a share of {fraction:g} as dev"
         raise UserError(f"tasks.{task.name}.data.dev_fraction: {problem}; allowed: two or more; fix: {fix}")
     is_heldout = np.isin(texts, drawn.index.to_numpy())
     return rows[~is_heldout].reset_index(drop=True), rows[is_heldout].reset_index(drop=True)

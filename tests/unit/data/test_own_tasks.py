@@ -140,6 +140,11 @@ def test_a_text_with_most_rows_of_a_class_is_not_drawn(tmp_path):
     assert Counter(splits["dev"]["label"]).keys() == {0, 1}
 
 
+def test_a_class_whose_texts_are_all_of_another_is_refused(tmp_path):
+    rows = [*labeled("a", "b"), *labeled("a"), *labeled("a"), *({"text": f"a {n}", "label": "c"} for n in range(3))]
+    assert "class 'c' has at most one text of its own" in mistake(tmp_path, rows)
+
+
 def test_a_label_with_one_text_remains_in_train(tmp_path):
     rows = [{"text": f"t {n}", "label": ["a"] if n else ["a", "rare"]} for n in range(20)]
     task, splits = read(tmp_path, rows, kind="multilabel")
@@ -161,7 +166,7 @@ def test_a_label_with_one_text_remains_in_train(tmp_path):
         ([*CLASSES, {"text": "a", "label": 7}], {}, "line 31, column label: labels of several types (got 7)"),
         ([*CLASSES, {"text": "a", "label": 0.5}], {}, "line 31, column label: no class (got 0.5)"),
         (labeled("x", copies=12), {}, "train.jsonl: column label: one class only (got x)"),
-        ([*CLASSES, {"text": "a", "label": "w"}], {}, "dev_fraction: class 'w' has one different text"),
+        ([*CLASSES, {"text": "a", "label": "w"}], {}, "dev_fraction: class 'w' has at most one text of its own"),
         (CLASSES, {"labels": ("x", "y")}, "line 3, column label: a class that data.labels lacks (got 'z')"),
         (CLASSES, {"metric": "f1", "positive": "w"}, "positive: no class of train (got w); allowed: x, y, z"),
         (CLASSES, {"kind": "regression"}, "train.jsonl: line 1, column label: no score (got 'x')"),
@@ -170,7 +175,7 @@ def test_a_label_with_one_text_remains_in_train(tmp_path):
         (CLASSES, {"kind": "multilabel"}, "train.jsonl: line 1, column label: no list of classes (got 'x')"),
         ([{"text": str(n), "label": []} for n in range(12)], {"kind": "multilabel"}, "column label: one class only"),
         (CLASSES, {"splits": {"dev": labeled("w")}}, "dev.jsonl: line 1, column label: a class that data.train lacks"),
-        ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train has one different text"),
+        ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train has at most one text of its own"),
     ],
 )  # fmt: skip
 def test_mistakes(tmp_path, rows, changes, line):
