@@ -175,7 +175,7 @@ def test_a_label_with_one_text_remains_in_train(tmp_path):
         (CLASSES, {"kind": "multilabel"}, "train.jsonl: line 1, column label: no list of classes (got 'x')"),
         ([{"text": str(n), "label": []} for n in range(12)], {"kind": "multilabel"}, "column label: one class only"),
         (CLASSES, {"splits": {"dev": labeled("w")}}, "dev.jsonl: line 1, column label: a class that data.train lacks"),
-        ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train has at most one text of its own"),
+        ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train has at most one text"),
     ],
 )  # fmt: skip
 def test_mistakes(tmp_path, rows, changes, line):

@@ -6,8 +6,9 @@ import json
 import pandas as pd
 import pytest
 
-from tinybert.config.schema import TableData
+from tinybert.config.schema import HubTable, TableData
 from tinybert.data.table_files import Table, check_tables
+from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
 
 ROWS = [{"id": 1, "text": 'He said "yes", twice', "label": "a"}, {"id": 2, "text": "λ is\ta letter", "label": "b"}]
@@ -107,3 +108,22 @@ def test_all_tables_are_checked_and_all_mistakes_listed(tmp_path):
         f"tasks.b.data.train: {good}: no column 'topic'; allowed: id, text, label; fix: correct it",
         f"tasks.b.data.dev: {absent} does not exist; fix: correct the path",
     ]
+
+
+def test_a_dataset_of_the_hub(monkeypatch):
+    import datasets
+
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
+    calls = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: calls.append((names, options)) or rows)
+    monkeypatch.setattr(hub, "_is_reachable", lambda: True)
+    table = Table("train", "tasks.x.data.train", HubTable(dataset="someone/rows", revision="abc", config="small"))
+    assert list(table.rows(("text", "label"))) == [
+        ("row 1", {"text": "a", "label": "yes"}),
+        ("row 2", {"text": "b", "label": "no"}),
+    ]
+    names, options = calls[-1]
+    assert names == ("someone/rows", "small") and options["split"] == "train" and options["revision"] == "abc"
+    with pytest.raises(UserError, match=r"tasks\.x\.data\.train: someone/rows, split train: no column 'topic'"):
+        list(table.rows(("topic",)))

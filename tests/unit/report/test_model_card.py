@@ -15,11 +15,12 @@ from tests.support.root import ROOT
 from tinybert.compress.onnx_files import export_onnx
 from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.language_model import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
+from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.model_card import Finished, write_domain_card, write_task_card
@@ -354,3 +355,40 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     np.testing.assert_allclose(
         [answer["score"] for answer in theirs], [answer["probability"] for answer in ours], atol=1e-5
     )
+
+
+TAGS = Task("tags", ("text",), ("a*", "b"), "tags", ("micro_f1", "macro_f1"), kind="multilabel", is_own=True)
+TABLE = {"train": "local/tags.jsonl", "texts": ["body"], "label": "tags", "kind": "multilabel"}
+
+
+@pytest.mark.parametrize("hub", [None, {"dataset": "someone/tags", "revision": "abc", "config": None}])
+def test_a_card_of_an_own_task(tmp_path, monkeypatch, hub):
+    monkeypatch.setitem(TASKS, "tags", TAGS)
+    tree = read_yaml(ROOT / "params.yaml")
+    tree["tasks"] |= {"run": ["tags"], "tags": tree["tasks"]["cola"] | {"data": TABLE | {"hub": hub}}}
+    front, body = card(tmp_path, task_model(check_params(tree), monkeypatch, task="tags"), task="tags")
+    assert front.get("datasets") == (["someone/tags"] if hub else None)
+    assert "language" not in front and "license" not in front and "model-index" not in front
+    source = r"someone/tags (revision abc) of the Hub" if hub else "local tables (local/tags.jsonl)"
+    assert f"- Task: tags (any of the classes a\\*, b), {source}, their column tags as label" in body.replace(
+        "its c", "their c"
+    )
+    assert "GLUE" not in body and "synthetic rows" not in body
+    assert "The scores are those of a share of train that no model was trained on." in body
+    assert "truncation=True, top_k=None)" in body and "a row has the labels whose logit is above 0" in body
+
+
+def test_a_pipeline_scores_each_of_several_labels(tmp_path):
+    from transformers import pipeline
+
+    tokenizer = train_tokenizer(["the shop was closed"], vocabulary_size=100)
+    config = replace(STUDENT, vocab_size=tokenizer.get_vocab_size(), problem_type=MULTILABEL, initializer_range=0.3)
+    model = classifier(config, TAGS.labels)
+    save_model(model, tmp_path)
+    save_tokenizer(tokenizer, tmp_path, max_length_tokens=LIMIT_TOKENS)
+    rows = encode([{"text": "the shop"}], TAGS, tokenizer, max_length_tokens=LIMIT_TOKENS)
+    with torch.inference_mode():
+        ours = model(rows.batch([0])).required_logits.sigmoid()[0].tolist()
+    (found,) = pipeline("text-classification", str(tmp_path), truncation=True, top_k=None)(["the shop"])
+    scores = {answer["label"]: answer["score"] for answer in found}
+    assert [scores[label] for label in TAGS.labels] == pytest.approx(ours, abs=1e-5)
