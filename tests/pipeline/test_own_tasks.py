@@ -13,7 +13,8 @@ pytestmark = pytest.mark.long
 TOPICS = ("war", "river", "city")
 WORDS = ("the", "king", "history", "paris", "of", "fought", "a", "and", "old", "new", "said", "people")
 DATA = {
-    "topics": {"train": "local/topics.csv", "texts": ["message"], "label": "topic", "metric": "f1", "positive": "river"},
+    "topics": {"train": "local/topics.csv", "texts": ["message"], "label": "topic", "metric": "f1",
+               "positive": "river"},
     "pairs": {"train": "local/pairs.tsv.gz", "texts": ["one", "two"], "label": "score", "kind": "regression"},
     "tags": {"train": "local/tags.jsonl", "dev": "local/tags.jsonl", "test": "local/tags.jsonl", "texts": ["text"],
              "label": "tags", "kind": "multilabel"},
