@@ -2,6 +2,7 @@
 # make test     environment and tests             make test-long  hours: 10,000 cases per property, and kills
 # make lint     style and types                   make coverage   the share of src that the tests run
 # make profile NAME=minilm   params.yaml of another scale      make study NAME=layer_maps   a published comparison
+# make init ARGS="TABLE --text COLUMN --label COLUMN"        a task for a table of yours, written into params.yaml
 # make compare  experiments side by side          make ui         MLflow's page on this machine
 # make record NAME=minilm    copies a finished run's numbers and settings to results/, for git
 # make register MODEL=cola/tinybert4   a final model in MLflow's registry
@@ -12,7 +13,7 @@ VENV := .venv
 TINYBERT := PYTHONPATH=src python -m tinybert.cli
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repair repro test test-long coverage lint bench compare ui ask profile study record register
+.PHONY: setup setup-dev repair init repro test test-long coverage lint bench compare ui ask profile study record register
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -63,6 +64,9 @@ ask: setup
 
 bench: setup
 	PYTHONPATH=src python -m benchmarks $(BENCH)
+
+init: setup
+	@$(TINYBERT) init $(ARGS)
 
 profile: setup
 	@$(TINYBERT) profile $(NAME) $(if $(FORCE),--force)

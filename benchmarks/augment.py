@@ -26,6 +26,7 @@ from tinybert.augment.masked_lm import WordPredictor
 from tinybert.augment.substitution import Sentence, read_sentences, replacement_candidates, substitute
 from tinybert.augment.word_vectors import WordVectors, from_corpus, is_plain_word
 from tinybert.config.schema import Substitution
+from tinybert.data.task_sources import LAYOUTS
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, train_tokenizer
 from tinybert.models.bert import MaskedLM
@@ -34,6 +35,7 @@ from tinybert.synthetic.articles import articles
 from tinybert.synthetic.examples import examples
 
 COLA = TASKS["cola"]
+COLUMNS = LAYOUTS["cola"].columns
 COPIES, MAX_LENGTH_TOKENS = 30, 64  # Jiao et al.'s, for CoLA
 EMBEDDED_SENTENCES = 1500
 SHUFFLE_SEED = 0
@@ -53,7 +55,7 @@ class Work:
         """All sentences, in an order of chance that is always the same."""
         if self.sentences:
             fields = (line.split("\t") for _, line in read_lines(self.sentences, key="--sentences"))
-            found = [row[COLA.tsv.columns.index("sentence")] for row in fields if len(row) == len(COLA.tsv.columns)]
+            found = [row[COLUMNS.index("sentence")] for row in fields if len(row) == len(COLUMNS)]
         else:
             found = [row["sentence"] for row in examples("cola", "train", EMBEDDED_SENTENCES, SHUFFLE_SEED)]
         return [found[index] for index in np.random.default_rng(SHUFFLE_SEED).permutation(len(found))]

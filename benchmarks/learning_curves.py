@@ -26,14 +26,7 @@ from benchmarks.narrowing import Narrower
 from benchmarks.timing import synchronize
 from tinybert.config.load import PARAMS, check_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.config.students import (
-    LOGIT_LOSSES,
-    RELATION_LOSSES,
-    Student,
-    check_students,
-    mapped_layers,
-    training_of,
-)
+from tinybert.config.students import RELATION_LOSSES, Student, check_students, mapped_layers, training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, Masker, MicroBatch, SequenceBatches, micro_batches, spread_batches
@@ -53,8 +46,7 @@ from tinybert.distill.loop import (
 from tinybert.distill.metric_log import MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import BertConfig, MaskedLM
-from tinybert.models.checkpoints import load_bert, load_pretrained
-from tinybert.models.initialization import InitializedStudent, given_teacher, initialize_student, subclone
+from tinybert.models.initialization import InitializedStudent, general_teacher, initialize_student, subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import torch_seed
@@ -157,15 +149,6 @@ def chosen_params(options: argparse.Namespace) -> Params:
     return check_params(tree)
 
 
-def load_teacher(params: Params, name: str) -> MaskedLM:
-    """The encoder that stages/general_distill.py takes for this student."""
-    reads_logits = params.students[name].general.active_losses.keys() & set(LOGIT_LOSSES)
-    if params.tasks.teacher_encoder == "pretrained" or reads_logits:
-        return load_bert(MaskedLM, paths.TEACHER)
-    torch.manual_seed(params.seed)  # draws the masked-LM head if the checkpoint has none
-    return load_pretrained(given_teacher(params.teacher))[0]
-
-
 def begin_student(params: Params, name: str, init: str, teacher: MaskedLM) -> tuple[Distiller, BertConfig]:
     """The student before its first step with its losses, and the shape that it ends in; UserError if it does not fit.
 
@@ -202,6 +185,10 @@ def wide_student(student: Student, config: BertConfig, teacher: MaskedLM) -> Ini
         problem = f"narrowing cannot cut widths into relation_heads (got {student.general.relation_heads})"
         raise UserError(f"--init: {problem}; allowed: divisors of {heads}, the student's heads; fix: another --init")
     sizes = {name: getattr(teacher.config, name) for name in ("hidden_size", "intermediate_size")}
+    for name, size in sizes.items():
+        if (wanted := getattr(config, name)) > size:
+            problem = f"narrowing begins in the teacher's {name} (got {wanted})"
+            raise UserError(f"--init: {problem}; allowed: at most {size}; fix: another --init")
     mapped = mapped_layers(student.init.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
     return subclone(teacher, replace(config, **sizes), [layer for (layer,) in mapped], batches=[])
 
@@ -210,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = read_options(arguments)
     params, name, init = chosen_params(options), options.student, options.init
     training, tokenizer = training_of(params, name, "general"), load_tokenizer(paths.TOKENIZER)
-    teacher = load_teacher(params, name)
+    teacher = general_teacher(params, params.students[name])
     module, config = begin_student(params, name, init, teacher)
     narrower = None
     if init == "narrowing":

@@ -6,7 +6,7 @@ from tinybert.augment.substitution import read_sentences, replacement_candidates
 from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.load import StageParams
 from tinybert.data.encoding import fraction_of
-from tinybert.data.tasks import TASKS, Task
+from tinybert.data.tasks import Task, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
@@ -19,7 +19,7 @@ from tinybert.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies only the rows."""
-    params, task = stage.params, TASKS[stage.items["task"]]
+    params, task = stage.params, read_task(stage.items["task"])
     settings, checkpoint = params.tasks[task.name], Checkpoint(stage.checkpoint_folder(), stage.fingerprint())
     train = list(read_jsonl(paths.task_rows(task.name) / "train.jsonl"))
     rows = fraction_of(train, settings.train_fraction, seed=params.seed)

@@ -1,7 +1,7 @@
 """Linear models of a task, on TF-IDF features and on static embeddings from the teacher."""
 
 from tinybert.data.encoding import read_examples
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.evaluate.baselines import LinearModel, static_features, tfidf_features
 from tinybert.evaluate.scoring import compare_splits, predict_references, save_predictions
@@ -13,7 +13,7 @@ from tinybert.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     """Fits each model on the training rows, scores it beside the teacher and the majority class, counts its FLOPs."""
-    params, task = stage.params, TASKS[stage.items["task"]]
+    params, task = stage.params, read_task(stage.items["task"])
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
     limit, rows = params.tasks[task.name].max_length_tokens, paths.task_rows(task.name) / "train.jsonl"
     references = predict_references(teacher, task, max_length_tokens=limit)

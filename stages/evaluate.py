@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import read_task
 from tinybert.distill.batches import predict
 from tinybert.evaluate.scoring import compare_splits, model_costs, predict_references, save_predictions
 from tinybert.models.checkpoints import load_task_model
@@ -12,7 +12,7 @@ from tinybert.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     """Scores the student of each seed, the teacher and the majority class on each dev split; counts their FLOPs."""
-    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
+    params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     teacher = load_task_model(paths.task_model(task.name, params.seed, "teacher"))
     references = predict_references(teacher, task, max_length_tokens=params.tasks[task.name].max_length_tokens)
     dev, _ = references[task.dev_splits[0]]

@@ -7,7 +7,7 @@ import torch
 
 from tinybert.config.students import training_of
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict
 from tinybert.distill.loop import Settings, train
@@ -25,7 +25,7 @@ from tinybert.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     """Trains on the rows that the student sees in task distillation, without augmented ones; keeps no model."""
-    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
+    params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
     references = predict_references(teacher, task, max_length_tokens=limit)
@@ -39,7 +39,8 @@ def main(stage: Stage) -> None:
     checkpoints = []
     for seed in params.seeds:
         torch.manual_seed(seed)
-        student = load_classifier(paths.general_student(name), task.labels, pair=task.is_pair)
+        source = paths.general_student(name)
+        student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
         loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
         batches = ExampleBatches(examples, batch_size=training.batch_size, seed=seed)
         folder = stage.checkpoint_folder(seed=str(seed))

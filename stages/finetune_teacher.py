@@ -5,7 +5,7 @@ import torch
 from tinybert.config.load import load_params
 from tinybert.config.students import check_students
 from tinybert.data.encoding import read_examples
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -20,7 +20,7 @@ from tinybert.training import StageTraining
 
 def main(stage: Stage) -> None:
     """Fine-tunes the teacher, or takes tasks.<task>.finetuned_teacher; measures it on the dev split."""
-    params, task = stage.params, TASKS[stage.items["task"]]
+    params, task = stage.params, read_task(stage.items["task"])
     config = params.tasks[task.name]
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
     limit = config.max_length_tokens
@@ -31,12 +31,14 @@ def main(stage: Stage) -> None:
     teacher: Classifier
     if config.finetuned_teacher:
         key, vocab_size = f"tasks.{task.name}.finetuned_teacher", tokenizer.get_vocab_size()
-        teacher = finetuned_teacher(config.finetuned_teacher, task.labels, key=key, vocab_size=vocab_size)
+        teacher = finetuned_teacher(
+            config.finetuned_teacher, task.labels, key=key, vocab_size=vocab_size, multilabel=task.is_multilabel
+        )
         check_students(load_params().used_students, teacher.config.shape, ("intermediate", "prediction"))
     else:
         is_given = params.tasks.teacher_encoder == "given"
         encoder = given_teacher(params.teacher) if is_given else paths.TEACHER
-        teacher = load_classifier(encoder, task.labels, pair=task.is_pair)
+        teacher = load_classifier(encoder, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
     for rows in (examples, dev):
         teacher.config.check_length(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 

@@ -3,15 +3,13 @@
 import torch
 
 from tinybert.config.load import load_params
-from tinybert.config.students import LOGIT_LOSSES, check_students, training_of
+from tinybert.config.students import check_students, training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Masker, SequenceBatches, spread_batches
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import load_bert, load_pretrained
-from tinybert.models.initialization import given_teacher, initialize_student
+from tinybert.models.initialization import general_teacher, initialize_student
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
@@ -23,12 +21,7 @@ def main(stage: Stage) -> None:
     params, name = stage.params, stage.items["student"]
     config, section = params.students[name], training_of(params, name, "general")
     tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences("general", "train"))
-    reads_logits = config.general and config.general.active_losses.keys() & set(LOGIT_LOSSES)
-    if params.tasks.teacher_encoder == "given" and not reads_logits:
-        torch.manual_seed(params.seed)  # draws the masked-LM head if the checkpoint has none; students read no logits
-        teacher, _ = load_pretrained(given_teacher(params.teacher))
-    else:
-        teacher = load_bert(MaskedLM, paths.TEACHER)
+    teacher = general_teacher(params, config)
     check_students(load_params().used_students, teacher.config.shape)
 
     torch.manual_seed(params.seed)

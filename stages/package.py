@@ -4,8 +4,9 @@ import shutil
 from itertools import product
 
 from tinybert.compress.onnx_files import write_portable
+from tinybert.compress.variants import passing_variant
 from tinybert.config.load import StageParams
-from tinybert.data.tasks import TASKS, Task
+from tinybert.data.tasks import Task, read_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import copy_model, load_bert, load_task_model, read_provenance
@@ -19,7 +20,7 @@ def main(stage: Stage) -> None:
     """Copies the task models and domain students of the global seed, each with its card, and lists them in MLflow."""
     params = stage.params
     for task, name in product(params.tasks.run, params.quantization.models):
-        metrics = package_task_model(TASKS[task], name, params)
+        metrics = package_task_model(read_task(task), name, params)
         stage.run.log_model_reference(f"{task}-{name}", paths.final(task, name), metrics)
     for name in params.domain.students:
         metrics = package_domain_student(name, params)
@@ -31,17 +32,18 @@ def package_task_model(task: Task, name: str, params: StageParams) -> dict:
     source = paths.task_model(task.name, params.seed, name)
     metrics = {part: read_json(paths.metrics(part, task.name)) for part in ("prepare_task", "finetune_teacher")}
     metrics["quantize"] = read_json(paths.metrics("quantize", f"{task.name}-{name}"))
+    drop, key = params.quantization.max_score_drop, f"quantization.max_score_drop: {task.name}/{name}"
+    chosen = passing_variant(metrics["quantize"], task.headline, drop, key=key)
     with atomic_folder(paths.final(task.name, name)) as folder:
         copy_model(source, folder)
         limit = getattr(params.tasks, task.name).max_length_tokens
         save_tokenizer(load_tokenizer(paths.TOKENIZER), folder, max_length_tokens=limit)
         shutil.copytree(paths.onnx(task.name, name), folder, copy_function=shutil.copy, dirs_exist_ok=True)
-        chosen = metrics["quantize"]["gate"]["variant"]
         # transformers.js looks for these names.
         for variant, file in (("fp32", "model"), (chosen, "model_quantized")):
             write_portable(folder / f"{variant}.onnx", folder / f"onnx/{file}.onnx")
         finished = Finished(name, load_task_model(source), read_provenance(source), params)
-        write_task_card(folder, finished, task, metrics)
+        write_task_card(folder, finished, task, metrics, chosen)
     return metrics["quantize"]
 
 

@@ -1,32 +1,42 @@
-"""The splits of a GLUE task, as rows in the Hub's columns."""
+"""The splits of a task as rows, and task.json, which describes the task to all later stages."""
 
 import pandas as pd
 
+from tinybert.data.encoding import label_array
+from tinybert.data.own_tasks import read_own, records, shared_texts
 from tinybert.data.task_sources import hold_out, read_splits
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import TASKS, write_task
 from tinybert.evaluate.scoring import majority_predictions, score
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, write_jsonl
 from tinybert.stage import Stage, run_stage
 
+LOGGED_ROWS = 100_000
+
 
 def main(stage: Stage) -> None:
-    """Reads the task from its source and writes one file for each split."""
-    task, settings = TASKS[stage.items["task"]], stage.params.tasks
-    splits = read_splits(task, settings.source, settings=settings, seed=stage.params.seed)
-    splits = hold_out(splits, task, settings.heldout_fraction)
-    folder = paths.task_rows(task.name)
+    """Reads the task from its source or its table and writes one file for each split."""
+    name, settings = stage.items["task"], stage.params.tasks
+    if data := settings[name].data:
+        task, splits = read_own(name, data, heldout_fraction=settings.heldout_fraction)
+    else:
+        task = TASKS[name]
+        read = read_splits(task, settings.source, settings=settings, seed=stage.params.seed)
+        splits = {split: pd.DataFrame(rows) for split, rows in hold_out(read, task, settings.heldout_fraction).items()}
+    folder = paths.task_rows(name)
     with atomic_folder(folder) as temporary:
+        write_task(task, temporary)
         for split, rows in splits.items():
-            write_jsonl(temporary / f"{split}.jsonl", rows)
+            write_jsonl(temporary / f"{split}.jsonl", records(rows))
     for split, rows in splits.items():
         context = "training" if split == "train" else "evaluation"
-        stage.run.log_dataset(pd.DataFrame(rows), str(folder / f"{split}.jsonl"), f"{task.name}-{split}", context)
-    train, dev = ([row["label"] for row in splits[split]] for split in ("train", task.dev_splits[0]))
+        stage.run.log_dataset(rows.head(LOGGED_ROWS), str(folder / f"{split}.jsonl"), f"{name}-{split}", context)
+    train, dev = (label_array(splits[split]["label"], task) for split in ("train", task.dev_splits[0]))
     stage.write_metrics(
         {
             "examples": {split: len(rows) for split, rows in splits.items()},
             "majority": score(task, majority_predictions(task, train, len(dev)), dev),
+            "texts_in_train": shared_texts(splits, task),
         }
     )
 

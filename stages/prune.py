@@ -4,7 +4,7 @@ import torch
 
 from tinybert.compress.pruning import Pruner, linear_sparsity
 from tinybert.data.encoding import encode, fraction_of, read_examples
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -21,7 +21,7 @@ from tinybert.training import StageTraining
 
 def main(stage: Stage) -> None:
     """Prunes with the losses of the prediction phase, on the task's own rows, for tasks.<task>.pruning's epochs."""
-    params, task, name = stage.params, TASKS[stage.items["task"]], stage.items["student"]
+    params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     config, seed, percent = params.tasks[task.name], params.seed, int(stage.items["sparsity"])
     models = (name, "teacher", f"{name}_pruned{percent}")
     source, teacher_folder, target = (paths.task_model(task.name, seed, model) for model in models)

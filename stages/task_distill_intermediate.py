@@ -4,7 +4,7 @@ import torch
 
 from tinybert.config.students import training_of
 from tinybert.data.encoding import read_examples
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, labeled_by_teacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -19,12 +19,12 @@ from tinybert.training import StageTraining
 
 def main(stage: Stage) -> None:
     """Gives the general student the task's head and trains it on the augmented rows; a student may skip this phase."""
-    params, task = stage.params, TASKS[stage.items["task"]]
+    params, task = stage.params, read_task(stage.items["task"])
     name, seed = stage.items["student"], int(stage.items["seed"])
     source, target = paths.general_student(name), paths.intermediate(task.name, seed, name)
 
     torch.manual_seed(seed)
-    student = load_classifier(source, task.labels, pair=task.is_pair)
+    student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, stage.names["seed"], "teacher"))
     tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
     config = DistillationConfig.of(params.students[name], "intermediate", seed=seed, length_tokens=limit)

@@ -4,7 +4,7 @@ import torch
 
 from tinybert.config.students import training_of
 from tinybert.data.encoding import read_examples
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, labeled_by_teacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -19,7 +19,7 @@ from tinybert.training import StageTraining
 
 def main(stage: Stage) -> None:
     """Trains the student of phase 1 on the augmented rows; no model is selected, the last step counts."""
-    params, task = stage.params, TASKS[stage.items["task"]]
+    params, task = stage.params, read_task(stage.items["task"])
     name, seed = stage.items["student"], int(stage.items["seed"])
     source, target = paths.intermediate(task.name, seed, name), paths.task_model(task.name, seed, name)
 

@@ -37,6 +37,13 @@ def compare(argv: Sequence[str]) -> None:
     sys.exit(subprocess.run([sys.executable, "-m", *command]).returncode)
 
 
+def init(argv: Sequence[str]) -> None:
+    """Writes a task for a table of yours into params.yaml."""
+    from tinybert.data.new_task import main
+
+    main(argv)
+
+
 def profile(argv: Sequence[str]) -> None:
     """Merges a profile of profiles/ into params.yaml."""
     from tinybert.config.load import apply_profile
@@ -84,7 +91,7 @@ def record(argv: Sequence[str]) -> None:
 
 
 def describe_run() -> dict[str, object]:
-    """Returns code, machine, versions and seconds; UserError if the run is not up to date or has no timing."""
+    """Returns code, machine, versions and seconds; UserError for uncommitted code, a stale run or a missing timing."""
     import torch
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
@@ -106,9 +113,14 @@ def describe_run() -> dict[str, object]:
         seconds[name] = files.read_json(path)["seconds"]
     generated = [f":!{path}" for path in ("params.yaml", "dvc.lock", "metrics", "reports", "results")]
     # With --branch git prints one line more, so that a git that fails does not count as clean.
-    others = tracking.git("status", "--porcelain", "--branch", "--", ".", *generated).splitlines()
-    code = {"revision": tracking.head_revision(), "clean": len(others) == 1, "date": date.today().isoformat()}
+    lines = tracking.git("status", "--porcelain", "--branch", "--", ".", *generated).splitlines()
+    if len(lines) != 1:
+        got = f"{len(lines) - 1}, first {lines[1]}" if lines else "no git"
+        raise UserError(f"git status: uncommitted files (got {got}); fix: commit them")
+    code = {"revision": tracking.head_revision(), "date": date.today().isoformat()}
     machine = {"processor": torch.cpu.get_capabilities()["cpu_name"], "threads": torch.get_num_threads()}
+    if torch.cuda.is_available():
+        machine["gpu"] = torch.cuda.get_device_name()
     versions = {"python": sys.version.split()[0]} | tracking.package_versions()
     return code | machine | {"versions": versions, "total_seconds": round(sum(seconds.values()), 1), "seconds": seconds}
 
@@ -153,7 +165,7 @@ def remove_cut_files() -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (ask, study, compare, profile, quantize, record, register, repair)
+    command.__name__: command for command in (ask, init, study, compare, profile, quantize, record, register, repair)
 }
 
 

@@ -112,8 +112,6 @@ def test_the_student_folder_serves_itself(project):
     assert "objective.safetensors" not in served
     portable = {path.name for path in (project / "models/final/cola/tinybert4/onnx").iterdir()}
     assert portable == {"model.onnx", "model_quantized.onnx"}
-    gate = json.loads((project / "metrics/quantize/cola-tinybert4.json").read_text())["gate"]
-    assert f"{gate['variant']}.onnx" in served and gate["drop"] <= 1.0
 
 
 def test_teacher_outputs_are_cached_for_both_phases(project):

@@ -87,6 +87,30 @@ def test_a_missing_glue_column_and_a_label_out_of_range(project):
     assert not (project / "data/tasks/cola").exists()
 
 
+def test_tables_are_checked_first_and_all_mistakes_are_listed(project):
+    (project / "own.csv").write_text("text;label\n" + "a row;x\n" * 20)
+    own = {"train": "own.csv", "dev": "absent.tsv", "texts": ["text"], "label": "label"}
+    tree = tiny_params()
+    tree["tasks"]["mine"] = tree["tasks"]["cola"] | {"data": own}
+    tree["tasks"]["run"] = ["mine"]
+    write_params(project, tree)
+    found = run(project, "stages.check_params")
+    assert found.returncode == 1
+    assert found.stderr.splitlines() == [
+        "tasks.mine.data.train: own.csv: no column 'text'; allowed: text;label; fix: the header's fields are separated "
+        "by semicolons, .csv needs commas, .tsv tabs",
+        "tasks.mine.data.dev: absent.tsv does not exist; fix: correct the path",
+    ]
+    del own["dev"]
+    write_params(project, tree)
+    (project / "own.csv").write_text("text,label\n" + "".join(f"row {n},x\n" for n in range(20)) + "row,y\n")
+    assert run(project, "stages.check_params").returncode == 0
+    found = run(project, "stages.prepare_task", "--task", "mine")
+    assert found.returncode == 1
+    assert found.stderr.startswith("prepare_task@mine: tasks.mine.data.dev_fraction: class 'y' has at most one text")
+    assert not (project / "data/tasks/mine").exists()
+
+
 def test_ctrl_c_is_one_line_and_leaves_nothing(project):
     script = project / "stages/prepare_corpus.py"
     whole = script.read_text()

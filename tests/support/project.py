@@ -16,7 +16,7 @@ from tests.support.root import ROOT
 
 SHORT = {"epochs": 1, "max_steps": 4, "batch_size": 8, "learning_rate": 1e-3}
 WHOLE_EPOCHS = SHORT | {"epochs": 2, "batch_size": 32}  # so few rows; the teacher's outputs are cached then
-TASK = {"max_length_tokens": 32, "augmented_copies": 1, "train_fraction": 0.9, "finetuned_teacher": None}
+TASK = {"data": None, "max_length_tokens": 32, "augmented_copies": 1, "train_fraction": 0.9, "finetuned_teacher": None}
 TASK |= {"teacher": SHORT, "intermediate": WHOLE_EPOCHS, "prediction": WHOLE_EPOCHS, "pruning": SHORT}
 
 

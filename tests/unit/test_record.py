@@ -84,19 +84,24 @@ def test_record_holds_settings_numbers_code_and_timings(project):
     for name in ("params.yaml", "dvc.lock", "metrics/evaluate/42.json"):
         assert (record / name).read_bytes() == (project / name).read_bytes()
     found = read_run(project)
-    assert (found["revision"], found["clean"]) == (git(project, "rev-parse", "HEAD"), True)
+    assert found["revision"] == git(project, "rev-parse", "HEAD")
     assert found["seconds"] == {"general_distill@lazy": 1.5, "general_distill@tinybert4": 1.5, "report": 2.25}
     assert found["total_seconds"] == 5.2
     assert found["processor"] and found["threads"] and {"python", "torch"} <= found["versions"].keys()
 
 
-def test_record_replaces_an_older_one_and_reports_changes(project):
+def test_record_replaces_an_older_one(project):
     (project / "results/minilm").mkdir(parents=True)
     (project / "results/minilm/older.json").write_text("{}")
-    (project / "notes.py").write_text("")
     cli.main(["record", "minilm"])
     assert sorted(path.name for path in (project / "results/minilm").iterdir()) == FILES
-    assert read_run(project)["clean"] is False
+
+
+def test_record_refuses_uncommitted_code(project):
+    (project / "notes.py").write_text("")
+    with pytest.raises(SystemExit, match=r"^git status: uncommitted files \(got 1, first \?\? notes.py\); fix: commit"):
+        cli.main(["record", "minilm"])
+    assert not (project / "results/minilm").exists()
 
 
 def test_record_can_be_checked_as_its_readme_says(project):

@@ -1,7 +1,6 @@
 """The ONNX variants of a classifier: written, measured, gated; and the command `tinybert quantize`."""
 
 import argparse
-import csv
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,24 +14,22 @@ from tinybert.compress.quantization import calibration_feeds, plan_int8, write_i
 from tinybert.config.fields import HUGE
 from tinybert.config.schema import Calibration, Latency, Quantization
 from tinybert.data.encoding import Encoded, encode
-from tinybert.data.tasks import Task, TsvLayout
+from tinybert.data.table_files import Table
+from tinybert.data.tasks import Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
-from tinybert.evaluate.scoring import Predictions, variant_scores
+from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_folder, file_sizes_mb, parse_json, printable, read_lines, write_json
+from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 CHECKED_ROWS = (1, 32)  # sizes of the batches of scored rows on which the exported graph must agree with PyTorch
-DROP_DIGITS = 9  # of a score's drop; further ones are rounding errors of the subtraction
 RESULTS_FILE = "quantization.json"
 # The command's settings that params.yaml has keys for, with the values of the default.
 SEED, SMOOTHING, CALIBRATION_BATCH, CALIBRATION_ROWS = 42, 0.9, 8, 128
 LATENCY = Latency(batch_sizes=(32,), length_tokens=8, dev_examples=256, warmup_runs=2, runs=1, threads=2)
-# Quotes have no meaning in .tsv, as in GLUE's files.
-TABLES: dict[str, Any] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 
 
 @dataclass(frozen=True)
@@ -75,35 +72,14 @@ def measure_variants(subject: Subject, folder: Path, settings: Quantization, *, 
     return Measured(predictions, metrics, latencies(files, settings.latency, rows, subject.model.config.vocab_size))
 
 
-def choose_variant(
-    found: Mapping[str, dict[str, Any]], metric: str, max_score_drop: float | None, *, key: str
-) -> dict[str, Any]:
-    """The gate: chooses the smallest INT8 variant whose score is at most `max_score_drop` below FP32's.
-
-    Args:
-        found: Scores and sizes of all variants, as `measure_variants` returns them.
-        metric: The metric of the score.
-        max_score_drop: None: any drop passes.
-        key: What set `max_score_drop`; errors begin with it.
-
-    Returns:
-        "variant", and its "drop", "difference_95" and "agreement".
-
-    Raises:
-        UserError: No variant passes.
-    """
-    scores = {variant: found[variant]["dev"][metric] for variant in VARIANTS}
-    drops = {variant: round(scores["fp32"] - scores[variant], DROP_DIGITS) for variant in INT8_VARIANTS}
-    passing = [variant for variant in drops if max_score_drop is None or drops[variant] <= max_score_drop]
-    if not passing:
-        listed = ", ".join(f"{variant} {drop:.4f}" for variant, drop in drops.items())
-        fix = "raise it, keep nodes in float (exclude), or calibrate on more rows"
-        raise UserError(
-            f"{key}: every INT8 variant loses more {metric} (got {listed}); allowed: {max_score_drop:g}; fix: {fix}"
-        )
-    best = min(passing, key=lambda variant: found[variant]["size_mb"]["raw"])
-    kept = {name: found[best][name] for name in ("difference_95", "agreement")}
-    return {"variant": best, "drop": drops[best], **kept}
+def passing_variant(found: Mapping[str, dict], metric: str, max_score_drop: float | None, *, key: str) -> str:
+    """The variant that `choose_variant` chooses; UserError that begins with `key` if none passes."""
+    if chosen := choose_variant(found, metric, max_score_drop):
+        return chosen
+    listed = ", ".join(f"{variant} {drop:.4f}" for variant, drop in score_drops(found, metric).items())
+    fix = "raise it, keep nodes in float (exclude), or calibrate on more rows"
+    problem = f"every INT8 variant loses more {metric} (got {listed})"
+    raise UserError(f"{key}: {problem}; allowed: {max_score_drop:g}; fix: {fix}")
 
 
 # --- the command ---
@@ -130,17 +106,17 @@ def main(argv: Sequence[str]) -> None:
     print(_table(results["variants"], subject.task.headline), flush=True)
     print("\n{scored_rows} rows scored, {calibration_rows} others calibrated INT8".format(**counts), flush=True)
     # If no variant passes, the files stay, without model_quantized.onnx.
-    gate = choose_variant(measured.metrics, subject.task.headline, drop, key="--max-score-drop")
-    write_portable(output / f"{gate['variant']}.onnx", output / "model_quantized.onnx")
-    write_json(output / RESULTS_FILE, results | {"gate": gate})
-    print(f"chosen: {gate['variant']}; {output} has all files, model_quantized.onnx is this one for other runtimes")
+    chosen = passing_variant(measured.metrics, subject.task.headline, drop, key="--max-score-drop")
+    write_portable(output / f"{chosen}.onnx", output / "model_quantized.onnx")
+    write_json(output / RESULTS_FILE, results | {"chosen": chosen})
+    print(f"chosen: {chosen}; {output} has all files, model_quantized.onnx is this one for other runtimes")
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     description = "Writes ONNX files of a fine-tuned BERT classifier, measures them, and chooses an INT8 one."
     parser = argparse.ArgumentParser(prog="tinybert quantize", description=description)
     parser.add_argument("folder", type=Path, help="BertForSequenceClassification in safetensors, with its tokenizer")
-    parser.add_argument("rows", type=Path, help=".csv, .tsv or .jsonl, plain or .gz; not the training rows")
+    parser.add_argument("rows", type=Path, help=".csv, .tsv, .jsonl or .parquet, also .gz; not the training rows")
     parser.add_argument("--text", nargs="+", default=["text"], metavar="COLUMN", help="one text column or two (text)")
     parser.add_argument("--label", default="label", metavar="COLUMN", help="class names or numbers, or scores (label)")
     parser.add_argument("--metric", help="accuracy, matthews or f1 (of class 1); of scores pearson or spearman")
@@ -190,7 +166,8 @@ def _subject(options: argparse.Namespace) -> Subject:
     random.Random(SEED).shuffle(rows)
     scores = [row["label"] for row in rows]
     bounds = None if classes else (min(scores), max(scores))
-    task = Task(options.folder.name, tuple(options.text), classes, TsvLayout("", ()), (metric,), bounds)
+    kind: Kind = "classification" if classes else "regression"
+    task = Task(options.folder.name, tuple(options.text), classes, "", (metric,), bounds, kind=kind)
     longest = min(options.max_length, model.config.max_position_embeddings)
     encoded = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
     return Subject(model, task, next(encoded), next(encoded))
@@ -198,45 +175,22 @@ def _subject(options: argparse.Namespace) -> Subject:
 
 def _labeled_rows(options: argparse.Namespace, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The rows with "label" as a class number, or as a score if there are no `classes`; UserError for a wrong one."""
+    table = Table(str(options.rows), "ROWS")
     numbers = {str(number): number for number in range(len(classes))}
     numbers |= {name: number for number, name in enumerate(classes)}
-    for line, row in _rows(options.rows):
-        where = f"{options.rows}, line {line}"
-        for option, column in (*(("--text", name) for name in options.text), ("--label", options.label)):
-            if row.get(column) is None:
-                names = printable(", ".join(filter(None, row)))
-                raise UserError(f"{option}: {where}: no such column (got {column}); allowed: {names}; fix: name one")
-        label = str(row[options.label])
+    for where, row in table.rows((*options.text, options.label)):
+        if empty := [name for name in options.text if row[name] is None]:
+            raise table.error(f"{where}, column {empty[0]}: empty; fix: write a text, or leave the row out")
+        label = str(row[options.label]).strip()
         try:
             found: float = numbers[label] if classes else float(label)
             int(found)  # neither infinite nor NaN
         except (KeyError, ValueError, OverflowError):
-            fix = f"allowed: {', '.join(classes) or 'numbers'}; fix: correct the row"
-            raise UserError(f"--label: {where}: unknown label (got {label!r:.40}); {fix}") from None
+            allowed = ", ".join(classes) or "numbers"
+            raise table.error(
+                f"{where}, column {options.label}: no label (got {label!r:.40}); allowed: {allowed}; fix: correct it"
+            ) from None
         yield {name: str(row[name]) for name in options.text} | {"label": found}
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers and rows of a file; UserError if it is none of the formats."""
-    kind = Path(path.name.removesuffix(".gz")).suffix
-    lines = read_lines(path, key="ROWS")
-    if kind in TABLES:
-        reader = csv.DictReader((f"{text}\n" for _, text in lines), **TABLES[kind])
-        try:
-            yield from ((reader.line_num, row) for row in reader)
-        except csv.Error as error:  # a quote that is never closed takes all the rest
-            raise UserError(f"ROWS: {path}, line {reader.line_num}: {error}; fix: correct the quotes") from None
-        return
-    if kind != ".jsonl":
-        raise UserError(f"ROWS: unknown ending (got {path.name}); allowed: .csv, .tsv, .jsonl, or these with .gz")
-    for number, text in lines:
-        try:
-            row = parse_json(text)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise UserError(f"ROWS: {path}, line {number}: no JSON object (got {text!r:.40}); fix: correct the line")
-        yield number, row
 
 
 def _with_row_ms(measured: Measured) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ params.yaml itself says what the keys mean, with units and sources.
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tinybert.config.fields import (
     AboveZero,
@@ -32,7 +32,13 @@ from tinybert.config.fields import (
 )
 from tinybert.config.students import Student, check_students
 
-TaskName = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+# The metrics that a task of one's own may name; the first of its kind is the default.
+METRICS_BY_KIND = {
+    "classification": ("accuracy", "macro_f1", "f1", "matthews"),
+    "regression": ("pearson", "spearman"),
+    "multilabel": ("micro_f1", "macro_f1"),
+}
 
 
 class Optimizer(ConfigModel):
@@ -137,7 +143,61 @@ class DomainEvaluation(ConfigModel):
     quiz: Quiz
 
 
+class HubTable(HubDataset):
+    config: NonEmptyStr | None = None
+
+
+class TableData(ConfigModel):
+    """The table of a task of one's own.
+
+    Attributes:
+        train: A file, or a split of `hub`; so are dev and test. A test split with labels is scored too.
+        dev_fraction: The share of train that is dev if there is no dev file.
+        labels: The classes in their order; None: those of train, sorted.
+        positive: The class whose F1 is the metric.
+        separator: What separates the labels of a cell of text; None: cells hold lists.
+    """
+
+    train: NonEmptyStr
+    dev: NonEmptyStr | None = None
+    test: NonEmptyStr | None = None
+    dev_fraction: Annotated[Real, Field(gt=0, le=0.5)] = 0.1
+    texts: Annotated[UniqueList[NonEmptyStr], Field(max_length=2)]
+    label: NonEmptyStr
+    kind: Literal["classification", "regression", "multilabel"] = "classification"
+    labels: Annotated[UniqueList[NonEmptyStr], Field(min_length=2)] | None = None
+    metric: NonEmptyStr | None = None
+    positive: NonEmptyStr | None = None
+    separator: Annotated[str, Field(min_length=1, max_length=10)] | None = None
+    hub: HubTable | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the table that are read, the label last."""
+        return (*self.texts, self.label)
+
+    @property
+    def splits(self) -> dict[str, str]:
+        """The splits that are given, by name."""
+        given = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {split: name for split, name in given.items() if name}
+
+    def check(self) -> None:
+        if self.label in self.texts:
+            raise ValueError(f"label: is a text too (got {self.label}); fix: name the column of the labels")
+        allowed = METRICS_BY_KIND[self.kind]
+        if self.metric and self.metric not in allowed:
+            raise ValueError(f"metric: not one of {self.kind} (got {self.metric}); allowed: {', '.join(allowed)}")
+        if (self.metric == "f1") != (self.positive is not None):
+            raise ValueError(f"positive: the class of metric f1, and of no other (got {self.positive}); fix: set both")
+        if self.labels and (self.kind == "regression" or (self.positive and self.positive not in self.labels)):
+            raise ValueError("labels: a regression has none, and positive is one of them; fix: correct labels")
+        if self.separator and self.kind != "multilabel":
+            raise ValueError(f"separator: rows of kind {self.kind} have one label; fix: remove it, or set kind")
+
+
 class TaskSettings(ConfigModel):
+    data: TableData | None
     max_length_tokens: RowTokens
     augmented_copies: Annotated[int, Field(ge=0, le=1000)]
     train_fraction: PositiveFraction
@@ -163,7 +223,12 @@ class SyntheticTasks(ConfigModel):
 
 
 class Tasks(ConfigModel):
-    run: UniqueList[TaskName]
+    """Settings of all tasks; every other key is a task's name with its section."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[Name, TaskSettings]
+
+    run: UniqueList[Name]
     students: UniqueList[Name]
     source: Source
     hub: HubDataset
@@ -172,19 +237,22 @@ class Tasks(ConfigModel):
     heldout_fraction: Annotated[Real, Field(ge=0, le=0.5)]
     teacher_encoder: Literal["given", "pretrained"]
     teacher_cache_gb: NonNegative
-    cola: TaskSettings | None = None
-    sst2: TaskSettings | None = None
-    mrpc: TaskSettings | None = None
-    stsb: TaskSettings | None = None
-    qqp: TaskSettings | None = None
-    mnli: TaskSettings | None = None
-    qnli: TaskSettings | None = None
-    rte: TaskSettings | None = None
-    wnli: TaskSettings | None = None
+
+    @property
+    def own(self) -> dict[str, TableData]:
+        """The tables of the tasks to run that are one's own, by task."""
+        return {task: data for task in self.run if (data := getattr(self, task).data)}
 
     def check(self) -> None:
+        for name, settings in self.__pydantic_extra__.items():
+            if hasattr(type(self), name) or name == "domain":  # which is a folder of models/final
+                raise ValueError(f"{name}: the name is reserved; fix: rename this task")
+            if (settings.data is None) != (name in GLUE_TASKS):
+                fix = "GLUE's tasks take rows from tasks.source; fix: null, or another name for a task of your own"
+                fix = fix if settings.data else "missing; fix: name the task's table, or one of GLUE's tasks"
+                raise ValueError(f"{name}.data: {fix}")
         for task in self.run:
-            if getattr(self, task) is None:
+            if task not in self.__pydantic_extra__:
                 raise ValueError(f"run: {task} has no section; fix: add tasks.{task}, or take it off the list")
 
 
@@ -254,7 +322,7 @@ class Latency(ConfigModel):
 class Quantization(ConfigModel):
     """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float.
 
-    The chosen variant's score may be at most `max_score_drop` below FP32's; None: any may.
+    The chosen variant's score may be at most `max_score_drop` below FP32's; None: any loss is accepted.
     """
 
     models: UniqueList[Name]
@@ -299,7 +367,8 @@ class Params(ConfigModel):
             problem = "a synthetic teacher starts from scratch (got given)"
             raise ValueError(f"tasks.teacher_encoder: {problem}; allowed: pretrained")
         asked, made = self.quantization.calibration.examples, self.tasks.synthetic.train_examples
-        if self.tasks.source == "synthetic" and asked > made:
+        is_synthetic = self.tasks.source == "synthetic" and len(self.tasks.own) < len(self.tasks.run)
+        if is_synthetic and asked > made:
             allowed = f"at most tasks.synthetic.train_examples, {made}"
             raise ValueError(f"quantization.calibration.examples: too many (got {asked}); allowed: {allowed}")
 

@@ -1,6 +1,6 @@
 """Rows of a task as token ids, a share of them, and batches padded to the longest."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from tinybert.models.outputs import Batch, pad
 from tinybert.pipeline.files import read_jsonl
 from tinybert.pipeline.process import stream
 
+CHUNK_ROWS = 10_000
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -20,7 +22,8 @@ class Encoded:
 
     input_ids: list[np.ndarray]  # of each row (length,) int64
     token_type_ids: list[np.ndarray]  # likewise; 1 for the second text of a pair
-    labels: np.ndarray | None  # (rows,) int64 classes or float32 scores; None for unlabeled rows
+    # (rows,) int64 classes, (rows,) float32 scores or (rows, labels) float32 0 and 1; None for unlabeled rows
+    labels: np.ndarray | None
     varied: np.ndarray | None = None  # (rows,) bool, the rows that augmentation made
 
     def __len__(self) -> int:
@@ -56,21 +59,33 @@ class Encoded:
             yield indices, self.batch(indices)
 
 
+def label_array(labels: Iterable, task: Task) -> np.ndarray:
+    """The "label" of rows as Encoded.labels has them."""
+    if not task.is_multilabel:
+        return np.array(list(labels), dtype=np.float32 if task.is_regression else np.int64)
+    of_rows = list(labels)
+    found = np.zeros((len(of_rows), len(task.labels)), dtype=np.float32)
+    for row, ids in zip(found, of_rows, strict=True):
+        row[ids] = 1.0
+    return found
+
+
 def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
     """Tokenizes the task's text columns, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], longest part cut first."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length_tokens, strategy="longest_first")
     texts = [tuple(row[column] for column in task.columns) for row in rows]
-    encodings = tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in texts])
+    input_ids, token_type_ids = [], []
+    for start in range(0, len(texts), CHUNK_ROWS):  # the tokenizer's results are many times as large as the ids
+        chunk = texts[start : start + CHUNK_ROWS]
+        for encoding in tokenizer.encode_batch([text if len(text) > 1 else text[0] for text in chunk]):
+            input_ids.append(np.asarray(encoding.ids, dtype=np.int64))
+            token_type_ids.append(np.asarray(encoding.type_ids, dtype=np.int64))
     tokenizer.no_truncation()
     is_labeled = bool(rows) and "label" in rows[0]
-    label_type = np.float32 if task.is_regression else np.int64
-    return Encoded(
-        [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings],
-        [np.asarray(encoding.type_ids, dtype=np.int64) for encoding in encodings],
-        np.array([row["label"] for row in rows], dtype=label_type) if is_labeled else None,
-        np.array([row.get("augmented", False) for row in rows], dtype=bool),
-    )
+    labels = label_array((row["label"] for row in rows), task) if is_labeled else None
+    varied = np.array([row.get("augmented", False) for row in rows], dtype=bool)
+    return Encoded(input_ids, token_type_ids, labels, varied)
 
 
 def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:

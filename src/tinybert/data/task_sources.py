@@ -2,6 +2,7 @@
 
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from sklearn.model_selection import train_test_split
 
 from tinybert.config.fields import Source
 from tinybert.config.schema import Tasks
-from tinybert.data.tasks import Task
+from tinybert.data.tasks import ENTAILMENT, ENTAILMENT3, PAIR, Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable, read_lines
@@ -17,6 +18,32 @@ from tinybert.pipeline.hub import hub_access, load_verified
 
 KEY = "tasks.local.folder"
 UNLABELED = -1  # the Hub's label of test rows
+
+
+@dataclass(frozen=True)
+class TsvLayout:
+    """The layout of a task's official tab-separated files."""
+
+    folder: str
+    texts: tuple[str, ...]  # names in the header line, in the order of Task.columns
+    label: str = "label"  # name in the header line
+    spellings: tuple[str, ...] = ("0", "1")  # the labels as written, in the order of Task.labels
+    columns: tuple[str, ...] = ()  # names by position if train and dev have no header line (test always has one)
+    broken_rows: int = 0  # as many damaged rows of one file are left out before that is an error
+
+
+LAYOUTS = {
+    "cola": TsvLayout("CoLA", ("sentence",), columns=("source", "label", "mark", "sentence")),
+    "sst2": TsvLayout("SST-2", ("sentence",)),
+    "mrpc": TsvLayout("MRPC", ("#1 String", "#2 String"), "Quality"),
+    "stsb": TsvLayout("STS-B", PAIR, "score"),
+    # Some questions of the official train.tsv contain line breaks, which tear their rows apart.
+    "qqp": TsvLayout("QQP", ("question1", "question2"), "is_duplicate", broken_rows=20),
+    "mnli": TsvLayout("MNLI", PAIR, "gold_label", ENTAILMENT3),
+    "qnli": TsvLayout("QNLI", ("question", "sentence"), spellings=ENTAILMENT),
+    "rte": TsvLayout("RTE", PAIR, spellings=ENTAILMENT),
+    "wnli": TsvLayout("WNLI", PAIR),
+}
 
 
 def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> dict[str, list[dict]]:
@@ -84,7 +111,7 @@ def _hub_row(task: Task, row: dict) -> dict:
 
 
 def _local(task: Task, settings: Tasks) -> dict[str, list[dict]]:
-    folder = paths.resolve(settings.local.folder) / task.tsv.folder
+    folder = paths.resolve(settings.local.folder) / LAYOUTS[task.name].folder
     tests = [split for split in task.test_splits if (folder / f"{split}.tsv").exists()]
     splits = ("train", *task.dev_splits, *tests)
     return {split: _tsv_rows(task, folder / f"{split}.tsv", is_test=split in tests) for split in splits}
@@ -92,11 +119,11 @@ def _local(task: Task, settings: Tasks) -> dict[str, list[dict]]:
 
 def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
     """The rows of one file. As many damaged rows as the task allows are left out."""
-    lines = read_lines(path, key=KEY)
-    names = task.tsv.columns
+    lines, layout = read_lines(path, key=KEY), LAYOUTS[task.name]
+    names = layout.columns
     if is_test or not names:
         names = tuple(next(lines, (1, ""))[1].split("\t"))
-        for wanted in task.tsv.texts if is_test else (*task.tsv.texts, task.tsv.label):
+        for wanted in layout.texts if is_test else (*layout.texts, layout.label):
             if names.count(wanted) != 1:
                 found = f"{names.count(wanted)} columns {wanted!r} among {', '.join(names)!r:.200}"
                 raise UserError(f"{KEY}: {path}, line 1: {found}; one is expected")
@@ -108,7 +135,7 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
                 rows.append(_tsv_row(task, names, line, is_test=is_test) | {"idx": len(rows)})
         except UserError as error:
             damaged += 1
-            if damaged > task.tsv.broken_rows:
+            if damaged > layout.broken_rows:
                 raise UserError(f"{KEY}: {path}, line {number}{error}") from None
     if not rows:
         raise UserError(f"{KEY}: {path} has no rows; fix: download it again")
@@ -117,26 +144,27 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
 
 def _tsv_row(task: Task, names: tuple[str, ...], line: str, *, is_test: bool) -> dict:
     """The row of one line; UserError that says what is wrong, without the line number."""
-    fields = line.split("\t")
+    fields, layout = line.split("\t"), LAYOUTS[task.name]
     if len(fields) != len(names):
         raise UserError(f": {len(fields)} fields; {len(names)} are expected: {printable(', '.join(names))}")
     cells = dict(zip(names, map(str.strip, fields), strict=True))
-    if empty := [name for name in task.tsv.texts if not cells[name]]:
+    if empty := [name for name in layout.texts if not cells[name]]:
         raise UserError(f", column {empty[0]}: empty; a text is expected")
-    row: dict = {column: cells[name] for column, name in zip(task.columns, task.tsv.texts, strict=True)}
-    return row if is_test else row | {"label": _label(task, cells[task.tsv.label])}
+    row: dict = {column: cells[name] for column, name in zip(task.columns, layout.texts, strict=True)}
+    return row if is_test else row | {"label": _label(task, cells[layout.label])}
 
 
 def _label(task: Task, text: str) -> int | float:
     """The class id or the score that a text stands for."""
+    layout = LAYOUTS[task.name]
     if not task.score_range:
-        if text in task.tsv.spellings:
-            return task.tsv.spellings.index(text)
-        wanted = f"one of {', '.join(task.tsv.spellings)}"
+        if text in layout.spellings:
+            return layout.spellings.index(text)
+        wanted = f"one of {', '.join(layout.spellings)}"
     else:
         least, greatest = task.score_range
         with suppress(ValueError):
             if least <= float(text) <= greatest:
                 return float(text)
         wanted = f"a number from {least:g} to {greatest:g}"
-    raise UserError(f", column {task.tsv.label}: {text!r:.40}; {wanted} is expected")
+    raise UserError(f", column {layout.label}: {text!r:.40}; {wanted} is expected")

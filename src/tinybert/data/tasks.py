@@ -1,31 +1,41 @@
-"""The nine GLUE tasks: columns, labels, metrics, the layout of the official files, and published scores."""
+"""What a task is: GLUE's nine, or one that a table describes; columns, labels, metrics, and published scores."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
 
+from pydantic import TypeAdapter, ValidationError
 
-@dataclass(frozen=True)
-class TsvLayout:
-    """The layout of a task's official tab-separated files."""
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, write_json
 
-    folder: str
-    texts: tuple[str, ...]  # names in the header line, in the order of Task.columns
-    label: str = "label"  # name in the header line
-    spellings: tuple[str, ...] = ("0", "1")  # the labels as written, in the order of Task.labels
-    columns: tuple[str, ...] = ()  # names by position if train and dev have no header line (test always has one)
-    broken_rows: int = 0  # as many damaged rows of one file are left out before that is an error
+Kind = Literal["classification", "regression", "multilabel"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One GLUE task under its Hub name."""
+    """A task: GLUE's under its Hub name, or one's own under the name of its section in params.yaml.
+
+    Attributes:
+        columns: The text columns of its rows, one or two.
+        labels: Class names, index = label id; none for a regression.
+        title: Its name for readers.
+        metrics: The first is the headline metric; "f1" is that of class 1.
+        score_range: Least and greatest gold score of a regression.
+        dev_splits: The splits that are scored.
+        is_own: Whether its rows come from a table of the user.
+    """
 
     name: str
-    columns: tuple[str, ...]  # the text columns, one or two
-    labels: tuple[str, ...]  # class names, index = label id; none for a regression
-    tsv: TsvLayout
-    metrics: tuple[str, ...] = ("accuracy",)  # the first is the headline
-    score_range: tuple[float, float] | None = None  # least and greatest gold score of a regression
+    columns: tuple[str, ...]
+    labels: tuple[str, ...]
+    title: str
+    metrics: tuple[str, ...] = ("accuracy",)
+    score_range: tuple[float, float] | None = None
     dev_splits: tuple[str, ...] = ("dev",)
+    kind: Kind = "classification"
+    is_own: bool = False
 
     @property
     def test_splits(self) -> tuple[str, ...]:
@@ -33,7 +43,11 @@ class Task:
 
     @property
     def is_regression(self) -> bool:
-        return not self.labels
+        return self.kind == "regression"
+
+    @property
+    def is_multilabel(self) -> bool:
+        return self.kind == "multilabel"
 
     @property
     def is_pair(self) -> bool:
@@ -64,28 +78,40 @@ PUBLISHED: dict[str, tuple] = {
 }
 # Dev split, headline metric: TinyBERT4 from BERT-base without augmentation (a published TinyBERT reproduction).
 REPRODUCED = {"cola": 0.331, "sst2": 0.906, "mrpc": 0.683, "rte": 0.643}
+TASK_FILE = "task.json"
 PAIR = ("sentence1", "sentence2")
 ENTAILMENT = ("entailment", "not_entailment")
 ENTAILMENT3 = ("entailment", "neutral", "contradiction")
-COLA_TSV = TsvLayout("CoLA", ("sentence",), columns=("source", "label", "mark", "sentence"))
-MRPC_TSV = TsvLayout("MRPC", ("#1 String", "#2 String"), "Quality")
-# Some questions of the official train.tsv contain line breaks, which tear their rows apart.
-QQP_TSV = TsvLayout("QQP", ("question1", "question2"), "is_duplicate", broken_rows=20)
 MNLI_DEV = ("dev_matched", "dev_mismatched")
-MNLI_TSV = TsvLayout("MNLI", PAIR, "gold_label", ENTAILMENT3)
-QNLI_TSV = TsvLayout("QNLI", ("question", "sentence"), spellings=ENTAILMENT)
+RATING = ("pearson", "spearman")
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task("cola", ("sentence",), ("unacceptable", "acceptable"), COLA_TSV, ("matthews", "accuracy")),
-        Task("sst2", ("sentence",), ("negative", "positive"), TsvLayout("SST-2", ("sentence",))),
-        Task("mrpc", PAIR, ("not_equivalent", "equivalent"), MRPC_TSV, ("accuracy", "f1")),
-        Task("stsb", PAIR, (), TsvLayout("STS-B", PAIR, "score"), ("pearson", "spearman"), (0.0, 5.0)),
-        Task("qqp", ("question1", "question2"), ("not_duplicate", "duplicate"), QQP_TSV, ("accuracy", "f1")),
-        Task("mnli", ("premise", "hypothesis"), ENTAILMENT3, MNLI_TSV, dev_splits=MNLI_DEV),
-        Task("qnli", ("question", "sentence"), ENTAILMENT, QNLI_TSV),
-        Task("rte", PAIR, ENTAILMENT, TsvLayout("RTE", PAIR, spellings=ENTAILMENT)),
-        Task("wnli", PAIR, ("not_entailment", "entailment"), TsvLayout("WNLI", PAIR)),
+        Task("cola", ("sentence",), ("unacceptable", "acceptable"), "CoLA", ("matthews", "accuracy")),
+        Task("sst2", ("sentence",), ("negative", "positive"), "SST-2"),
+        Task("mrpc", PAIR, ("not_equivalent", "equivalent"), "MRPC", ("accuracy", "f1")),
+        Task("stsb", PAIR, (), "STS-B", RATING, score_range=(0.0, 5.0), kind="regression"),
+        Task("qqp", ("question1", "question2"), ("not_duplicate", "duplicate"), "QQP", ("accuracy", "f1")),
+        Task("mnli", ("premise", "hypothesis"), ENTAILMENT3, "MNLI", dev_splits=MNLI_DEV),
+        Task("qnli", ("question", "sentence"), ENTAILMENT, "QNLI"),
+        Task("rte", PAIR, ENTAILMENT, "RTE"),
+        Task("wnli", PAIR, ("not_entailment", "entailment"), "WNLI"),
     )
 }
+
+
+def write_task(task: Task, folder: str | Path) -> None:
+    """Writes task.json, which describes the task to all later stages, into an existing folder of rows."""
+    write_json(Path(folder) / TASK_FILE, asdict(task))
+
+
+def read_task(name: str, root: str | Path = "") -> Task:
+    """The task that stage prepare_task described beside its rows; UserError if there is no such description."""
+    path = Path(root, paths.task_rows(name), TASK_FILE)
+    try:
+        return TypeAdapter(Task).validate_python(read_json(path))
+    except (OSError, ValidationError, ValueError) as error:
+        wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
+        fix = f"fix: dvc repro prepare_task@{name}"
+        raise UserError(f"{path.relative_to(root)}: {wrong}; stage prepare_task writes it; {fix}") from None

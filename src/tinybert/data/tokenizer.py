@@ -92,7 +92,7 @@ def hub_tokenizer(hub: HubModel) -> Tokenizer:
 
 
 def folder_tokenizer(folder: str | Path, key: str = "teacher.local.folder") -> Tokenizer:
-    """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt; UserError, which `key` begins, without."""
+    """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt; UserError that begins with `key`."""
     if not Path(folder).is_dir():
         raise UserError(f"{key}: {folder} is not a folder; fix: correct the path")
     return _bert_from(Path(folder), f"{key}: {folder}")

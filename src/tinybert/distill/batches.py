@@ -171,7 +171,7 @@ def micro_batches(batch: Batch, *, processes: int, process: int, accumulation_st
 
 @torch.no_grad()
 def predict(model: Classifier, examples: Encoded, task: Task) -> np.ndarray:
-    """A task model's predictions in the order of the rows: (rows,) int64 classes, or float32 scores."""
+    """A task model's predictions in the order of the rows: (rows,) int64 classes or float32 scores, as `decide`."""
     device = best_device()
     model.config.check_length(int(examples.lengths.max(initial=0)), f"tasks.{task.name}.max_length_tokens")
     model.to(device).eval()
@@ -182,7 +182,9 @@ def predict(model: Classifier, examples: Encoded, task: Task) -> np.ndarray:
 
 
 def decide(logits: np.ndarray, task: Task) -> np.ndarray:
-    """Logits (rows, classes) -> class numbers, or (rows, 1) -> scores."""
+    """Logits (rows, classes) -> class numbers, or (rows, 1) -> scores, or (rows, labels) -> 0 and 1, int64."""
+    if task.is_multilabel:
+        return (logits > 0).astype(np.int64)  # a probability above one half
     return logits[:, 0] if task.is_regression else logits.argmax(-1)
 
 
@@ -193,4 +195,6 @@ def labeled_by_teacher(examples: Encoded, teacher: Classifier, task: Task) -> En
     """
     if examples.varied is None or not examples.varied.any():
         return examples
-    return replace(examples, labels=np.where(examples.varied, predict(teacher, examples, task), examples.gold))
+    varied = examples.varied[:, None] if task.is_multilabel else examples.varied
+    labels = np.where(varied, predict(teacher, examples, task), examples.gold)
+    return replace(examples, labels=labels.astype(examples.gold.dtype))

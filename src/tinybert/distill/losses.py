@@ -18,12 +18,16 @@ def hard(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy against gold labels, or the squared error for a single output, mean over rows.
 
     Args:
-        labels: (rows,) int64 classes, or float scores if there is one output.
+        labels: (rows,) int64 classes, or float scores if there is one output; (rows, labels) float 0 and 1 of a
+            multilabel task, whose loss is the mean binary cross-entropy of the labels.
 
     Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
     """
     if logits.shape[-1] == 1:
         return _mean(F.mse_loss(_wide(logits).squeeze(-1), labels, reduction="sum"), len(labels))
+    if labels.ndim == 2:
+        entropies = F.binary_cross_entropy_with_logits(_wide(logits), labels, reduction="sum")
+        return _mean(entropies / labels.shape[1], len(labels))
     return _mean(F.cross_entropy(_wide(logits), labels, reduction="sum"), len(labels))
 
 
@@ -42,6 +46,19 @@ def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: f
     teacher = F.log_softmax(_wide(teacher_logits) / temperature, dim=-1)
     divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
     return _mean(divergence, len(student_logits)) * temperature**2
+
+
+def multilabel_prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
+    """`prediction` of a multilabel task: T²·KL of each label's Bernoulli, mean over labels and rows.
+
+    A label's logit z is a softmax over (z, 0).
+    """
+    student, teacher = (
+        F.logsigmoid(torch.stack([_wide(logits), -_wide(logits)], dim=-1) / temperature)
+        for logits in (student_logits, teacher_logits)
+    )
+    divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
+    return _mean(divergence / student_logits.shape[-1], len(student_logits)) * temperature**2
 
 
 def logit_mse(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:

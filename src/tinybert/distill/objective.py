@@ -14,7 +14,7 @@ from tinybert.config.students import LOSSES, Learnable, Student, check_losses, m
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights
-from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
+from tinybert.models.outputs import MULTILABEL, Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
@@ -140,6 +140,7 @@ class DistillationLoss(nn.Module):
         self.config, self.weights = config, config.weights
         self.infos = {name: LOSSES[name] for name in config.weights}
         self.depth = student.num_hidden_layers
+        self.is_multilabel = student.problem_type == MULTILABEL
         self.reads_teacher = any(info.reads_teacher for info in self.infos.values())
         self.reads_predictions = any(info.reads == "logits" for info in self.infos.values())
         # What the student exposes; nothing else is computed.
@@ -217,7 +218,9 @@ class DistillationLoss(nn.Module):
     def _term(self, name: str, student: ModelOutput, targets: DistillationTargets, batch: Batch) -> Tensor:
         info = self.infos[name]
         function: Callable[..., Tensor] = getattr(losses, name)
-        if self.config.padded_tokens:
+        if self.is_multilabel and name == "prediction":  # no published code distills such tasks
+            function = losses.multilabel_prediction
+        elif self.config.padded_tokens:
             function = getattr(losses, f"published_{name}", function)
         layers = info.student_layers(self.depth)
         if name == "hard":

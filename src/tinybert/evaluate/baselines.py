@@ -1,6 +1,7 @@
 """Baselines without distillation: linear models on TF-IDF features and on static embeddings from the task teacher."""
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import StandardScaler
 
 from tinybert.data.encoding import Encoded
@@ -89,7 +91,7 @@ class LinearModel:
     """A linear model whose regularization is chosen by the headline metric in cross-validation on its training rows.
 
     Args:
-        task: Ridge regression for a regression task, else logistic regression.
+        task: Ridge regression for a regression task, else logistic regression, of each label for a multilabel one.
         featurizer: Makes the features.
         train: The rows to fit it on.
     """
@@ -98,29 +100,40 @@ class LinearModel:
         self.featurizer, self.task = featurizer, task
         if task.is_regression:
             model, kind, grid = Ridge(), KFold, {"alpha": [1 / strength for strength in STRENGTHS]}
+        elif task.is_multilabel:
+            model, kind = OneVsRestClassifier(LogisticRegression(max_iter=1000)), KFold
+            grid = {"estimator__C": list(STRENGTHS)}
         else:
-            model, kind, grid = LogisticRegression(max_iter=1000), StratifiedKFold, {"C": list(STRENGTHS)}
+            is_rare = np.unique(train.gold, return_counts=True)[1].min() < FOLDS
+            kind = KFold if is_rare else StratifiedKFold
+            model, grid = LogisticRegression(max_iter=1000), {"C": list(STRENGTHS)}
         metric = make_scorer(lambda gold, predicted: METRICS[task.headline](predicted, gold))
         folds = kind(FOLDS, shuffle=True, random_state=0)
-        self.model = GridSearchCV(model, grid, scoring=metric, cv=folds).fit(featurizer.transform(train), train.gold)
+        gold = train.gold.astype(np.int64) if task.is_multilabel else train.gold
+        with warnings.catch_warnings():  # of labels and classes that no row of a fold has
+            warnings.simplefilter("ignore")
+            search = GridSearchCV(model, grid, scoring=metric, cv=folds)
+            self.model = search.fit(featurizer.transform(train), gold)
 
     def predict(self, rows: Encoded) -> np.ndarray:
-        """(rows,) int64 classes, or float32 scores."""
+        """(rows,) int64 classes or float32 scores, or (rows, labels) int64 0 and 1."""
         predicted = self.model.predict(self.featurizer.transform(rows))
         return predicted.astype(np.float32 if self.task.is_regression else np.int64)
 
     def costs(self, rows: Encoded) -> dict[str, float]:
         """Parameters (coefficients, intercepts, embedding table), and mean FLOPs of a row, 2 per multiply-add.
 
-        Counted are the nonzero features times the outputs, and the mean of the static embeddings of the tokens without
-        [CLS] and [SEP]; TF-IDF's weights, the scaling and the features of pairs are not.
+        Counted are the nonzero features times the outputs, and the additions of static embeddings of the tokens without
+        [CLS] and [SEP], 1 each; TF-IDF's vocabulary and weights, the scaling and the features of pairs are not.
         """
         fitted, table = self.model.best_estimator_, self.featurizer.table
-        outputs = np.atleast_2d(fitted.coef_).shape[0]
+        # A label that no training row has, or that all have, has no coefficients.
+        linear = [at for at in getattr(fitted, "estimators_", [fitted]) if hasattr(at, "coef_")]
+        outputs = sum(np.atleast_2d(at.coef_).shape[0] for at in linear)
         nonzero = sparse.csr_matrix(self.featurizer.transform(rows)).nnz / len(rows)
         tokens = rows.lengths.mean() - (3 if self.task.is_pair else 2)
-        parameters = fitted.coef_.size + np.size(fitted.intercept_) + table.size
-        return {"parameters": parameters, "flops": float(2 * nonzero * outputs + 2 * tokens * table.shape[1])}
+        parameters = sum(at.coef_.size + np.size(at.intercept_) for at in linear) + table.size
+        return {"parameters": parameters, "flops": float(2 * nonzero * outputs + tokens * table.shape[1])}
 
 
 def _sides(rows: Encoded, pair: bool) -> list[list[np.ndarray]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinybert.data.encoding import Encoded, read_examples
+from tinybert.data.encoding import Encoded, label_array, read_examples
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import predict
@@ -16,6 +16,7 @@ from tinybert.models.checkpoints import Classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, read_jsonl
+from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 # A classifier counts as collapsed if at most this fraction of the rows gets another class (2 of MRPC's 408).
 COLLAPSED_OTHER_ROWS = 0.005
@@ -24,6 +25,8 @@ COLLAPSED_SPREAD = 0.01
 # Values that differ by less than this differ by rounding only; a correlation with them would be noise.
 CONSTANT_SPREAD = 1e-6
 LOWER_IS_BETTER = ("perplexity",)
+DROP_DIGITS = 9  # of a score's drop; further ones are rounding errors of the subtraction
+SAME_SIZE = 1.02  # times the smallest: formats differ by so much in their graphs, not in their weights
 RESAMPLES = 1000
 
 Values = Sequence | np.ndarray
@@ -37,12 +40,12 @@ def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
     Constant predictions have matthews, pearson and spearman 0.0; f1 is that of class 1.
 
     Args:
-        predictions: Class numbers or scores, (rows,).
-        labels: Gold classes or scores, (rows,), at least one.
+        predictions: Class numbers or scores, (rows,); of a multilabel task 0 and 1, (rows, labels).
+        labels: The gold ones, in the same shape; at least one row.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
-    if predictions.shape != labels.shape or labels.ndim != 1 or not len(labels):
-        raise ValueError(f"predictions {predictions.shape} and labels {labels.shape} must be (rows,), at least one")
+    if predictions.shape != labels.shape or labels.ndim != 1 + task.is_multilabel or not len(labels):
+        raise ValueError(f"predictions {predictions.shape} and labels {labels.shape} must have rows")
     if unusable := int(np.count_nonzero(~np.isfinite(predictions))):
         raise UserError(
             f"{task.name}: {unusable} of {len(labels)} predictions are not finite, the training diverged; "
@@ -52,9 +55,14 @@ def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
 
 
 def majority_predictions(task: Task, train_labels: Values, rows: int) -> np.ndarray:
-    """Predicts the most frequent training class (the first of equals) or the mean training score, (rows,)."""
+    """Predicts the most frequent training class (the first of equals) or the mean training score, (rows,).
+
+    Of a multilabel task those labels that most training rows have, (rows, labels).
+    """
     if task.is_regression:
         return np.full(rows, np.mean(train_labels))
+    if task.is_multilabel:
+        return np.tile(np.mean(train_labels, axis=0) > 0.5, (rows, 1)).astype(np.int64)
     return np.full(rows, np.bincount(np.asarray(train_labels), minlength=len(task.labels)).argmax())
 
 
@@ -64,7 +72,8 @@ def is_collapsed(task: Task, predictions: Values) -> bool:
     if task.score_range:
         least, greatest = task.score_range
         return bool(predictions.std() < COLLAPSED_SPREAD * (greatest - least))
-    others = len(predictions) - np.bincount(predictions).max()
+    _, counts = np.unique(predictions, axis=0, return_counts=True)
+    others = len(predictions) - counts.max()
     return bool(others <= COLLAPSED_OTHER_ROWS * len(predictions))
 
 
@@ -77,7 +86,7 @@ def model_costs(model: Classifier, rows: Encoded) -> dict[str, float]:
 def predict_references(teacher: Classifier, task: Task, *, max_length_tokens: int) -> dict[str, SplitReferences]:
     """Each dev split of a task (MNLI has two): its rows, and the predictions of "teacher" and "majority", (rows,)."""
     tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
-    train_labels = np.array([row["label"] for row in read_jsonl(folder / "train.jsonl")])
+    train_labels = label_array((row["label"] for row in read_jsonl(folder / "train.jsonl")), task)
     found = {}
     for split in task.dev_splits:
         dev = read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=max_length_tokens)
@@ -92,10 +101,26 @@ def compare(predictions: dict[str, np.ndarray], labels: np.ndarray, task: Task) 
     return scores | {"collapsed": is_collapsed(task, predictions["student"])}
 
 
-def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    from sklearn.metrics import f1_score
+def _f1_scores(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """F1 of each class that is predicted or true in some row, or of all labels of a multilabel task, (classes,).
 
-    return f1_score(labels, predictions, zero_division=0.0)
+    scikit-learn's f1_score gives the same and takes a hundred times as long: a bootstrap asks for it 1,000 times.
+    """
+    if labels.ndim == 2:
+        hits, totals = (predictions * labels).sum(axis=0), predictions.sum(axis=0) + labels.sum(axis=0)
+        return 2.0 * hits / np.maximum(totals, 1)
+    classes = 1 + int(max(predictions.max(), labels.max()))
+    totals = np.bincount(predictions, minlength=classes) + np.bincount(labels, minlength=classes)
+    hits = np.bincount(labels[predictions == labels], minlength=classes)
+    return 2.0 * hits[totals > 0] / totals[totals > 0]
+
+
+def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    return 2.0 * np.sum((predictions == 1) & (labels == 1)) / max(np.sum(predictions == 1) + np.sum(labels == 1), 1)
+
+
+def _micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    return 2.0 * np.sum(predictions * labels) / max(np.sum(predictions) + np.sum(labels), 1)
 
 
 def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -126,6 +151,8 @@ def _is_constant(values: np.ndarray) -> bool:
 METRICS: dict[str, Metric] = {
     "accuracy": lambda predictions, labels: np.mean(predictions == labels),
     "f1": _f1,
+    "macro_f1": lambda predictions, labels: np.mean(_f1_scores(predictions, labels)),
+    "micro_f1": _micro_f1,
     "matthews": _matthews,
     "pearson": _pearson,
     "spearman": _spearman,
@@ -137,10 +164,10 @@ class Predictions:
     """The predictions of a model for the rows of a split.
 
     Attributes:
-        metric: A GLUE metric or "perplexity". For perplexity a row is a sequence, its label the number of masked
+        metric: A key of METRICS or "perplexity". For perplexity a row is a sequence, its label the number of masked
             tokens and its prediction the sum of their cross-entropies (nats).
-        labels: (rows,)
-        predictions: (rows,)
+        labels: (rows,), or (rows, labels) of a multilabel task.
+        predictions: The same shape.
     """
 
     metric: str
@@ -178,9 +205,9 @@ def read_predictions(text: str) -> dict[str, Predictions]:
     }
 
 
-def _plain(values: np.ndarray) -> list[int] | list[float]:
-    if np.issubdtype(values.dtype, np.integer):
-        return values.tolist()
+def _plain(values: np.ndarray) -> list:
+    if np.issubdtype(values.dtype, np.integer) or values.ndim == 2:  # 0 and 1 of several labels
+        return values.astype(np.int64).tolist()
     return [float(f"{value:.6g}") for value in values]
 
 
@@ -216,11 +243,43 @@ def variant_scores(variants: Mapping[str, Predictions], task: Task, *, seed: int
         name: {
             "dev": score(task, found.predictions, labels),
             "collapsed": is_collapsed(task, found.predictions),
-            "agreement": None if task.is_regression else float(np.mean(found.predictions == fp32)),
+            "agreement": None if task.is_regression else _agreement(found.predictions, fp32),
             "difference_95": paired_interval(metric, [found.predictions], [fp32], [labels], seed=seed),
         }
         for name, found in variants.items()
     }
+
+
+def score_drops(variants: Mapping[str, dict], metric: str) -> dict[str, float]:
+    """How far the score of each INT8 variant is below FP32's, by the results of `variant_scores`."""
+    scores = {variant: variants[variant]["dev"][metric] for variant in VARIANTS}
+    return {variant: round(scores["fp32"] - scores[variant], DROP_DIGITS) for variant in INT8_VARIANTS}
+
+
+def choose_variant(variants: Mapping[str, dict], metric: str, max_score_drop: float | None) -> str | None:
+    """The gate: chooses the smallest INT8 variant whose score is at most `max_score_drop` below FP32's.
+
+    Args:
+        variants: Scores as `variant_scores` returns them, with the "size_mb" of each variant.
+        metric: The metric of the score.
+        max_score_drop: None: any drop passes.
+
+    Returns:
+        The variant with the highest score among those within SAME_SIZE of the smallest that passes; None if none does.
+    """
+    drops = score_drops(variants, metric)
+    sizes = {
+        variant: variants[variant]["size_mb"]["raw"]
+        for variant, drop in drops.items()
+        if max_score_drop is None or drop <= max_score_drop
+    }
+    small = [variant for variant, size in sizes.items() if size <= SAME_SIZE * min(sizes.values())]
+    return min(small, key=lambda variant: (drops[variant], sizes[variant]), default=None)
+
+
+def _agreement(predictions: np.ndarray, reference: np.ndarray) -> float:
+    """The share of rows with equal predictions, of a multilabel task in all labels."""
+    return float((predictions == reference).reshape(len(reference), -1).all(axis=1).mean())
 
 
 def paired_interval(

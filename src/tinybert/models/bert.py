@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, RealTokens, Rows
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, ProblemType, RealTokens, Rows
 from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu, matrix_flops
 from tinybert.pipeline.errors import UserError
 
@@ -47,6 +47,7 @@ class BertConfig:
     attention_probs_dropout_prob: Dropout = 0.1
     initializer_range: Fraction = 0.02
     pad_token_id: NonNegativeInt = 0
+    problem_type: ProblemType | None = None  # of a classifier
 
     def __post_init__(self) -> None:
         rules = (

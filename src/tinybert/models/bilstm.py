@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.config.students import check_embedding
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, ProblemType
 from tinybert.models.packed_linear import Linear, matrix_flops
 from tinybert.pipeline.errors import UserError
 
@@ -29,6 +29,7 @@ class BiLstmConfig:
     dropout: Dropout = 0.1
     initializer_range: Fraction = 0.1  # standard deviation of random word embeddings
     pad_token_id: NonNegativeInt = 0
+    problem_type: ProblemType | None = None
 
     def __post_init__(self) -> None:
         if self.pad_token_id >= self.vocab_size:
@@ -117,7 +118,7 @@ class BiLstmClassifier(nn.Module):
         return ModelOutput(logits=self.classifier["output"](self.dropout(hidden)))
 
     def flops(self, tokens: int) -> int:
-        """FLOPs of the matrix products of a row of `tokens` real tokens, 2 per multiply-add: all of them but [CLS]."""
+        """FLOPs of the matrix products of a row of `tokens` real tokens, 2 per multiply-add; [CLS] is no step."""
         return (tokens - 1) * matrix_flops(self.encoder.layer) + matrix_flops(self.classifier)
 
     def _sentences(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ from tinybert.config.fields import ModelSource
 from tinybert.config.students import Init
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
+from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
@@ -48,14 +49,21 @@ def save_model(model: Model, folder: str | Path) -> None:
     """Writes a model in float32 into an existing folder; transformers loads the folder of a BERT too."""
     config: dict[str, Any] = {"architectures": [model.architecture], "model_type": model.model_type, "dtype": "float32"}
     config |= {"pair": model.pair} if isinstance(model, BiLstmClassifier) else {"hidden_act": "gelu"}
-    config |= asdict(model.config)
+    config |= {key: value for key, value in asdict(model.config).items() if value is not None}
     if isinstance(model, Classifier):
         config["id2label"] = {str(index): label for index, label in enumerate(model.labels)}
         config["label2id"] = {label: index for index, label in enumerate(model.labels)}
-        config["problem_type"] = "regression" if len(model.labels) == 1 else "single_label_classification"
+        config["problem_type"] = problem_type(model)
     write_json(Path(folder) / "config.json", config)
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+
+
+def problem_type(model: Classifier) -> str:
+    """What transformers calls the model's kind of task."""
+    if len(model.labels) == 1:
+        return "regression"
+    return model.config.problem_type or "single_label_classification"
 
 
 def copy_model(source: str | Path, folder: str | Path) -> None:
@@ -100,15 +108,15 @@ def load_task_model(folder: str | Path) -> Classifier:
     return cast(Classifier, load_model(folder, CLASSIFIERS))
 
 
-def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool) -> Classifier:
+def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool, multilabel: bool = False) -> Classifier:
     """A classifier, in training mode, with the encoder of any model and a head from the global generator.
 
-    `labels` are the class names, empty for a regression, whose head has one output; `pair`: rows hold two sentences.
-    Raises UserError like `load_model`.
+    `labels` are the class names, empty for a regression, whose head has one output; `pair`: rows hold two sentences;
+    `multilabel`: they may have several classes or none. Raises UserError like `load_model`.
     """
     config, weights = _read_folder(folder)
     names = {str(number): label for number, label in enumerate(labels or (REGRESSION_LABEL,))}
-    config |= {"pair": pair, "id2label": names}
+    config |= {"pair": pair, "id2label": names, "problem_type": MULTILABEL if multilabel else None}
     encoder = {name: tensor for name, tensor in weights.items() if not name.startswith(HEADS)}
     kind: type[Classifier] = BiLstmClassifier if config.get("model_type") == "bilstm" else SequenceClassifier
     return _build(kind, folder, config, encoder, optional=HEADS)

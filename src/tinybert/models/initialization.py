@@ -10,12 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.fields import BiLstmArchitecture, ModelSource
-from tinybert.config.schema import Teacher
-from tinybert.config.students import Init, Student, check_subclone, mapped_layers
+from tinybert.config.load import StageParams
+from tinybert.config.schema import Params, Teacher
+from tinybert.config.students import LOGIT_LOSSES, Init, Student, check_subclone, mapped_layers
 from tinybert.models.bert import BertConfig, Layer, MaskedLM, ResidualOutput, SelfAttention, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.checkpoints import REGRESSION_LABEL, checkpoint_folder, load_bert, load_pretrained, read_weights
-from tinybert.models.outputs import Batch, OutputSpec
+from tinybert.models.outputs import MULTILABEL, Batch, OutputSpec
+from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 
 # Beside the encoder in Jiao et al.'s general students: one projection, or one for the embeddings and each layer.
@@ -86,11 +88,26 @@ def given_teacher(teacher: Teacher) -> Path:
     return checkpoint_folder(ModelSource(folder=teacher.local.folder), key="teacher.local")
 
 
-def finetuned_teacher(source: ModelSource, labels: tuple[str, ...], *, key: str, vocab_size: int) -> SequenceClassifier:
+def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
+    """The encoder that a student imitates in general distillation: that which the task teachers start from.
+
+    Losses that read logits need the pretrained one, which has a trained masked-LM head.
+    """
+    reads_logits = student.general and student.general.active_losses.keys() & set(LOGIT_LOSSES)
+    if params.tasks.teacher_encoder == "pretrained" or reads_logits:
+        return load_bert(MaskedLM, paths.TEACHER)
+    torch.manual_seed(params.seed)  # draws the masked-LM head if the checkpoint has none; nothing reads it
+    return load_pretrained(given_teacher(params.teacher))[0]
+
+
+def finetuned_teacher(
+    source: ModelSource, labels: tuple[str, ...], *, key: str, vocab_size: int, multilabel: bool = False
+) -> SequenceClassifier:
     """A published task teacher, in evaluation mode, with its classes in the task's order; UserError if it does not fit.
 
     They are ordered by the names in its config.json if those are the task's, and taken as they are if the names mean
-    nothing (LABEL_0). `source` is the section `key` of params; `labels` are empty for a regression.
+    nothing (LABEL_0). `source` is the section `key` of params; `labels` are empty for a regression; `multilabel`: rows
+    may have several of them.
     """
     teacher = load_bert(SequenceClassifier, checkpoint_folder(source, key=key))
     _check_vocabulary(teacher.config, vocab_size, key)
@@ -98,9 +115,15 @@ def finetuned_teacher(source: ModelSource, labels: tuple[str, ...], *, key: str,
     if len(teacher.labels) != len(labels):
         problem = f"wrong number of outputs (got {len(teacher.labels)})"
         raise UserError(f"{key}: {problem}; allowed: {len(labels)}; fix: choose a model fine-tuned on this task")
-    found = [label.lower().replace(" ", "_").replace("-", "_") for label in teacher.labels]
-    if sorted(found) == sorted(labels):
-        order = torch.tensor([found.index(label) for label in labels])
+    stated = teacher.config.problem_type
+    if stated and (stated == MULTILABEL) != multilabel:
+        allowed = MULTILABEL if multilabel else "another problem_type"
+        raise UserError(f"{key}: wrong kind of task (got {stated}); allowed: {allowed}; fix: choose another model")
+    found, wanted = list(map(_plain_name, teacher.labels)), list(map(_plain_name, labels))
+    if len(set(wanted)) < len(wanted):  # they differ in what plain names leave out
+        found, wanted = list(teacher.labels), list(labels)
+    if sorted(found) == sorted(wanted):
+        order = torch.tensor([found.index(label) for label in wanted])
         with torch.no_grad():
             for parameter in teacher.classifier.parameters():
                 parameter.copy_(parameter[order])
@@ -108,7 +131,13 @@ def finetuned_teacher(source: ModelSource, labels: tuple[str, ...], *, key: str,
         problem = f"unknown classes (got {', '.join(teacher.labels)}); allowed: {', '.join(labels)}"
         raise UserError(f"{key}: {problem}; fix: name all of them by id2label in config.json, or choose another model")
     teacher.labels = labels
+    if multilabel:
+        teacher.config = replace(teacher.config, problem_type=MULTILABEL)
     return teacher
+
+
+def _plain_name(label: str) -> str:
+    return label.lower().replace(" ", "_").replace("-", "_")
 
 
 def _check_vocabulary(config: BertConfig, vocab_size: int, key: str) -> None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from tinybert.pipeline.errors import UserError
 
 Rows = Tensor | tuple[slice, slice]  # an index into hidden states
+# What a classifier is for, in transformers' words: this makes pipelines score each class by itself.
+MULTILABEL: Literal["multi_label_classification"] = "multi_label_classification"
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from tinybert.data.tasks import TASKS
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.results import NO_SEED, Results
@@ -99,7 +98,7 @@ def pareto_chart(results: Results) -> Markup:
             for at in of_task.to_dict("records"):
                 color = f"C{models.index(at['model'])}"
                 axis.scatter(at[cost], at["score"], marker=MARKERS[at["variant"]], color=color, s=22, zorder=2)
-            axis.set(title=f"{task_name(results, task)}: {TASKS[task].headline}", xlabel=label)
+            axis.set(title=f"{task_name(results, task)}: {results.tasks[task].headline}", xlabel=label)
             logarithmic(axis, "x")
         # Colors stand for models, markers for variants.
         keys = [(plain(model), "o", f"C{number}") for number, model in enumerate(models)]
@@ -136,7 +135,7 @@ def pruning_chart(results: Results) -> Markup:
     for place, of in pruned_students(results).groupby(["task", "student"], sort=False):
         task, student = map(str, place)
         line = [0.0, *(100 * of["sparsity"])], [of["unpruned"].iloc[0], *of["score"]]
-        found.setdefault(f"{task_name(results, task)}: {TASKS[task].headline}", {})[student] = line
+        found.setdefault(f"{task_name(results, task)}: {results.tasks[task].headline}", {})[student] = line
     return line_chart("score over sparsity", found, "% of weights that are zero")
 
 

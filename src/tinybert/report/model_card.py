@@ -14,6 +14,7 @@ from tinybert.config.load import StageParams
 from tinybert.config.schema import Params
 from tinybert.config.students import MAPPED_LOSSES
 from tinybert.data.tasks import Task
+from tinybert.evaluate.scoring import score_drops
 from tinybert.models.checkpoints import Model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file
@@ -45,7 +46,7 @@ class Finished:
     params: Params | StageParams
 
 
-def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, dict]) -> None:
+def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, dict], chosen: str) -> None:
     """Writes README.md of a task model into its folder.
 
     Args:
@@ -53,24 +54,28 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         of: The model: "teacher", a student or a pruned student.
         task: Its task.
         metrics: The files of the stages "prepare_task", "finetune_teacher" and, of this model, "quantize".
+        chosen: The INT8 variant to use.
     """
     params, ready, is_teacher = of.params, getattr(of.params.tasks, task.name).finetuned_teacher, of.name == "teacher"
-    is_synthetic, is_hub = (params.tasks.source == source for source in ("synthetic", "hub"))
+    data = getattr(params.tasks, task.name).data
+    is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))
     is_ours = is_synthetic and not ready and params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
-        language="en" if params.tasks.source != "local" else None, license="apache-2.0" if is_ours else None,
+        language="en" if is_synthetic or is_hub else None, license="apache-2.0" if is_ours else None,
         library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
-        datasets=_hub_names(params.tasks, *([] if is_teacher else [params.corpus])),
+        datasets=_hub_names(data or params.tasks, *([] if is_teacher else [params.corpus])),
         base_model=_hub_names(params.teacher, *([ready] if ready else [])),
         model_name=f"{of.name}-{task.name}" if is_hub else None,
         eval_results=_eval_results(task, params, metrics["quantize"]) if is_hub else None,
     )  # fmt: skip
     _write(folder, of, card_data, "task_card.md.j2", {
-        "task": task, "metrics": metrics, "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready,
+        "task": task, "data": data, "metrics": metrics,
+        "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready,
         "read_last": partial(_read_last, of.provenance), "folder": paths.final(task.name, of.name),
         "sparsity": linear_sparsity(of.model) if "_pruned" in of.name else None,
-        "gate": metrics["quantize"]["gate"], "variants": {name: metrics["quantize"][name] for name in VARIANTS},
+        "chosen": chosen, "drop": score_drops(metrics["quantize"], task.headline)[chosen],
+        "variants": {name: metrics["quantize"][name] for name in VARIANTS},
         "collapsed": [variant for variant in VARIANTS if metrics["quantize"][variant]["collapsed"]],
     })  # fmt: skip
 

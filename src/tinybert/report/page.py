@@ -13,7 +13,7 @@ from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report import charts, tables
 from tinybert.report.rendering import render
 from tinybert.report.results import Results, load_results
-from tinybert.report.scores import FIRST_SPLITS, domain_scores, onnx_systems, pruned_students, task_systems
+from tinybert.report.scores import domain_scores, onnx_systems, pruned_students, task_systems
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")
@@ -113,7 +113,7 @@ def result_rows(results: Results) -> list[dict[str, Any]]:
     """One row for each system, means over seeds: `group` ("domain" or a task), `model` and its numbers."""
     domain, systems, pruned = domain_scores(results)["mean"], onnx_systems(results), pruned_students(results)
     scores = task_systems(results).query("is_headline")
-    is_first = scores["split"] == scores["task"].map(FIRST_SPLITS)
+    is_first = scores["split"] == scores["task"].map(results.first_splits)
     groups = scores["task"].where(is_first, scores["task"] + "_" + scores["split"])
     frames = [
         domain.assign(group="domain", model=domain.index),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tinybert.config.schema import Params
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import Task, read_task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json
@@ -95,6 +95,7 @@ class Results:
     Attributes:
         params: The checked params.
         root: The project's folder.
+        tasks: The task of each name.
         trees: The metrics file of each instance.
         frame: All numbers, one a row, with COLUMNS. Latencies are those of the stage "latency", durations have the
             variant "timing".
@@ -102,6 +103,7 @@ class Results:
 
     params: Params
     root: Path
+    tasks: dict[str, Task]
     trees: dict[Instance, dict]
     frame: pd.DataFrame
 
@@ -111,6 +113,16 @@ class Results:
         for column, value in columns.items():
             chosen &= self.frame[column] == value
         return self.frame[chosen]
+
+    @property
+    def headlines(self) -> dict[str, str]:
+        """The headline metric of each task."""
+        return {name: task.headline for name, task in self.tasks.items()}
+
+    @property
+    def first_splits(self) -> dict[str, str]:
+        """The split of each task that its first scores are of."""
+        return {name: task.dev_splits[0] for name, task in self.tasks.items()}
 
     def value(self, stage: str, **columns: Any) -> float:
         """Returns one number, NaN where it is not known."""
@@ -129,14 +141,21 @@ class Results:
 
 def load_results(params: Params, root: Path) -> Results:
     """Reads all metrics that params ask for; UserError with a line for each file that is missing or damaged."""
-    results = Results(params, root, {}, pd.DataFrame())
+    results = Results(params, root, {}, {}, pd.DataFrame())
     rows: list[tuple] = []
     mistakes = []
+    for name in params.tasks.run:
+        try:
+            results.tasks[name] = read_task(name, root)
+        except UserError as error:
+            mistakes.append(str(error))
+    if mistakes:  # they say which numbers there must be
+        raise UserError("\n".join(mistakes))
     for instance in stage_instances(params):
         try:
             results.trees[instance] = _mapping(root / instance.path)
             found = list(_rows(instance, results.trees[instance]))
-            lacking = set(_required(instance)) - {row[4:7] for row in found}
+            lacking = set(_required(instance, results.tasks)) - {row[4:7] for row in found}
             rows += found
             wrong = f"has no {' '.join(filter(None, min(lacking)))}" if lacking else ""
         except (OSError, ValueError, RecursionError) as error:
@@ -151,12 +170,12 @@ def load_results(params: Params, root: Path) -> Results:
         rows += _rows(instance, {"timing": timing}, ("variant",))
     for instance in stage_instances(params, {"latency": "{task}-{model}"}):
         rows += _rows(instance, results.read(paths.latency(instance.task, instance.model), _mapping, {}))
-    return Results(params, root, results.trees, pd.DataFrame(rows, columns=COLUMNS))
+    return Results(params, root, results.tasks, results.trees, pd.DataFrame(rows, columns=COLUMNS))
 
 
-def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:
+def _required(instance: Instance, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str, str]]:
     """(variant, split, metric) of the numbers without which there is no report."""
-    task = TASKS[instance.task] if instance.task else None
+    task = tasks[instance.task] if instance.task else None
     headline, splits = (task.headline, task.dev_splits) if task else ("", ())
     match instance.stage:
         case "evaluate" | "baselines" | "finetune_student":
@@ -167,8 +186,7 @@ def _required(instance: Instance) -> Iterator[tuple[str, str, str]]:
                 yield from ((role, corpus, "perplexity") for corpus in ("general", "domain"))
                 yield role, "cloze", "all.top1"
         case "quantize":
-            yield from ((variant, "", f"dev.{headline}") for variant in VARIANTS)
-            yield "gate", "", "drop"
+            yield from ((variant, "", name) for variant in VARIANTS for name in (f"dev.{headline}", "size_mb.raw"))
         case "prune":
             yield from (("", "", f"dev.{headline}"), ("", "", "sparsity"))
         case "general_distill" | "domain_distill" | "task_distill_prediction":

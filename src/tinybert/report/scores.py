@@ -1,20 +1,18 @@
 """What the report says of its systems, computed once from the frame: task scores, domain scores, ONNX variants."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import pandas as pd
 
-from tinybert.data.tasks import TASKS
-from tinybert.evaluate.scoring import METRICS, read_predictions, retention_interval
+from tinybert.evaluate.scoring import METRICS, choose_variant, read_predictions, retention_interval
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.results import SYSTEMS, Results
 
 NAMES = {"tfidf": "TF-IDF", "static": "static embeddings"}
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
-HEADLINES = {name: task.headline for name, task in TASKS.items()}
-FIRST_SPLITS = {name: task.dev_splits[0] for name, task in TASKS.items()}
 PLACES = ["task", "split", "metric"]
 
 
@@ -37,7 +35,7 @@ def task_scores(results: Results, stage: str = "evaluate") -> pd.DataFrame:
     guess, teacher = frame["majority"], frame["teacher"]
     frame["retention"] = (frame["score"] / teacher).where(teacher > 0)
     frame["above_majority"] = ((frame["score"] - guess) / (teacher - guess)).where(teacher > guess)
-    frame["is_headline"] = frame["metric"] == frame["task"].map(HEADLINES)
+    frame["is_headline"] = frame["metric"] == frame["task"].map(results.headlines)
     collapsed = found[found["metric"] == "collapsed"].groupby(place)["value"].sum().rename("collapsed")
     return frame.join(collapsed, on=place)
 
@@ -86,7 +84,7 @@ def retained(
     reference = {name: files[0][name].predictions for name in ("teacher", "majority")}
     reference["labels"] = files[0]["student"].labels
     students = [file["student"].predictions for file in files]
-    interval = retention_interval(METRICS[HEADLINES[task]], students, reference, seed=results.params.seed)
+    interval = retention_interval(METRICS[results.headlines[task]], students, reference, seed=results.params.seed)
     return interval, len(students[0]), len(students)
 
 
@@ -130,13 +128,19 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     times = [f"batch_{n}.{time}" for n in sizes for time in ("median", "p10", "p90")]
     batch_ms = f"dev_batch_{max(sizes)}.median"
     found = pd.concat([results.select("quantize"), results.select("latency")])
-    wide = _wide(found, ["task", "model", "variant"], [*times, batch_ms, "dev_examples", "agreement", "collapsed"])
+    optional = [*times, batch_ms, "dev_examples", "agreement", "collapsed"]
+    wide = _wide(results, found, ["task", "model", "variant"], optional)
     batches = wide["dev_examples"].groupby(["task", "model"]).transform("max").clip(upper=max(sizes))
     wide["row_ms"] = wide[batch_ms] / batches
     frame = wide.drop(columns=[batch_ms, "dev_examples"]).reset_index()
     frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
-    gates = {(at.task, at.model, tree["gate"].get("variant")) for at, tree in results.trees.items() if "gate" in tree}
-    frame["chosen"] = [tuple(at) in gates for at in frame[["task", "model", "variant"]].values]
+    drop = results.params.quantization.max_score_drop
+    chosen = {
+        (at.task, at.model, choose_variant(tree, results.headlines[at.task], drop))
+        for at, tree in results.trees.items()
+        if at.stage == "quantize"
+    }
+    frame["chosen"] = [tuple(at) in chosen for at in frame[["task", "model", "variant"]].values]
     frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
     frame["beats"] = frame["score"] > frame["task"].map(majority_scores(results))
     scores = task_scores(results)
@@ -156,17 +160,18 @@ def pruned_students(results: Results) -> pd.DataFrame:
         One row for each: task, student, target (%), the metrics of stage prune, score, unpruned (the score of the
         global seed, from which it was pruned), and majority.
     """
-    frame = _wide(results.select("prune", variant=""), ["task", "model"], []).reset_index()
+    frame = _wide(results, results.select("prune", variant=""), ["task", "model"]).reset_index()
     frame[["student", "target"]] = frame["model"].str.rsplit("_pruned", n=1, expand=True)
     whole = results.select("evaluate", seed=results.params.seed, variant="student").rename(columns={"model": "student"})
-    is_score = (whole["metric"] == whole["task"].map(HEADLINES)) & (whole["split"] == whole["task"].map(FIRST_SPLITS))
+    is_score = whole["metric"] == whole["task"].map(results.headlines)
+    is_score &= whole["split"] == whole["task"].map(results.first_splits)
     unpruned = whole[is_score].set_index(["task", "student"])["value"].rename("unpruned")
     return frame.join(unpruned, on=["task", "student"]).assign(majority=frame["task"].map(majority_scores(results)))
 
 
-def _wide(found: pd.DataFrame, index: list[str], optional: list[str]) -> pd.DataFrame:
+def _wide(results: Results, found: pd.DataFrame, index: list[str], optional: Sequence[str] = ()) -> pd.DataFrame:
     """A column for each metric; "score" is the task's headline metric. Optional metrics and sizes may be unknown."""
-    is_score = found["metric"] == "dev." + found["task"].map(HEADLINES)
+    is_score = found["metric"] == "dev." + found["task"].map(results.headlines)
     found = found.assign(metric=found["metric"].mask(is_score, "score"))
     wide = found.pivot_table(index=index, columns="metric", values="value", sort=False)
     known = ["difference_95.low", "difference_95.high", "size_mb.raw", "size_mb.compressed", *optional]
@@ -176,7 +181,7 @@ def _wide(found: pd.DataFrame, index: list[str], optional: list[str]) -> pd.Data
 def majority_scores(results: Results) -> pd.Series:
     """The majority class's headline score on the first dev split by task."""
     found = results.select("prepare_task")
-    return found[found["metric"] == "majority." + found["task"].map(HEADLINES)].set_index("task")["value"]
+    return found[found["metric"] == "majority." + found["task"].map(results.headlines)].set_index("task")["value"]
 
 
 def pareto(frame: pd.DataFrame, cost: str) -> list[int]:

@@ -107,7 +107,7 @@ class Study(ConfigModel):
 
     def choose_tasks(self, asked: Sequence[str] | None, params: Params) -> list[str]:
         """The tasks asked for, or all that params have settings for; UserError if there is none."""
-        usable = [task for task in self.tasks if task not in TASKS or getattr(params.tasks, task)]
+        usable = [task for task in self.tasks if task not in TASKS or getattr(params.tasks, task, None)]
         if unknown := [task for task in asked or () if task not in usable]:
             raise UserError(f"--tasks: not in this study or in params.yaml (got {unknown[0]}); allowed: {usable}")
         if not usable:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tinybert.data.tasks import REPRODUCED, TASKS
+from tinybert.data.tasks import REPRODUCED
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.tracking import code_revision, package_versions
@@ -29,7 +29,7 @@ def task_name(results: Results, task: str, split: str = "") -> str:
     """A task with its data: "synthetic CoLA", "MNLI mismatched"."""
     source = {"synthetic": "synthetic ", "hub": "", "local": "local "}[results.params.tasks.source]
     ending = f" {split.removeprefix('dev_')}" if split.startswith("dev_") else ""
-    return f"{source}{TASKS[task].tsv.folder}{ending}"
+    return f"{'' if results.tasks[task].is_own else source}{results.tasks[task].title}{ending}"
 
 
 def choice_table(results: Results, *, with_latency: bool = True) -> Table:
@@ -98,16 +98,16 @@ def _flag(at: Any, of_task: pd.DataFrame) -> str:
         return COLLAPSED
     if at.stage != "majority" and at.score <= at.majority:
         return NO_BETTER
-    is_own = (of_task["stage"] == "finetune_student") & (of_task["student"] == at.student)
-    best = of_task[is_own | (of_task["stage"] == "baselines")].sort_values("score").iloc[-1]
-    return f"≤ {best['model']}" if at.stage == "evaluate" and at.score <= best["score"] else ""
+    is_control = (of_task["stage"] == "finetune_student") & (of_task["student"] == at.student)
+    as_high = of_task[(is_control | (of_task["stage"] == "baselines")) & (of_task["score"] >= at.score)]
+    return f"≤ {as_high.loc[as_high['score'].idxmax(), 'model']}" if at.stage == "evaluate" and len(as_high) else ""
 
 
 def _retention(results: Results, at: Any) -> str:
     """Above-majority retention; of the headline metric on the first dev split with interval, rows and seeds."""
     if at.stage in SYSTEMS:
         return ABSENT
-    is_first = at.is_headline and at.split == TASKS[at.task].dev_splits[0]
+    is_first = at.is_headline and at.split == results.tasks[at.task].dev_splits[0]
     ends, rows, seeds = retained(results, at.task, at.student, at.stage) if is_first else (None, 0, 0)
     if math.isnan(at.above_majority) or (rows and not ends):
         return NO_LEAD
@@ -119,7 +119,7 @@ def _published(results: Results, at: Any) -> str:
     """The published scores and their data, if metric, rows, teacher and shape are the published ones."""
     if at.stage != "evaluate" or results.params.tasks.source == "synthetic" or results.params.tasks.heldout_fraction:
         return ABSENT
-    task, shape = TASKS[at.task], results.params.students[at.student].architecture
+    task, shape = results.tasks[at.task], results.params.students[at.student].architecture
     is_shape = (shape.layers, shape.width, shape.feed_forward) == PUBLISHED_SHAPES.get(at.student)
     if not is_shape or results.value("finetune_teacher", task=at.task, metric="layers") != BERT_BASE_LAYERS:
         return ABSENT

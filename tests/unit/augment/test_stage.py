@@ -12,6 +12,7 @@ from tests.support.project import ROOT
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.config.load import load_params
 from tinybert.config.schema import Sampling
+from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
 
@@ -33,6 +34,7 @@ def inputs(monkeypatch):
     tokenizer = train_tokenizer([row["sentence"] for row in ROWS] * 3, vocabulary_size=150)
     torch.manual_seed(0)
     model = MaskedLM(BertConfig(tokenizer.get_vocab_size(), 12, 1, 3, 24))
+    monkeypatch.setattr(augment, "read_task", TASKS.__getitem__)
     monkeypatch.setattr(augment, "read_jsonl", lambda path: iter(ROWS))
     monkeypatch.setattr(augment, "load_bert", lambda kind, folder: model)
     monkeypatch.setattr(augment, "load_tokenizer", lambda folder: tokenizer)
@@ -66,7 +68,7 @@ class Declared:
         self.params = params
 
     def __getattr__(self, name):
-        return vars(self.params.tasks) if name == "tasks" else getattr(self.params, name)
+        return self.params.tasks.model_extra if name == "tasks" else getattr(self.params, name)
 
 
 def test_probabilities_above_one_together_are_an_error(params):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.learning_curves import chosen_params, load_teacher, main, read_options
+from benchmarks.learning_curves import chosen_params, main, read_options
 from benchmarks.narrowing import EVENTS, SENSITIVITY_DECAY, Narrower, structures
 from tests.support.builders import STUDENT, TEACHER, batch, masked_lm
 from tests.support.project import tiny_params, write_params
@@ -24,6 +24,7 @@ from tinybert.distill.loop import Distiller, Settings, adamw
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert, save_model
+from tinybert.models.initialization import general_teacher
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -295,7 +296,7 @@ def test_the_teacher_is_that_of_the_general_stage(source, losses, seed, project,
     expected = dict(part.split("=") for part in losses.split(","))
     assert params.students["tinybert4"].general.active_losses == {name: 1.0 for name in expected}
     assert not params.students["tinybert4"].init.teacher
-    words = load_teacher(params, "tinybert4").bert.embeddings.word_embeddings.weight
+    words = general_teacher(params, params.students["tinybert4"]).bert.embeddings.word_embeddings.weight
     assert torch.equal(words, masked_lm(TEACHER, seed=seed).bert.embeddings.word_embeddings.weight)
 
 
@@ -325,6 +326,11 @@ def test_losses_that_read_logits_are_computed_on_masked_text(project):
             {"architecture": {"layers": 2, "width": 12, "heads": 2, "feed_forward": 24, "dropout": 0.0},
              "general": {"losses": {"hidden": 1.0}}},
             r"--init: narrowing keeps all heads \(got 2\); allowed: 3",
+        ),
+        (
+            {"architecture": {"layers": 2, "width": 12, "heads": 3, "feed_forward": 1024, "dropout": 0.0},
+             "general": {"losses": {"hidden": 1.0}}},
+            r"--init: narrowing begins in the teacher's intermediate_size \(got 1024\); allowed: at most [0-9]+;",
         ),
         (
             {"general": {"losses": {"value_relation": 1.0}, "relation_heads": 2}},

@@ -11,7 +11,7 @@ import torch
 
 from tests.support.builders import STUDENT, classifier
 from tinybert import cli
-from tinybert.compress.variants import choose_variant
+from tinybert.compress.variants import passing_variant
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import REGRESSION_LABEL, save_model
 from tinybert.pipeline.errors import UserError
@@ -34,33 +34,43 @@ def found(scores=FOUND) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "variant", "drop"),
+    ("allowed", "variant"),
     [
-        (None, "int8-dynamic", 0.03),
-        (0.5, "int8-dynamic", 0.03),
-        (0.03, "int8-dynamic", 0.03),  # .8 - .77 is .030000000000000027
-        (0.02, "int8-qoperator", 0.015),
-        (0.01, "int8-qdq", 0.01),
+        (None, "int8-dynamic"),
+        (0.5, "int8-dynamic"),
+        (0.03, "int8-dynamic"),  # .8 - .77 is .030000000000000027
+        (0.02, "int8-qoperator"),
+        (0.01, "int8-qdq"),
     ],
 )
-def test_the_smallest_variant_that_passes_is_chosen(allowed, variant, drop):
-    gate = choose_variant(found(), "accuracy", allowed, key=KEY)
-    assert (gate["variant"], gate["drop"]) == (variant, drop)
-    assert gate["difference_95"] == {"low": -0.02, "high": 0.01}
-    assert gate["agreement"] == FOUND[variant][1] / 40
+def test_the_smallest_variant_that_passes_is_chosen(allowed, variant):
+    assert passing_variant(found(), "accuracy", allowed, key=KEY) == variant
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scores", "variant"),
+    [
+        ((9.0, 9.1, 9.18), (0.77, 0.78, 0.79), "int8-qoperator"),
+        ((9.0, 9.1, 9.19), (0.77, 0.78, 0.79), "int8-qdq"),  # 2.1 % larger than the smallest
+        ((9.1, 9.0, 9.05), (0.79, 0.79, 0.78), "int8-qdq"),  # of equal scores the smaller
+    ],
+)
+def test_of_similar_sizes_the_highest_score_is_chosen(sizes, scores, variant):
+    names = ("int8-dynamic", "int8-qdq", "int8-qoperator")
+    similar = FOUND | dict(zip(names, zip(scores, sizes, strict=True), strict=True))
+    assert passing_variant(found(similar), "accuracy", None, key=KEY) == variant
 
 
 def test_without_a_variant_that_passes_there_is_one_line():
     with pytest.raises(UserError) as failed:
-        choose_variant(found(), "accuracy", 0.005, key=KEY)
+        passing_variant(found(), "accuracy", 0.005, key=KEY)
     line = str(failed.value)
     assert line.startswith(f"{KEY}: every INT8 variant loses more accuracy (got int8-dynamic 0.0300, int8-qdq 0.0100")
     assert "allowed: 0.005; fix: raise it, keep nodes in float" in line and "\n" not in line
 
 
 def test_a_variant_above_fp32_passes_a_gate_of_zero():
-    gate = choose_variant(found(FOUND | {"int8-qdq": (0.81, 11.0)}), "accuracy", 0.0, key=KEY)
-    assert (gate["variant"], gate["drop"]) == ("int8-qdq", -0.01)
+    assert passing_variant(found(FOUND | {"int8-qdq": (0.81, 11.0)}), "accuracy", 0.0, key=KEY) == "int8-qdq"
 
 
 # --- the command ---
@@ -104,7 +114,7 @@ def test_the_command_writes_measures_and_chooses(work, capsys):
     assert " ".join(printed[0].split()) == "variant MB accuracy minus FP32 95 % as FP32 ms a row"
     assert [line.split()[0] for line in printed[2:6]] == [*VARIANTS]
     assert "30 rows scored, 10 others calibrated INT8" in printed
-    assert printed[-1].startswith(f"chosen: {results['gate']['variant']}; model/onnx has all files")
+    assert printed[-1].startswith(f"chosen: {results['chosen']}; model/onnx has all files")
     assert (results["calibration_rows"], results["scored_rows"]) == (10, 30)
     assert list(results["variants"]) == [*VARIANTS] and results["variants"]["fp32"]["agreement"] == 1.0
     assert all(found["row_ms"] > 0 for found in results["variants"].values())
@@ -137,7 +147,7 @@ def test_pairs_and_scores_are_taken_too(work):
     options = ["pairs.jsonl", "--text", *columns, "--metric", "spearman", "--max-score-drop", "1"]
     cli.main(["quantize", "pairs", *options, "--calibration-rows", "12", "--output", "out"])
     results = json.loads((work / "out/quantization.json").read_text())
-    assert results["gate"]["agreement"] is None and results["scored_rows"] == 28
+    assert results["chosen"].startswith("int8") and results["scored_rows"] == 28
     assert list(results["variants"]["fp32"]["dev"]) == ["spearman"]
 
 
@@ -145,18 +155,18 @@ def test_pairs_and_scores_are_taken_too(work):
     ("options", "line"),
     [
         (["none.csv"], "ROWS: none.csv does not exist"),
-        (["rows.txt"], "ROWS: unknown ending (got rows.txt); allowed: .csv, .tsv, .jsonl"),
-        (["rows.csv", "--text", "body"], "--text: rows.csv, line 2: no such column (got body); allowed: text, label;"),
-        (["rows.csv", "--label", "class"], "--label: rows.csv, line 2: no such column (got class); allowed: text, l"),
-        (["wrong.csv"], "--label: wrong.csv, line 3: unknown label (got 'fine'); allowed: bad, good; fix:"),
-        (["rows.jsonl"], "ROWS: rows.jsonl, line 1: no JSON object (got '[]')"),
+        (["rows.txt"], "ROWS: rows.txt: unknown format; allowed: .csv, .tsv, .jsonl, .parquet, each also .gz;"),
+        (["rows.csv", "--text", "body"], "ROWS: rows.csv: no column 'body'; allowed: text, label; fix: "),
+        (["rows.csv", "--label", "class"], "ROWS: rows.csv: no column 'class'; allowed: text, label; fix: "),
+        (["wrong.csv"], "ROWS: wrong.csv: line 3, column label: no label (got 'fine'); allowed: bad, good; fix:"),
+        (["rows.jsonl"], "ROWS: rows.jsonl: line 1: must be a JSON object (got '[]')"),
         (["rows.csv", "--metric", "pearson"], "--metric: does not fit the model's labels (got pearson); allowed: acc"),
         (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
         (["one.csv"], "--calibration-rows: leaves no row to score (got 1 of 1)"),
         (["rows.csv", "--output", "mine"], "--output: exists, but not from this command (got mine); fix: name"),
         (["rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text); allowed: one"),
         (["rows.csv", "--exclude", "*"], "quantization.exclude: "),
-        (["quotes.csv"], "ROWS: quotes.csv, line "),
+        (["quotes.csv"], "ROWS: quotes.csv: line "),
     ],
 )
 def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):
@@ -196,7 +206,7 @@ def test_scores_must_be_finite(work):
     write_classifier(work / "pairs", "stsb", (REGRESSION_LABEL,))
     write_csv("scores.csv", [("a", "1.5"), ("b", "nan")])
     with pytest.raises(
-        SystemExit, match=r"^--label: scores.csv, line 3: unknown label \(got 'nan'\); allowed: numbers"
+        SystemExit, match=r"^ROWS: scores.csv: line 3, column label: no label \(got 'nan'\); allowed: numbers"
     ):
         cli.main(["quantize", "pairs", "scores.csv"])
 

@@ -1,11 +1,11 @@
 """The table of tasks against what the Hub and the papers say."""
 
-from typing import get_args
-
 import pytest
 
-from tinybert.config.schema import TaskName, Tasks
-from tinybert.data.tasks import REPRODUCED, TASKS
+from tinybert.config.schema import GLUE_TASKS
+from tinybert.data.task_sources import LAYOUTS
+from tinybert.data.tasks import REPRODUCED, TASKS, read_task, write_task
+from tinybert.pipeline.errors import UserError
 
 # Label names by id as the Hub's nyu-mll/glue lists them.
 HUB_LABELS = {
@@ -27,8 +27,7 @@ def test_all_nine_tasks_are_there_with_the_hubs_label_ids():
 
 
 def test_the_schema_of_params_knows_the_same_tasks():
-    assert tuple(TASKS) == get_args(TaskName)
-    assert all(name in Tasks.model_fields for name in TASKS)
+    assert tuple(TASKS) == tuple(LAYOUTS) == GLUE_TASKS
 
 
 def test_headline_metrics():
@@ -68,5 +67,24 @@ def test_reproduced_scores_are_shares_of_tasks_that_have_one_dev_split():
 
 def test_spellings_and_columns_fit_the_labels():
     for task in TASKS.values():
-        assert len(task.tsv.texts) == len(task.columns)
-        assert task.is_regression or len(task.tsv.spellings) == len(task.labels)
+        layout = LAYOUTS[task.name]
+        assert len(layout.texts) == len(task.columns)
+        assert task.is_regression or len(layout.spellings) == len(task.labels)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_description_is_read_as_it_was_written(tmp_path, name):
+    folder = tmp_path / "data/tasks" / name
+    folder.mkdir(parents=True)
+    write_task(TASKS[name], folder)
+    assert read_task(name, tmp_path) == TASKS[name]
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"name": 1}'])
+def test_a_missing_or_damaged_description_is_one_line(tmp_path, text):
+    if text is not None:
+        (tmp_path / "data/tasks/x").mkdir(parents=True)
+        (tmp_path / "data/tasks/x/task.json").write_text(text)
+    wrong = "missing" if text is None else "damaged"
+    with pytest.raises(UserError, match=rf"^data/tasks/x/task\.json: {wrong}; stage prepare_task writes it; fix: dvc"):
+        read_task("x", tmp_path)

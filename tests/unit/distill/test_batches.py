@@ -12,11 +12,12 @@ from tests.support.builders import TEACHER, classifier
 from tests.unit.distill.test_loop import examples
 from tinybert.data.encoding import encode
 from tinybert.data.sequences import Sequences
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import TASKS, Task
 from tinybert.distill.batches import (
     ExampleBatches,
     Masker,
     SequenceBatches,
+    decide,
     labeled_by_teacher,
     predict,
     spread_batches,
@@ -120,3 +121,17 @@ def test_heldout_text_is_masked_the_same_for_everybody():
     assert sum(len(part.input_ids) for part in first) == 5
     assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first, second, strict=True))
     assert len(spread_batches(sequences, MASKER, limit=99, seed=1)[0].input_ids) == 17
+
+
+def test_augmented_rows_of_several_labels_get_the_teachers():
+    task = Task("tags", ("sentence",), ("no", "yes"), "tags", ("micro_f1",), kind="multilabel")
+    gold = np.ones((3, 2), dtype=np.float32)
+    rows, teacher = replace(examples(3), labels=gold, varied=np.array([False, True, True])), classifier(TEACHER)
+    found = labeled_by_teacher(rows, teacher, task).gold
+    assert found.dtype == np.float32 and found[0].tolist() == [1, 1]
+    assert found[1:].tolist() == predict(teacher, rows, task)[1:].tolist()
+
+
+def test_several_labels_are_those_with_a_logit_above_zero():
+    task = Task("tags", ("sentence",), ("a", "b"), "tags", kind="multilabel")
+    assert decide(np.array([[0.1, -0.1], [-3.0, 0.0]]), task).tolist() == [[1, 0], [0, 0]]

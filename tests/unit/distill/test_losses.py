@@ -178,3 +178,29 @@ def test_half_precision_logits_compare_in_float32_under_autocast():
     assert found[0].item() == pytest.approx(4 * (p * np.log(p / q)).sum(-1).mean(), rel=1e-4)
     expected = -np.log(softmax(student.double().numpy())[np.arange(64), np.arange(64)]).mean()
     assert found[1].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_hard_of_several_labels_is_their_mean_binary_cross_entropy():
+    logits = torch.tensor([[0.8, 0.25], [0.5, 0.1]]).logit()
+    expected = -(math.log(0.8) + math.log(0.75) + math.log(0.5) + math.log(0.9)) / 4
+    found = losses.hard(logits, torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_prediction_of_several_labels_is_kl_of_each(temperature):
+    rng = np.random.default_rng(0)
+    student, teacher = rng.normal(size=(2, 5, 7))
+    p, q = (1 / (1 + np.exp(-logits / temperature)) for logits in (teacher, student))
+    divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    found = losses.multilabel_prediction(torch.tensor(student), torch.tensor(teacher), temperature=temperature)
+    assert found.item() == pytest.approx(temperature**2 * divergence.mean(), rel=1e-12)
+    same = losses.multilabel_prediction(torch.tensor(teacher), torch.tensor(teacher), temperature=temperature)
+    assert same.item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_prediction_of_one_label_is_that_of_two_classes():
+    student, teacher = torch.randn(2, 6, 1)
+    two = [torch.cat([logits, torch.zeros_like(logits)], 1) for logits in (student, teacher)]
+    expected = losses.prediction(*two, temperature=2.0)
+    assert losses.multilabel_prediction(student, teacher, temperature=2.0).item() == pytest.approx(expected.item())

@@ -10,8 +10,9 @@ from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_l
 from tests.support.root import ROOT
 from tinybert.config.load import check_params, read_yaml
 from tinybert.config.students import RELATION_LOSSES
+from tinybert.distill import losses
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.models.outputs import OutputSpec
+from tinybert.models.outputs import MULTILABEL, OutputSpec
 from tinybert.pipeline.errors import UserError
 
 ALL = {"hard": 1.0, "prediction": 2.0, "attention": 0.5, "hidden": 3.0, "embedding": 0.25}
@@ -307,3 +308,17 @@ def test_only_a_stages_own_learnable_map_starts_again(tmp_path):
     assert continued.map.theta[0].tolist() == [0.5, -0.5]
     assert started_again.map.theta[0].tolist() == [-1.0, 1.0]
     assert torch.equal(started_again.projections["hidden"].weight, before.projections["hidden"].weight)
+
+
+def test_a_student_of_several_labels_imitates_each(tmp_path):
+    config = DistillationConfig({"hard": 1.0, "prediction": 1.0}, temperature=2.0)
+    student = classifier(replace(STUDENT, problem_type=MULTILABEL), ("a", "b", "c"))
+    teacher = classifier(replace(TEACHER, problem_type=MULTILABEL), ("a", "b", "c"))
+    example = batch(labels=torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]))
+    terms = run(DistillationLoss(config, student.config, teacher.config), student, teacher, example)
+    ours, theirs = (model(example).required_logits for model in (student, teacher))
+    assert terms["prediction"].item() == pytest.approx(
+        losses.multilabel_prediction(ours, theirs, temperature=2.0).item(), rel=1e-5
+    )
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(ours, example.gold)
+    assert terms["hard"].item() == pytest.approx(expected.item(), rel=1e-5)

@@ -6,7 +6,7 @@ import torch
 
 from tests.support.builders import TEACHER, classifier
 from tinybert.data.encoding import Encoded
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import TASKS, Task
 from tinybert.evaluate.baselines import STRENGTHS, LinearModel, static_embeddings, static_features, tfidf_features
 from tinybert.models.outputs import Batch, OutputSpec
 
@@ -125,7 +125,7 @@ def test_costs_of_static_embeddings_are_table_and_means(teacher):
     vocabulary, width = teacher.config.vocab_size, teacher.config.hidden_size
     # the features of a pair are 4 × the width; its texts have 3 and 5 tokens
     assert found["parameters"] == vocabulary * width + 4 * width + 1
-    assert found["flops"] == 2 * 4 * width + 2 * 4 * width
+    assert found["flops"] == 2 * 4 * width + 4 * width
 
 
 def test_each_class_has_its_coefficients():
@@ -133,3 +133,20 @@ def test_each_class_has_its_coefficients():
     model = LinearModel(TASKS["mnli"], tfidf_features(train, pair=True), train)
     # 4 tokens and no pairs: 16 features of 3 classes; of each row both texts and both sides of the difference
     assert model.costs(train) == {"parameters": 3 * 16 + 3, "flops": 2 * 4 * 3}
+
+
+def test_each_label_of_several_has_its_model():
+    task = Task("tags", ("text",), ("a", "b", "none"), "tags", ("micro_f1",), kind="multilabel")
+    gold = np.array([[number % 2, number % 3 == 0, 0] for number in range(60)], dtype=np.float32)
+    train = rows([([5 + int(a), 7 + int(b)],) for a, b, _ in gold], gold)
+    model = LinearModel(task, tfidf_features(train, pair=False), train)
+    predicted = model.predict(train)
+    assert predicted.dtype == np.int64 and np.array_equal(predicted, gold)
+    assert model.costs(train)["parameters"] == 2 * (8 + 1)  # 4 tokens, 4 pairs; no row has the third label
+
+
+def test_classes_with_fewer_rows_than_folds():
+    labels = [*[0, 1] * 10, 2]
+    train = rows([([5 + label, 9],) for label in labels], labels)
+    model = LinearModel(TASKS["mnli"], tfidf_features(train, pair=False), train)
+    assert model.predict(train).tolist()[:20] == labels[:20]

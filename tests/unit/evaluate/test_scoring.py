@@ -4,14 +4,26 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from tests.support.builders import classifier
 from tests.unit.evaluate.fixed_model import Fixed
 from tinybert.data.encoding import Encoded, encode
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.batches import predict
-from tinybert.evaluate.scoring import METRICS, compare, is_collapsed, majority_predictions, model_costs, score
+from tinybert.evaluate.scoring import (
+    METRICS,
+    Predictions,
+    compare,
+    is_collapsed,
+    majority_predictions,
+    model_costs,
+    read_predictions,
+    save_predictions,
+    score,
+    variant_scores,
+)
 from tinybert.pipeline.errors import UserError
 
 # 3 true positives, 1 false negative, 2 false positives, 4 true negatives
@@ -146,3 +158,53 @@ def test_pairs_get_segments_and_are_cut_at_the_longer_text(tokenizer):
     pieces = [tokenizer.id_to_token(piece) for piece in encoded.input_ids[0]]
     assert pieces == ["[CLS]", "the", "capital", "of", "[SEP]", "rome", "[SEP]"]
     assert encoded.token_type_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1]
+
+
+OWN = Task("mine", ("text",), ("a", "b", "c"), "mine", ("f1", "accuracy", "macro_f1"))
+TAGS = Task("tags", ("text",), ("a", "b", "c"), "tags", ("micro_f1", "macro_f1"), kind="multilabel")
+
+
+@pytest.mark.parametrize("classes", [2, 3, 150])
+@pytest.mark.parametrize("seed", range(5))
+def test_f1_of_classes_equals_scikit_learns(classes, seed):
+    rng = np.random.default_rng(seed)
+    labels, predictions = rng.integers(classes, size=(2, 80))
+    scores = score(OWN, predictions, labels)
+    assert scores["macro_f1"] == pytest.approx(f1_score(labels, predictions, average="macro"))
+    assert scores["f1"] == pytest.approx(f1_score(labels == 1, predictions == 1, zero_division=0.0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_f1_of_several_labels_equals_scikit_learns(seed):
+    rng = np.random.default_rng(seed)
+    labels, predictions = (rng.random((2, 40, 3)) < [0.5, 0.2, 0.0]).astype(np.int64)
+    for average, metric in (("micro", "micro_f1"), ("macro", "macro_f1")):
+        expected = f1_score(labels, predictions, average=average, zero_division=0.0)
+        assert score(TAGS, predictions, labels)[metric] == pytest.approx(expected)
+
+
+def test_f1_of_rows_without_labels_is_zero():
+    nothing = np.zeros((4, 3), dtype=np.int64)
+    assert score(TAGS, nothing, nothing) == {"micro_f1": 0.0, "macro_f1": 0.0}
+    assert score(OWN, [0, 2], [2, 0]) == {"f1": 0.0, "accuracy": 0.0, "macro_f1": 0.0}
+
+
+def test_the_majority_and_collapse_of_several_labels():
+    train = np.array([[1, 0, 1], [1, 0, 0], [1, 1, 0]])
+    assert majority_predictions(TAGS, train, 2).tolist() == [[1, 0, 0]] * 2
+    assert is_collapsed(TAGS, np.array([[1, 0, 1]] * 300 + [[1, 1, 1]]))
+    assert not is_collapsed(TAGS, np.array([[1, 0, 1]] * 30 + [[1, 1, 1]]))
+
+
+def test_predictions_of_several_labels_are_saved_and_compared(tmp_path):
+    labels = np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]], dtype=np.float32)
+    other = np.array([[1, 0, 1], [0, 1, 0]])
+    found = {
+        "fp32": Predictions("micro_f1", labels, labels.astype(int)),
+        "int8": Predictions("micro_f1", labels, other),
+    }
+    save_predictions(tmp_path / "found.json", found)
+    read = read_predictions((tmp_path / "found.json").read_text())
+    assert read["int8"].predictions.tolist() == other.tolist() and read["int8"].score == pytest.approx(0.8)
+    scores = variant_scores(read, TAGS, seed=0)
+    assert scores["int8"]["agreement"] == 0.5 and scores["fp32"]["agreement"] == 1.0

@@ -196,3 +196,16 @@ def test_a_bilstm_config_that_does_not_fit_itself_is_rejected(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"pad_token_id": 20}))
     with pytest.raises(UserError, match=r"config\.json: pad_token_id: must be below vocab_size \(got 20\)"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_config_says_whether_rows_may_have_several_labels(tmp_path, multilabel):
+    save_model(masked_lm(), tmp_path)
+    assert "problem_type" not in json.loads((tmp_path / "config.json").read_text())
+    save_model(load_classifier(tmp_path, ("a", "b"), pair=False, multilabel=multilabel), tmp_path)
+    expected = "multi_label_classification" if multilabel else "single_label_classification"
+    assert json.loads((tmp_path / "config.json").read_text())["problem_type"] == expected
+    again = load_task_model(tmp_path)
+    assert again.config.problem_type == expected and again.labels == ("a", "b")
+    # The head of another task says what that is.
+    assert load_classifier(tmp_path, ("a", "b", "c"), pair=False).config.problem_type is None

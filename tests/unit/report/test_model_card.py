@@ -17,18 +17,19 @@ from tests.support.runtimes import run_node
 from tinybert.compress.onnx_files import export_onnx, write_portable
 from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.language_model import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
+from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.model_card import Finished, write_domain_card, write_task_card
 from tinybert.stage import Stage, declared, declared_values
 from tinybert.synthetic.examples import examples
 
-GATE = {"variant": "int8-qoperator", "drop": 0.00512, "agreement": 0.998}
+CHOSEN = "int8-qoperator"
 LIMIT_TOKENS = 12  # shorter than many of the rows
 # page -> what its block of Python that loads a final model has
 DOCUMENTED = {"README.md": "from transformers import pipeline", "docs/compress_and_deploy.md": "InferenceSession"}
@@ -56,7 +57,7 @@ def ship(task: str, name: str = "tinybert4", *, kind: str = "bert"):
     save_model(model, folder)
     save_tokenizer(tokenizer, folder, max_length_tokens=LIMIT_TOKENS)
     export_onnx(model, folder / "fp32.onnx")
-    shutil.copy(folder / "fp32.onnx", folder / f"{GATE['variant']}.onnx")
+    shutil.copy(folder / "fp32.onnx", folder / f"{CHOSEN}.onnx")
     write_portable(folder / "fp32.onnx", folder / "onnx/model_quantized.onnx")
     return folder, rows, logits(folder, rows, task)
 
@@ -206,9 +207,9 @@ def card(folder, of: Finished, *, task="cola", collapsed=False) -> tuple[dict, s
     metrics = {
         "prepare_task": {"examples": {"train": 1500, "dev": 500}, "majority": dict.fromkeys(dev, 0.25)},
         "finetune_teacher": {"dev": dict.fromkeys(dev, 0.75)},
-        "quantize": dict.fromkeys(VARIANTS, variant) | {"gate": GATE},
+        "quantize": dict.fromkeys(VARIANTS, variant) | {CHOSEN: variant | {"dev": dict.fromkeys(dev, 0.49488)}},
     }
-    write_task_card(folder, of, TASKS[task], metrics)
+    write_task_card(folder, of, TASKS[task], metrics, CHOSEN)
     return parts((folder / "README.md").read_text())
 
 
@@ -261,8 +262,9 @@ def test_a_card_has_data_teacher_training_scores_and_limits(tmp_path, monkeypatc
         assert line in body.splitlines()
     assert "It started from random weights." in body
     assert "synthetic" in body and "Collapsed" not in body and "Pruned" not in body
-    chosen = "Chosen: `int8-qoperator.onnx`, the smallest INT8 file whose matthews is at most 0.02 below FP32's."
-    assert f"{chosen} FP32's minus its own: 0.005." in body.splitlines()
+    chosen = "Chosen: `int8-qoperator.onnx`, the smallest INT8 file whose matthews is at most 0.02 below FP32's"
+    similar = "(of similar sizes the one with the highest score)"
+    assert f"{chosen} {similar}. Its matthews minus FP32's: -0.005." in body.splitlines()
     assert "tinybert4/int8-qoperator.onnx" in body and "`onnx/model_quantized.onnx` (int8-qoperator)" in body
 
 
@@ -314,9 +316,9 @@ def test_a_bilstm_card_does_not_use_transformers(tmp_path, monkeypatch):
     assert "A BiLSTM of 1 layers" in body and "huggingface/transformers" not in body
 
 
-def test_a_card_without_a_gate_names_the_smallest_variant(tmp_path, monkeypatch):
+def test_a_card_without_a_limit_names_the_smallest_variant(tmp_path, monkeypatch):
     _, body = card(tmp_path, task_model(params_with(quantization__max_score_drop=None), monkeypatch))
-    assert "Chosen: `int8-qoperator.onnx`, the smallest INT8 file. FP32's minus its own: 0.005." in body.splitlines()
+    assert "Chosen: `int8-qoperator.onnx`, the smallest INT8 file (of similar" in body
 
 
 def test_third_party_names_stay_text(tmp_path, monkeypatch):
@@ -378,3 +380,40 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     np.testing.assert_allclose(
         [answer["score"] for answer in theirs], [answer["probability"] for answer in ours], atol=1e-5
     )
+
+
+TAGS = Task("tags", ("text",), ("a*", "b"), "tags", ("micro_f1", "macro_f1"), kind="multilabel", is_own=True)
+TABLE = {"train": "local/tags.jsonl", "texts": ["body"], "label": "tags", "kind": "multilabel"}
+
+
+@pytest.mark.parametrize("hub", [None, {"dataset": "someone/tags", "revision": "abc", "config": None}])
+def test_a_card_of_an_own_task(tmp_path, monkeypatch, hub):
+    monkeypatch.setitem(TASKS, "tags", TAGS)
+    tree = read_yaml(ROOT / "params.yaml")
+    tree["tasks"] |= {"run": ["tags"], "tags": tree["tasks"]["cola"] | {"data": TABLE | {"hub": hub}}}
+    front, body = card(tmp_path, task_model(check_params(tree), monkeypatch, task="tags"), task="tags")
+    assert front.get("datasets") == (["someone/tags"] if hub else None)
+    assert "language" not in front and "license" not in front and "model-index" not in front
+    source = r"someone/tags (revision abc) of the Hub" if hub else "local tables (local/tags.jsonl)"
+    assert f"- Task: tags (any of the classes a\\*, b), {source}, their column tags as label" in body.replace(
+        "its c", "their c"
+    )
+    assert "GLUE" not in body and "synthetic rows" not in body
+    assert "The scores are those of a share of train that no model was trained on." in body
+    assert "truncation=True, top_k=None)" in body and "a row has the labels whose logit is above 0" in body
+
+
+def test_a_pipeline_scores_each_of_several_labels(tmp_path):
+    from transformers import pipeline
+
+    tokenizer = train_tokenizer(["the shop was closed"], vocabulary_size=100)
+    config = replace(STUDENT, vocab_size=tokenizer.get_vocab_size(), problem_type=MULTILABEL, initializer_range=0.3)
+    model = classifier(config, TAGS.labels)
+    save_model(model, tmp_path)
+    save_tokenizer(tokenizer, tmp_path, max_length_tokens=LIMIT_TOKENS)
+    rows = encode([{"text": "the shop"}], TAGS, tokenizer, max_length_tokens=LIMIT_TOKENS)
+    with torch.inference_mode():
+        ours = model(rows.batch([0])).required_logits.sigmoid()[0].tolist()
+    (found,) = pipeline("text-classification", str(tmp_path), truncation=True, top_k=None)(["the shop"])
+    scores = {answer["label"]: answer["score"] for answer in found}
+    assert [scores[label] for label in TAGS.labels] == pytest.approx(ours, abs=1e-5)

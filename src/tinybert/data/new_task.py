@@ -1,0 +1,196 @@
+"""`tinybert init`: looks at a table, writes the section of a new task into params.yaml and prints what it found."""
+
+import argparse
+import io
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
+from tinybert.config.schema import Params
+from tinybert.data.own_tasks import Frames, read_own, shared_texts
+from tinybert.data.table_files import Table
+from tinybert.data.tasks import Task
+from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import atomic_file
+
+SEEN_ROWS = 10_000  # that kind and length are chosen by
+CLASS_NUMBERS = 20  # whole numbers with more different values are scores
+BALANCED = 0.9  # from this share of the greatest entropy on, accuracy is the metric
+TOKENS_PER_WORD = 1.5  # without a tokenizer
+# Up to so many training rows: epochs of the teacher, of the intermediate and of the prediction phase, of pruning.
+EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
+MOST_AUGMENTED_ROWS = 20_000
+SHOWN_CLASSES = 12
+PHASES = ("teacher", "intermediate", "prediction", "pruning")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes a task for a table into params.yaml and prints what the table holds."""
+    parser = argparse.ArgumentParser(prog="tinybert init", description=main.__doc__)
+    parser.add_argument("table", help="the training rows: .csv, .tsv, .jsonl or .parquet, also .gz")
+    parser.add_argument("--text", action="append", required=True, metavar="COLUMN", help="once, or twice for pairs")
+    parser.add_argument("--label", required=True, metavar="COLUMN", help="classes, numbers or lists of classes")
+    parser.add_argument("--name", help="of the task; by default that of the file")
+    parser.add_argument("--dev", metavar="TABLE", help="rows to score; by default a share of the training rows")
+    parser.add_argument("--test", metavar="TABLE", help="further rows to score")
+    parser.add_argument(
+        "--kind", choices=("classification", "regression", "multilabel"), help="by default by the labels"
+    )
+    parser.add_argument("--separator", help="between the labels of a cell, if they are several in one text")
+    options = parser.parse_args(argv)
+    stem = re.sub(r"[^a-z0-9]+", "_", Path(options.table).name.split(".")[0].lower()).strip("_")
+    name = options.name or (stem if re.match("[a-z]", stem) else f"task_{stem}")
+    params = load_params()
+    if hasattr(params.tasks, name):
+        raise UserError(f"--name: params.yaml has tasks.{name} already; fix: another name, or remove that section")
+    data = {"train": options.table, "dev": options.dev, "test": options.test, "texts": options.text,
+            "label": options.label, "kind": options.kind, "separator": options.separator}  # fmt: skip
+    data = {key: value for key, value in data.items() if value is not None}
+    data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
+    task, splits = read_own(name, check_section(params, name, data).data)
+    if data["kind"] == "classification" and balance(splits["train"]["label"]) < BALANCED:
+        data["metric"] = "macro_f1"
+    section = section_of(params, data, task, splits)
+    write_section(name, section)
+    print("\n".join([*findings(task, splits), *settings_lines(name, task, section)]))
+
+
+def kind_of(table: Table, label: str, separator: str | None) -> str:
+    """What kind of task the cells of a label column are of: lists, numbers (many, or with decimals), else classes."""
+    cells = [cells[label] for _, (_, cells) in zip(range(SEEN_ROWS), table.rows((label,)), strict=False)]
+    if separator or any(isinstance(cell, list) for cell in cells):
+        return "multilabel"
+    texts = [str(cell).strip() for cell in cells]
+    if not all(re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?", text) for text in texts):
+        return "classification"
+    is_whole = all(float(text).is_integer() for text in texts)
+    return "classification" if is_whole and len(set(texts)) <= CLASS_NUMBERS else "regression"
+
+
+def check_section(params: Params, name: str, data: dict[str, Any]) -> Any:
+    """The settings of a first task with another table, checked as part of params.yaml."""
+    tree = read_yaml(PARAMS)
+    tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data}
+    return getattr(check_params(tree).tasks, name)
+
+
+def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames) -> dict[str, Any]:
+    """The task's section: that of the first task in `run`, with length and epochs that fit the rows."""
+    section = getattr(params.tasks, params.tasks.run[0]).model_dump(mode="json", exclude_defaults=True)
+    rows = len(splits["train"])
+    section |= {"data": data, "max_length_tokens": length_tokens(params, task, splits["train"]), "train_fraction": 1.0}
+    section["finetuned_teacher"] = None
+    if rows > MOST_AUGMENTED_ROWS:
+        section["augmented_copies"] = 0
+    epochs = next(of for most, of in EPOCHS.items() if rows <= most)
+    for phase, number in zip(PHASES, epochs, strict=True):
+        training = section[phase]
+        # Augmented copies are rows of an epoch too; the steps are those of the table's own rows.
+        is_augmented = section["augmented_copies"] and phase in ("intermediate", "prediction")
+        steps = number * math.ceil(rows / training["batch_size"])
+        training |= {"epochs": number, "max_steps": steps if is_augmented else None}
+    return section
+
+
+def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
+    """The 95th percentile of the rows' tokens, up to a multiple of 8: by the teacher's tokenizer if it is here."""
+    texts = train.head(SEEN_ROWS)[list(task.columns)].astype(object)
+    special = 1 + len(task.columns)
+    try:
+        is_local = params.teacher.source == "local"
+        tokenizer = folder_tokenizer(paths.resolve(params.teacher.local.folder)) if is_local else load_tokenizer(
+            paths.TOKENIZER
+        )  # fmt: skip
+        rows = texts.apply(
+            lambda column: [len(of.ids) for of in tokenizer.encode_batch(list(column), add_special_tokens=False)]
+        )
+        tokens = rows.sum(axis=1)
+    except UserError:
+        tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * TOKENS_PER_WORD
+    longest = float(np.percentile(tokens, 95)) + special
+    return int(min(512, max(16, 8 * math.ceil(longest / 8))))
+
+
+def balance(label: pd.Series) -> float:
+    """The entropy of the classes as a share of the greatest possible one."""
+    shares = label.value_counts(normalize=True)
+    return float(-(shares * np.log(shares)).sum() / math.log(len(shares)))
+
+
+def write_section(name: str, section: dict[str, Any]) -> None:
+    """Adds the section to params.yaml as the only task to run; comments and order of the file stay."""
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 4096
+    yaml.representer.add_representer(
+        type(None), lambda maker, _: maker.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
+    tree = yaml.load(PARAMS.read_text(encoding="utf-8"))
+    tree["tasks"]["run"][:] = [name]
+    tree["tasks"][name] = CommentedMap({key: _flow(value) for key, value in section.items()})
+    text = io.StringIO()
+    yaml.dump(tree, text)
+    check_params(YAML(typ="safe", pure=True).load(text.getvalue()))
+    with atomic_file(PARAMS) as handle:
+        handle.write(text.getvalue())
+
+
+def _flow(value: Any) -> Any:
+    """Lists and mappings on one line, as the other sections have them."""
+    found: CommentedMap | CommentedSeq
+    if isinstance(value, dict):
+        found = CommentedMap({key: _flow(item) for key, item in value.items()})
+    elif isinstance(value, (list, tuple)):
+        found = CommentedSeq(map(_flow, value))
+    else:
+        return value
+    found.fa.set_flow_style()
+    return found
+
+
+def findings(task: Task, splits: Frames) -> list[str]:
+    """What the table holds, a fact a line."""
+    train, columns = splits["train"], list(task.columns)
+    lines = [f"rows: {', '.join(f'{len(rows):,} {split}' for split, rows in splits.items())}"]
+    if task.is_regression:
+        least, greatest = task.score_range or (0.0, 0.0)
+        lines.append(f"scores: {least:g} to {greatest:g}, mean {train['label'].mean():g}")
+        if max(abs(least), abs(greatest)) > 10:
+            lines.append("warning: scores beyond 10 are learned slowly; scale them, for example to 0 to 5")
+    else:
+        counts = train["label"].explode().value_counts()
+        shown = [f"{task.labels[number]} {count:,}" for number, count in zip(counts.index, counts, strict=True)][
+            :SHOWN_CLASSES
+        ]
+        more = f", and {len(counts) - SHOWN_CLASSES} more" if len(counts) > SHOWN_CLASSES else ""
+        lines.append(f"classes: {len(task.labels)} ({', '.join(shown)}{more})")
+        share = counts.iloc[0] / len(train)
+        lines.append(
+            f"balance: the most frequent class is {share:.1%} of the rows, the rarest {counts.iloc[-1]:,} rows"
+        )
+    doubles = train.duplicated(columns)
+    labels = train.assign(label=train["label"].astype(str)).drop_duplicates([*columns, "label"])
+    lines.append(f"duplicates: {int(doubles.sum()):,} training rows have the text of an earlier one, "
+                 f"{int(labels.duplicated(columns).sum()):,} of these with another label")  # fmt: skip
+    shared = shared_texts(splits, task)
+    lines.append(
+        f"texts that stand in train too: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}"
+    )
+    return lines
+
+
+def settings_lines(name: str, task: Task, section: dict[str, Any]) -> list[str]:
+    """What was written, and what comes next."""
+    epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
+    written = f"{task.kind}, {task.metrics[0] if 'metric' not in section['data'] else section['data']['metric']}"
+    return [f"params.yaml: tasks.{name}: {written}, {section['max_length_tokens']} tokens, epochs: {epochs}",
+            f"params.yaml: tasks.run: [{name}]; next: dvc repro"]  # fmt: skip

@@ -1,0 +1,259 @@
+"""Tasks of one's own: rows, labels and dev split of a table, as frames in the columns that all tasks share."""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tinybert.config.schema import METRICS_BY_KIND, TableData
+from tinybert.data.table_files import Row, Table, tables_of
+from tinybert.data.tasks import Task
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import NO_TEXT
+from tinybert.pipeline.process import stream
+
+COLUMNS = ("text", "text_pair")  # of the rows, whatever the table calls them
+CHUNK_ROWS = 50_000
+LEAST_ROWS = 10  # of train; the baselines choose their regularization on thirds of it
+LABELED_TEST = "dev_test"  # a test split with labels is scored beside dev
+Frames = dict[str, pd.DataFrame]
+
+
+class Labels:
+    """What the cells of a label column mean; class ids are in the order of appearance until `sort` is called.
+
+    Args:
+        data: The section of the task.
+    """
+
+    def __init__(self, data: TableData) -> None:
+        self.data = data
+        self.ids = {name: number for number, name in enumerate(data.labels or ())}
+        self.is_known = data.labels is not None
+        self.types: set[str] = set()
+
+    def parse(self, cell: Any) -> int | float | list[int]:
+        """The class id, score or class ids of a cell; ValueError that says what is wrong."""
+        if self.data.kind == "multilabel":
+            return sorted({self._id(name) for name in self._several(cell)})
+        return self._score(cell) if self.data.kind == "regression" else self._id(cell)
+
+    def sort(self) -> np.ndarray:
+        """Puts the classes in order (numbers by value, `positive` second); returns the new id of each old one."""
+        names = list(self.ids)
+        if not self.is_known:
+            names.sort(key=(lambda name: (int(name), name)) if all(map(_is_integer, names)) else None)
+        if (positive := self.data.positive) in names:
+            names.remove(positive)
+            names.insert(1, positive)
+        places = {name: number for number, name in enumerate(names)}
+        renumbered = np.array([places[name] for name in self.ids], dtype=np.int64)
+        self.ids, self.is_known = places, True
+        return renumbered
+
+    def _id(self, cell: Any) -> int:
+        if isinstance(cell, float) and cell.is_integer():
+            cell = int(cell)  # pandas writes whole numbers beside missing ones so
+        if isinstance(cell, float) or not isinstance(cell, (str, int)):
+            raise ValueError(f"no class (got {cell!r:.40}); allowed: text or a whole number")
+        self.types.add(type(cell).__name__)
+        if len(self.types) > 1:
+            raise ValueError(f"labels of several types (got {cell!r:.40}); allowed: all text, or all whole numbers")
+        name = str(cell).strip() if not isinstance(cell, bool) else str(cell).lower()
+        if not name or not name.isprintable():
+            raise ValueError(f"no class name (got {name!r:.40}); allowed: printable text")
+        if name not in self.ids:
+            if self.is_known:
+                known = f"{', '.join(self.ids):.100}"
+                lacking = "labels" if self.data.labels else "train"
+                raise ValueError(f"a class that data.{lacking} lacks (got {name!r:.40}); allowed: {known}")
+            self.ids[name] = len(self.ids)
+        return self.ids[name]
+
+    def _several(self, cell: Any) -> list:
+        if isinstance(cell, str) and self.data.separator:
+            return [name for part in cell.split(self.data.separator) if (name := part.strip())]
+        if isinstance(cell, list):
+            return cell
+        raise ValueError(f"no list of classes (got {cell!r:.40}); allowed: a list, or text with data.separator set")
+
+    @staticmethod
+    def _score(cell: Any) -> float:
+        # Python's float() also knows underscores and other alphabets' digits.
+        is_number = re.fullmatch(r"\s*[+-]?[0-9.]+([eE][+-]?[0-9]+)?\s*", cell) if isinstance(cell, str) else (
+            isinstance(cell, (int, float)) and not isinstance(cell, bool)
+        )  # fmt: skip
+        try:
+            score = float(cell) if is_number else math.nan
+        except (ValueError, OverflowError):
+            score = math.nan
+        if not abs(score) < 1e9:
+            raise ValueError(f"no score (got {cell!r:.40}); allowed: a number between -1e9 and 1e9")
+        return score
+
+
+def read_own(name: str, data: TableData, *, heldout_fraction: float = 0.0) -> tuple[Task, Frames]:
+    """Reads a task of one's own; UserError for the first mistake in its tables.
+
+    Args:
+        name: The task's name; errors begin with its key.
+        data: Its section in params.yaml.
+        heldout_fraction: Above 0: this share of train replaces dev and a labeled test split.
+
+    Returns:
+        The task, and a frame for each split with the columns COLUMNS (one or two), "label" (class id, score or list of
+        class ids; absent from a test split without labels) and "idx".
+    """
+    labels, splits = Labels(data), {}
+    for split, table in tables_of(name, data).items():
+        if split == "test" and data.label not in table.columns():
+            splits["test"] = _frame(table, None, data)
+            continue
+        splits[LABELED_TEST if split == "test" else split] = frame = _frame(table, labels, data)
+        if split == "train":
+            _check_train(table, frame, labels)
+            if data.kind != "regression":
+                frame["label"] = _renumbered(frame["label"], labels.sort())
+    train = splits["train"]
+    scores = train["label"]
+    task = Task(
+        name,
+        COLUMNS[: len(data.texts)],
+        tuple(labels.ids),
+        title=name,
+        metrics=_metrics(data),
+        score_range=(float(scores.min()), float(scores.max())) if data.kind == "regression" else None,
+        dev_splits=("dev", LABELED_TEST) if LABELED_TEST in splits else ("dev",),
+        kind=data.kind,
+        is_own=True,
+    )
+    fraction = heldout_fraction or (data.dev_fraction if "dev" not in splits else 0.0)
+    if fraction:
+        kept, heldout = hold_out_rows(train, task, fraction)
+        replaced = task.dev_splits if heldout_fraction else ("dev",)
+        splits = {"train": kept, "dev": heldout} | splits | {"train": kept} | dict.fromkeys(replaced, heldout)
+    return task, splits
+
+
+def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Splits a share off the rows, the same for every seed: classes keep their shares, equal texts stay together.
+
+    Returns:
+        The remaining rows and the share, each in the order of `rows`. Every class has rows in both, except labels of a
+        multilabel task that have one different text only, which remain.
+    """
+    strata, rarity = _strata(rows["label"], task)
+    texts = rows.groupby(list(task.columns), sort=False).ngroup().to_numpy()
+    # A text with several classes counts as one of that which most of its rows have, of equals the rarest.
+    votes = pd.DataFrame({"text": texts, "stratum": strata, "rarity": rarity}).value_counts().reset_index()
+    votes = votes.sort_values(["count", "rarity", "text"], ascending=[False, True, True], kind="stable")
+    groups = votes.groupby("text").agg(stratum=("stratum", "first"), size=("count", "sum"))
+    groups = groups.iloc[stream(0, "hold out").permutation(len(groups))]
+    sizes = groups.groupby("stratum")["size"]
+    # A text with more rows than the share is never drawn, unless its class has no smaller one.
+    wanted = np.maximum(fraction * sizes.transform("sum"), sizes.transform("min"))
+    possible = (groups["size"] <= wanted) & (sizes.transform("size") > 1)
+    drawn = groups[possible]
+    drawn = drawn[drawn.groupby("stratum")["size"].cumsum() <= wanted[possible]]
+    lacking = sorted(set(rows["label"]) - set(drawn["stratum"])) if task.kind == "classification" else []
+    if lacking or not len(drawn):
+        what = f"class {task.labels[lacking[0]]!r:.40} has" if lacking else "train has"
+        fix = "name a dev file, add rows" + (", or leave the class out" if lacking else "")
+        problem = f"{what} at most one text of its own, too few for a share of {fraction:g} as dev"
+        raise UserError(f"tasks.{task.name}.data.dev_fraction: {problem}; allowed: two or more; fix: {fix}")
+    is_heldout = np.isin(texts, drawn.index.to_numpy())
+    return rows[~is_heldout].reset_index(drop=True), rows[is_heldout].reset_index(drop=True)
+
+
+def records(rows: pd.DataFrame) -> Iterator[dict]:
+    """The rows of a frame as plain mappings, made in chunks."""
+    for start in range(0, len(rows), CHUNK_ROWS):
+        yield from rows.iloc[start : start + CHUNK_ROWS].to_dict("records")
+
+
+def shared_texts(splits: Frames, task: Task) -> dict[str, int]:
+    """How many rows of each split but train have the texts of a training row."""
+    texts = {split: pd.MultiIndex.from_frame(rows[list(task.columns)]) for split, rows in splits.items()}
+    return {split: int(found.isin(texts["train"]).sum()) for split, found in texts.items() if split != "train"}
+
+
+def _frame(table: Table, labels: Labels | None, data: TableData) -> pd.DataFrame:
+    """All rows of a table; texts are kept once, in the compact form of frames."""
+    chunks: list[pd.DataFrame] = []
+    waiting: list[dict[str, Any]] = []
+    for found in table.rows(data.columns if labels else data.texts):
+        waiting.append(_row(table, found, labels, data) | {"idx": len(waiting) + len(chunks) * CHUNK_ROWS})
+        if len(waiting) == CHUNK_ROWS:
+            chunks.append(pd.DataFrame(waiting))
+            waiting = []
+    return pd.concat([*chunks, pd.DataFrame(waiting)] if waiting else chunks, ignore_index=True)
+
+
+def _row(table: Table, found: Row, labels: Labels | None, data: TableData) -> dict[str, Any]:
+    where, cells = found
+    row: dict[str, Any] = {}
+    for column, name in zip(COLUMNS, data.texts, strict=False):
+        text = cells[name]
+        if not isinstance(text, str) or not text.strip() or NO_TEXT.search(text):
+            got = "nothing" if text is None or text == "" else f"{text!r:.40}"
+            raise table.error(f"{where}, column {name}: no text (got {got}); allowed: text; fix: remove the row")
+        row[column] = text.strip()
+    if labels:
+        try:
+            row["label"] = labels.parse(cells[data.label])
+        except ValueError as error:
+            raise table.error(f"{where}, column {data.label}: {error}; fix: correct the row or data.label") from None
+    return row
+
+
+def _check_train(table: Table, train: pd.DataFrame, labels: Labels) -> None:
+    """UserError if nothing can be learned from the rows."""
+    if len(train) < LEAST_ROWS:
+        raise table.error(f"too few rows (got {len(train)}); allowed: {LEAST_ROWS} or more; fix: add some")
+    if labels.data.kind == "regression":
+        known = train["label"].nunique()
+    else:
+        known = train["label"].explode().dropna().nunique()
+    if known < 2 or (labels.data.kind != "regression" and len(labels.ids) < 2):
+        what = "score" if labels.data.kind == "regression" else "class"
+        found = ", ".join(labels.ids) or train["label"].iloc[0]
+        raise table.error(f"column {labels.data.label}: one {what} only (got {found!s:.40}); allowed: two or more; "
+                          "fix: name another column, or add rows")  # fmt: skip
+    if labels.data.positive and labels.data.positive not in labels.ids:
+        allowed = f"{', '.join(labels.ids):.100}"
+        raise UserError(f"{table.key.rpartition('.')[0]}.positive: no class of train (got {labels.data.positive}); "
+                        f"allowed: {allowed}; fix: correct it")  # fmt: skip
+
+
+def _renumbered(label: pd.Series, new_ids: np.ndarray) -> pd.Series:
+    if label.dtype == object:
+        return label.map(lambda ids: sorted(new_ids[ids].tolist()))
+    return pd.Series(new_ids[label.to_numpy()], index=label.index)
+
+
+def _metrics(data: TableData) -> tuple[str, ...]:
+    """The metric that is asked for, or the first of its kind, then the others that need no settings."""
+    known = METRICS_BY_KIND[data.kind]
+    others = [name for name in known if name not in ("f1", "matthews")]
+    return tuple(dict.fromkeys([data.metric or known[0], *others]))
+
+
+def _strata(label: pd.Series, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row its class (its rarest label, -1 without one; 0 in a regression), and how many rows have that."""
+    if task.kind == "regression":
+        return np.zeros(len(label), dtype=np.int64), np.zeros(len(label), dtype=np.int64)
+    if task.kind == "multilabel":
+        every = label.explode().dropna().astype(np.int64)
+        counts = np.bincount(every, minlength=len(task.labels))
+        strata = np.array([min(ids, key=lambda one: (counts[one], one), default=-1) for ids in label], dtype=np.int64)
+    else:
+        strata = label.to_numpy()
+    _, places, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    return strata, sizes[places]
+
+
+def _is_integer(name: str) -> bool:
+    return re.fullmatch(r"-?[0-9]{1,18}", name) is not None

@@ -1,0 +1,180 @@
+"""Tables of the user, read row by row: CSV, TSV, JSON lines or Parquet, each plain or .gz, or a dataset of the Hub."""
+
+import csv
+import gzip
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tinybert.config.schema import HubTable, TableData
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import LINE_LIMIT_BYTES, parse_json, printable, read_lines
+from tinybert.pipeline.hub import hub_access, load_verified
+
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+BATCH_ROWS = 10_000
+Row = tuple[str, dict[str, Any]]  # where it stands, such as "line 7", and its cells by column
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file, or a split of a dataset on the Hub.
+
+    Attributes:
+        name: The file or the split.
+        key: The key of params.yaml that names it; errors begin with it.
+        hub: The dataset that the split is of.
+    """
+
+    name: str
+    key: str
+    hub: HubTable | None = None
+
+    @property
+    def path(self) -> Path:
+        return paths.resolve(self.name)
+
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns; those of the first row of JSON lines. UserError if it has no rows."""
+        for _, cells in self._all_rows():
+            return tuple(cells)
+        raise self.error("no rows; fix: name a table that has some")
+
+    def check_columns(self, wanted: tuple[str, ...]) -> None:
+        """UserError that names the columns there are, if one that is wanted is not among them."""
+        found = self.columns()
+        for column in wanted:
+            if column not in found:
+                advice = _advice(found, "correct it")
+                raise self.error(f"no column {column!r:.80}; allowed: {_names(found)}; fix: {advice}")
+
+    def rows(self, wanted: tuple[str, ...]) -> Iterator[Row]:
+        """Yields the rows with these columns; of JSON lines and the Hub, cells are values of any type."""
+        self.check_columns(wanted)
+        for where, cells in self._all_rows(wanted):
+            if absent := [column for column in wanted if column not in cells]:
+                raise self.error(f"{where}: no column {absent[0]!r:.80}; fix: add it to each row")
+            yield where, {column: cells[column] for column in wanted}
+
+    def error(self, problem: str) -> UserError:
+        """The error line of a mistake in the table."""
+        name = f"{self.hub.dataset}, split {self.name}" if self.hub else self.path
+        return UserError(printable(f"{self.key}: {name}: {problem}"))
+
+    def _all_rows(self, wanted: tuple[str, ...] | None = None) -> Iterator[Row]:
+        """All rows; Parquet files are read in the columns that are wanted only."""
+        if self.hub:
+            return self._hub_rows(self.hub)
+        if not self.path.is_file():
+            raise UserError(f"{self.key}: {self.path} does not exist; fix: correct the path")
+        ending = Path(self.path.name.lower().removesuffix(".gz")).suffix
+        if ending not in FORMATS:
+            raise self.error(f"unknown format; allowed: {', '.join(FORMATS)}, each also .gz; fix: convert the file")
+        if ending == ".parquet":
+            return self._parquet_rows(wanted)
+        return self._json_rows() if ending == ".jsonl" else self._delimited_rows(quoted=ending == ".csv")
+
+    def _delimited_rows(self, *, quoted: bool) -> Iterator[Row]:
+        """CSV by Python's csv module; TSV has no quotes, so that a tab or a line end always ends a field."""
+        numbered = read_lines(self.path, key=self.key)
+        csv.field_size_limit(LINE_LIMIT_BYTES)
+        reader = csv.reader((f"{line}\n" for _, line in numbered), strict=True)
+        header: list[str] | None = None
+        try:
+            for number, fields in self._quoted(reader) if quoted else ((n, line.split("\t")) for n, line in numbered):
+                if header is None:
+                    header = [name.strip() for name in fields]
+                    if len(set(header)) < len(header):
+                        raise self.error(f"line {number}: two columns have one name: {_names(header)}; fix: rename one")
+                elif len(fields) == len(header):
+                    yield f"line {number}", dict(zip(header, fields, strict=True))
+                elif any(fields):
+                    counts = f"{len(fields)} fields; {len(header)} are expected: {_names(header)}"
+                    raise self.error(f"line {number}: {counts}; fix: {_advice(header, 'quote fields with separators')}")
+        except csv.Error as error:
+            raise self.error(f"line {reader.line_num}: no CSV ({error}); fix: correct its quotes") from None
+
+    @staticmethod
+    def _quoted(reader: Any) -> Iterator[tuple[int, list[str]]]:
+        for fields in reader:
+            yield reader.line_num, fields
+
+    def _json_rows(self) -> Iterator[Row]:
+        for number, line in read_lines(self.path, key=self.key):
+            if line.strip():
+                try:
+                    cells = parse_json(line)
+                except ValueError:
+                    cells = None
+                if not isinstance(cells, dict):
+                    raise self.error(f"line {number}: must be a JSON object (got {line!r:.60}); fix: one a line")
+                yield f"line {number}", cells
+
+    def _parquet_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
+        import pyarrow
+        from pyarrow import parquet
+
+        number = 0
+        try:
+            # Parquet is read from its end, which a packed file has only once it is unpacked.
+            is_packed = self.path.name.lower().endswith(".gz")
+            source = pyarrow.BufferReader(gzip.decompress(self.path.read_bytes())) if is_packed else self.path
+            with parquet.ParquetFile(source) as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=None if wanted is None else list(wanted)):
+                    for cells in batch.to_pylist():
+                        number += 1
+                        yield f"row {number}", cells
+        except (pyarrow.ArrowException, OSError, EOFError, ValueError, ArithmeticError, zlib.error) as error:
+            reason = " ".join(str(error).split())
+            raise self.error(f"cannot be read ({reason:.100}); fix: replace the file") from None
+
+    def _hub_rows(self, hub: HubTable) -> Iterator[Row]:
+        """Classes that the dataset numbers come as their names."""
+        fix = f"check {self.key.rpartition('.')[0]}.hub, or name local files"
+        name = f"{hub.dataset} ({hub.config or 'default'}, {self.name}, {hub.revision})"
+        with tempfile.TemporaryDirectory() as arrow, hub_access(f"{self.key}: hub", name, fix=fix):
+            from datasets import ClassLabel, load_dataset
+
+            options = {"split": self.name, "revision": hub.revision, "cache_dir": arrow}
+            loaded = load_verified(
+                partial(load_dataset, hub.dataset, hub.config, **options), "dataset", hub.dataset, hub.revision
+            )
+            classes = {key: of for key, of in loaded.features.items() if isinstance(of, ClassLabel)}
+            for number, cells in enumerate(loaded, start=1):
+                names = {key: of.int2str(cells[key]) for key, of in classes.items() if cells[key] is not None}
+                yield f"row {number}", cells | names
+
+
+def tables_of(task: str, data: TableData) -> dict[str, Table]:
+    """The tables of a task's splits, by split."""
+    return {split: Table(name, f"tasks.{task}.data.{split}", data.hub) for split, name in data.splits.items()}
+
+
+def check_tables(own: dict[str, TableData]) -> None:
+    """Opens the local tables of all tasks: they must exist and have the columns; UserError with a line for each."""
+    mistakes = []
+    for task, data in own.items():
+        for split, table in tables_of(task, data).items():
+            try:
+                if not data.hub:
+                    table.check_columns(data.texts if split == "test" else data.columns)
+            except UserError as error:
+                mistakes.append(str(error))
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+
+
+def _names(columns: Sequence[str]) -> str:
+    return f"{', '.join(map(str, columns)):.200}"
+
+
+def _advice(found: Sequence[str], otherwise: str) -> str:
+    """What to do about fields that do not fit: a header that is one name with separators in it was not split."""
+    other = [word for mark, word in DELIMITERS.items() if len(found) == 1 and mark in found[0]]
+    return f"the header's fields are separated by {other[0]}, .csv needs commas, .tsv tabs" if other else otherwise

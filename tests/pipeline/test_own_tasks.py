@@ -1,0 +1,85 @@
+"""The real `dvc repro` on tables: classes with a dev share, scored pairs, and rows of several labels."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support.outputs import check_whole, few_students_params
+from tests.support.project import TASK, copy_project, run, write_params
+
+pytestmark = pytest.mark.long
+TOPICS = ("war", "river", "city")
+WORDS = ("the", "king", "history", "paris", "of", "fought", "a", "and", "old", "new", "said", "people")
+DATA = {
+    "topics": {"train": "local/topics.csv", "texts": ["message"], "label": "topic", "metric": "f1",
+               "positive": "river"},
+    "pairs": {"train": "local/pairs.tsv.gz", "texts": ["one", "two"], "label": "score", "kind": "regression"},
+    "tags": {"train": "local/tags.jsonl", "dev": "local/tags.jsonl", "test": "local/tags.jsonl", "texts": ["text"],
+             "label": "tags", "kind": "multilabel"},
+}  # fmt: skip
+
+
+def write_tables(folder: Path) -> None:
+    import gzip
+
+    rng = random.Random(0)
+
+    def text() -> str:
+        return " ".join(rng.choices(WORDS, k=rng.randint(3, 9)))
+
+    folder.mkdir()
+    topics = [f'"{text()}, {topic}",{topic}' for topic in rng.choices(TOPICS, k=60)]
+    (folder / "topics.csv").write_text("\n".join(["message,topic", *topics]))
+    pairs = [f"{text()}\t{text()}\t{rng.uniform(0, 5):.2f}" for _ in range(40)]
+    (folder / "pairs.tsv.gz").write_bytes(gzip.compress("\n".join(["one\ttwo\tscore", *pairs]).encode()))
+    tags = [{"text": f"{text()} {number}", "tags": [t for t in TOPICS if rng.random() < 0.4]} for number in range(40)]
+    (folder / "tags.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tags))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = copy_project(tmp_path_factory.mktemp("project"))
+    write_tables(folder / "local")
+    tree = few_students_params()
+    tree["seeds"] = [42]
+    tree["tasks"] |= {"run": list(DATA)} | {name: TASK | {"data": data} for name, data in DATA.items()}
+    write_params(folder, tree)
+    done = run(folder, "dvc", "repro")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def test_all_outputs_are_whole_and_a_second_run_has_nothing_to_do(project):
+    check_whole(project)
+    assert "Running stage" not in run(project, "dvc", "repro").stdout
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "splits"),
+    [
+        ("topics", ["f1", "accuracy", "macro_f1"], ["dev"]),
+        ("pairs", ["pearson", "spearman"], ["dev"]),
+        ("tags", ["micro_f1", "macro_f1"], ["dev", "dev_test"]),
+    ],
+)
+def test_each_task_is_scored_in_its_metrics(project, task, metrics, splits):
+    found = json.loads((project / f"metrics/evaluate/{task}-tinybert4/42.json").read_text())
+    assert list(found) == ["costs", *splits]
+    for split in splits:
+        assert all(list(found[split][system]) == metrics for system in ("student", "teacher", "majority"))
+    quantized = json.loads((project / f"metrics/quantize/{task}-tinybert4.json").read_text())
+    assert all(list(variant["dev"]) == metrics for variant in quantized.values())
+    assert f"{task}: {metrics[0]}" in (project / "reports/summary.md").read_text()
+
+
+@pytest.mark.parametrize("task", DATA)
+def test_the_final_model_answers(project, task):
+    from transformers import pipeline
+
+    folder = project / "models/final" / task / "tinybert4"
+    question = {"text": "the old king", "text_pair": "a war"} if task == "pairs" else "the old king"
+    (answer,) = pipeline("text-classification", str(folder), truncation=True, top_k=None)([question])
+    assert {one["label"] for one in answer} == ({"score"} if task == "pairs" else set(TOPICS))
+    assert DATA[task]["train"].replace("_", r"\_") in (folder / "README.md").read_text()

@@ -1,0 +1,131 @@
+"""`tinybert init`: what it chooses by the rows, what it prints, and what it writes into params.yaml."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from tests.support.root import ROOT
+from tinybert.config.load import load_params
+from tinybert.data.new_task import balance, main
+from tinybert.pipeline.errors import UserError
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path, labels, *, words=3):
+    rows = [{"message": f"row {number} " + "word " * words, "topic": label} for number, label in enumerate(labels)]
+    frame = pd.DataFrame(rows)
+    if any(isinstance(label, list) for label in labels):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        frame.to_csv(path, index=False)
+    return path.name
+
+
+def init(*arguments: str):
+    main([*arguments, "--text", "message", "--label", "topic"])
+    params = load_params()
+    (name,) = params.tasks.run
+    return getattr(params.tasks, name)
+
+
+def test_only_the_section_and_the_run_list_of_params_change(project):
+    before = (project / "params.yaml").read_text().splitlines()
+    init(write(project / "my table.csv", ["war", "peace"] * 30))
+    after = (project / "params.yaml").read_text().splitlines()
+    removed, added = ([line for line in one if line not in other] for one, other in ((before, after), (after, before)))
+    assert removed == ["  run: [cola]               # sst2 would add about two minutes"]
+    assert added[:3] == [
+        "  run: [my_table]           # sst2 would add about two minutes",
+        "  my_table:",
+        "    data: {train: my table.csv, texts: [message], label: topic, kind: classification}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "metric"),
+    [
+        (["war", "peace"] * 30, "classification", None),
+        (["war"] * 50 + ["peace"] * 6, "classification", "macro_f1"),
+        ([1, 2, 3] * 20, "classification", None),
+        ([number / 8 for number in range(60)], "regression", None),
+        (list(range(60)), "regression", None),
+        ([["war"], ["war", "peace"], []] * 20, "multilabel", None),
+    ],
+)
+def test_kind_and_metric_follow_the_labels(project, labels, kind, metric):
+    ending = "jsonl" if kind == "multilabel" else "csv"
+    data = init(write(project / f"topics.{ending}", labels)).data
+    assert (data.kind, data.metric, data.train) == (kind, metric, f"topics.{ending}")
+
+
+def test_a_separator_makes_several_labels(project):
+    data = init(write(project / "topics.csv", ["war|peace", "war", "art"] * 20), "--separator", "|").data
+    assert (data.kind, data.separator) == ("multilabel", "|")
+
+
+def test_length_and_epochs_follow_the_rows(project, capsys):
+    short = init(write(project / "short.csv", ["a", "b"] * 30))
+    assert short.max_length_tokens == 16  # 5 words × 1.5 and two special tokens
+    assert (short.teacher.epochs, short.prediction.epochs) == (10, 10)
+    # Augmented copies are not further epochs: 10 epochs of 54 rows in batches of 32.
+    assert short.augmented_copies == 1 and short.prediction.max_steps == 20 and short.teacher.max_steps is None
+    long = init(write(project / "long.csv", ["a", "b"] * 15_000, words=40))
+    assert long.max_length_tokens == 72
+    assert (long.teacher.epochs, long.augmented_copies, long.prediction.max_steps) == (3, 0, None)
+    assert "tasks.long: classification, accuracy, 72 tokens, epochs: teacher 3" in capsys.readouterr().out
+
+
+def test_it_prints_what_the_table_holds(project, capsys):
+    write(project / "topics.csv", ["war"] * 30 + ["peace"] * 10)
+    extra = pd.DataFrame({"message": ["row 0 word word word "] * 2, "topic": ["war", "peace"]})
+    frame = pd.concat([pd.read_csv(project / "topics.csv"), extra])
+    frame.to_csv(project / "topics.csv", index=False)
+    extra.to_csv(project / "dev.csv", index=False)
+    init("topics.csv", "--dev", "dev.csv", "--name", "subjects")
+    assert capsys.readouterr().out.splitlines()[:5] == [
+        "rows: 42 train, 2 dev",
+        "classes: 2 (war 31, peace 11)",
+        "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
+        "duplicates: 2 training rows have the text of an earlier one, 1 of these with another label",
+        "texts that stand in train too: 2 of dev",
+    ]
+
+
+def test_large_scores_are_warned_of(project, capsys):
+    init(write(project / "prices.csv", [100 * number for number in range(60)]))
+    assert "warning: scores beyond 10 are learned slowly" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola already; fix: another name"),
+        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source already; fix: another name"),
+        (["absent.csv"], "TABLE: absent.csv does not exist; fix: correct the path"),
+        (["topics.csv", "--label", "theme"], "TABLE: topics.csv: no column 'theme'; allowed: message, topic"),
+        (["topics.csv", "--text", "a", "--text", "b"], "params.yaml: tasks.topics.data.texts: "),
+        (["topics.csv", "--name", "My"], "params.yaml: tasks.My: must be lower-case letters"),
+        (["topics.csv", "--kind", "regression"], "tasks.topics.data.train: topics.csv: line 2, column topic: no score"),
+    ],
+)
+def test_mistakes_are_one_line_and_change_nothing(project, arguments, line):
+    write(project / "topics.csv", ["war", "peace"] * 30)
+    before = (project / "params.yaml").read_bytes()
+    labels = [] if "--label" in arguments else ["--label", "topic"]
+    with pytest.raises(UserError) as caught:
+        main([*arguments, "--text", "message", *labels])
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+    assert (project / "params.yaml").read_bytes() == before
+
+
+def test_balance():
+    assert balance(pd.Series([0, 1, 2])) == pytest.approx(1.0)
+    assert balance(pd.Series([0] * 9 + [1])) == pytest.approx(0.469, abs=1e-3)

@@ -1,0 +1,213 @@
+"""Tasks of one's own: classes, scores and label lists, the dev split taken from train, and each mistake's line."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.support.root import ROOT
+from tinybert.config.load import check_params, read_yaml
+from tinybert.config.schema import TableData
+from tinybert.data.encoding import label_array
+from tinybert.data.own_tasks import hold_out_rows, read_own, records, shared_texts
+from tinybert.data.tasks import read_task, write_task
+from tinybert.pipeline.errors import UserError
+
+CLASSES = [{"text": f"text {number}", "label": "xyz"[number % 3]} for number in range(30)]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def read(tmp_path, rows=CLASSES, *, heldout_fraction=0.0, splits=None, **changes):
+    data = {"train": write(tmp_path / "train.jsonl", rows), "texts": ("text",), "label": "label"}
+    data |= {split: write(tmp_path / f"{split}.jsonl", found) for split, found in (splits or {}).items()}
+    return read_own("mine", TableData(**data | changes), heldout_fraction=heldout_fraction)
+
+
+def mistake(tmp_path, rows=CLASSES, **changes) -> str:
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, rows, **changes)
+    line = str(caught.value)
+    assert "\n" not in line and "; allowed: " in line and "; fix: " in line
+    return line.replace(f"{tmp_path}/", "")
+
+
+def labeled(*labels, copies=6):
+    return [{"text": f"{label} {copy}", "label": label} for label in labels for copy in range(copies)]
+
+
+def test_classes_are_read_from_train_and_sorted(tmp_path):
+    task, splits = read(tmp_path)
+    assert (task.labels, task.metrics, task.kind) == (("x", "y", "z"), ("accuracy", "macro_f1"), "classification")
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 27, "dev": 3}
+    for row in [*records(splits["train"]), *records(splits["dev"])]:
+        assert row == {"text": f"text {row['idx']}", "label": row["idx"] % 3, "idx": row["idx"]}
+
+
+def test_the_description_is_read_as_it_was_written(tmp_path):
+    task, _ = read(tmp_path, metric="f1", positive="y")
+    (tmp_path / "data/tasks/mine").mkdir(parents=True)
+    write_task(task, tmp_path / "data/tasks/mine")
+    assert read_task("mine", tmp_path) == task
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes", "expected"),
+    [
+        ((10, 9, 2), {}, ("2", "9", "10")),
+        ((2.0, 10.0, 9.0), {}, ("2", "9", "10")),
+        (("10", "9", "2"), {}, ("2", "9", "10")),
+        ((True, False, True), {}, ("false", "true")),
+        (("b", "a", "c"), {"labels": ("c", "b", "a", "d")}, ("c", "b", "a", "d")),
+        (("b", "a", "c"), {"metric": "f1", "positive": "c"}, ("a", "c", "b")),
+        (("b", "a"), {"metric": "f1", "positive": "a"}, ("b", "a")),
+        (("b", "a"), {"metric": "f1", "positive": "a", "labels": ("a", "b")}, ("b", "a")),
+    ],
+)
+def test_the_order_of_classes(tmp_path, labels, changes, expected):
+    task, splits = read(tmp_path, labeled(*labels), **changes)
+    assert task.labels == expected
+    for row in records(splits["train"]):
+        assert task.labels[row["label"]].startswith(row["text"].split()[0].lower().removesuffix(".0"))
+
+
+def test_150_classes_and_two_texts(tmp_path):
+    rows = [{"a": f"a {n}", "b": f"b {n}", "label": f"class {n % 150:03}"} for n in range(450)]
+    task, splits = read(tmp_path, rows, texts=("b", "a"))
+    assert len(task.labels) == 150 and task.is_pair and task.columns == ("text", "text_pair")
+    assert set(splits["dev"]["label"]) == set(splits["train"]["label"]) == set(range(150))
+    assert next(records(splits["train"]))["text"].startswith("b ")
+
+
+def test_a_regression(tmp_path):
+    rows = [{"text": f"t {n}", "label": str(n / 4) if n % 2 else n / 4} for n in range(40)]
+    task, splits = read(tmp_path, rows, kind="regression", metric="spearman")
+    assert (task.labels, task.metrics, task.score_range) == ((), ("spearman", "pearson"), (0.0, 9.75))
+    assert len(splits["dev"]) == 4
+    assert all(row["label"] == row["idx"] / 4 for row in records(splits["train"]))
+
+
+def test_several_labels_in_lists_or_one_text(tmp_path):
+    lists = [["b", "a"], [], ["c"], ["a", "a"]] * 5
+    joined = [{"text": f"t {n}", "label": "; ".join(names)} for n, names in enumerate(lists)]
+    plain = [{"text": f"t {n}", "label": names} for n, names in enumerate(lists)]
+    first, second = read(tmp_path, plain, kind="multilabel"), read(tmp_path, joined, kind="multilabel", separator=";")
+    assert first[0] == second[0] and first[1]["train"].equals(second[1]["train"])
+    task, splits = first
+    assert (task.labels, task.metrics, task.is_multilabel) == (("a", "b", "c"), ("micro_f1", "macro_f1"), True)
+    rows = pd.concat(splits.values()).sort_values("idx")
+    assert list(rows["label"][:4]) == [[0, 1], [], [2], [0]]
+    assert label_array(rows["label"][:4], task).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
+    assert {one for ids in splits["dev"]["label"] for one in ids} == {0, 1, 2}
+
+
+def test_given_splits_are_taken_and_a_test_without_labels_is_not_scored(tmp_path):
+    texts = [{"text": "new"}]
+    task, splits = read(tmp_path, splits={"dev": CLASSES[:5], "test": CLASSES[5:9]})
+    assert list(splits) == ["train", "dev", "dev_test"] and task.dev_splits == ("dev", "dev_test")
+    assert len(splits["train"]) == 30
+    assert shared_texts(splits, task) == {"dev": 5, "dev_test": 4}
+    task, splits = read(tmp_path, splits={"dev": CLASSES[:5], "test": texts})
+    assert list(splits) == ["train", "dev", "test"] and task.dev_splits == ("dev",)
+    assert list(records(splits["test"])) == [{"text": "new", "idx": 0}]
+
+
+def test_held_out_rows_replace_the_scored_splits(tmp_path):
+    _, splits = read(tmp_path, splits={"dev": CLASSES[:5], "test": CLASSES[5:9]}, heldout_fraction=0.2)
+    assert [len(splits[split]) for split in ("train", "dev", "dev_test")] == [24, 6, 6]
+    assert splits["dev"].equals(splits["dev_test"])
+
+
+def test_equal_texts_stay_on_one_side_and_classes_keep_their_shares(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [{"text": f"t {rng.integers(300)}", "label": "ab"[int(rng.random() < 0.2)]} for _ in range(1000)]
+    task, splits = read(tmp_path, rows, dev_fraction=0.25)
+    assert shared_texts(splits, task) == {"dev": 0}
+    assert 220 < len(splits["dev"]) <= 250 and len(splits["train"]) + len(splits["dev"]) == 1000
+    for _, again in (read(tmp_path, rows, dev_fraction=0.25) for _ in range(2)):
+        assert again["dev"].equals(splits["dev"])
+
+
+def test_a_text_with_most_rows_of_a_class_is_not_drawn(tmp_path):
+    rows = [{"text": "same", "label": "a"}] * 90 + [{"text": f"t {n}", "label": "ab"[n % 2]} for n in range(20)]
+    _, splits = read(tmp_path, rows)
+    assert "same" not in set(splits["dev"]["text"]) and 2 <= len(splits["dev"]) <= 11
+    assert Counter(splits["dev"]["label"]).keys() == {0, 1}
+
+
+def test_a_class_whose_texts_are_all_of_another_is_refused(tmp_path):
+    rows = [*labeled("a", "b"), *labeled("a"), *labeled("a"), *({"text": f"a {n}", "label": "c"} for n in range(3))]
+    assert "class 'c' has at most one text of its own" in mistake(tmp_path, rows)
+
+
+def test_a_label_with_one_text_remains_in_train(tmp_path):
+    rows = [{"text": f"t {n}", "label": ["a"] if n else ["a", "rare"]} for n in range(20)]
+    task, splits = read(tmp_path, rows, kind="multilabel")
+    assert all(task.labels.index("rare") not in ids for ids in splits["dev"]["label"])
+    kept, heldout = hold_out_rows(splits["train"], task, 0.5)
+    assert len(kept) + len(heldout) == len(splits["train"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "line"),
+    [
+        (CLASSES[:9], {}, "train.jsonl: too few rows (got 9); allowed: 10 or more"),
+        ([*CLASSES, {"text": " ", "label": "x"}], {}, "line 31, column text: no text (got ' ')"),
+        ([*CLASSES, {"text": "", "label": "x"}], {}, "line 31, column text: no text (got nothing)"),
+        ([*CLASSES, {"text": 3, "label": "x"}], {}, "line 31, column text: no text (got 3)"),
+        ([*CLASSES, {"text": "\ud800", "label": "x"}], {}, "line 31, column text: no text (got '\\ud800')"),
+        ([*CLASSES, {"text": "a", "label": ""}], {}, "line 31, column label: no class name (got '')"),
+        ([*CLASSES, {"text": "a", "label": None}], {}, "line 31, column label: no class (got None)"),
+        ([*CLASSES, {"text": "a", "label": 7}], {}, "line 31, column label: labels of several types (got 7)"),
+        ([*CLASSES, {"text": "a", "label": 0.5}], {}, "line 31, column label: no class (got 0.5)"),
+        (labeled("x", copies=12), {}, "train.jsonl: column label: one class only (got x)"),
+        ([*CLASSES, {"text": "a", "label": "w"}], {}, "dev_fraction: class 'w' has at most one text of its own"),
+        (CLASSES, {"labels": ("x", "y")}, "line 3, column label: a class that data.labels lacks (got 'z')"),
+        (CLASSES, {"metric": "f1", "positive": "w"}, "positive: no class of train (got w); allowed: x, y, z"),
+        (CLASSES, {"kind": "regression"}, "train.jsonl: line 1, column label: no score (got 'x')"),
+        (labeled("1", "2"), {"kind": "regression", "splits": {"dev": labeled("nan")}}, "column label: no score"),
+        (labeled("3", copies=12), {"kind": "regression"}, "train.jsonl: column label: one score only (got 3.0)"),
+        (CLASSES, {"kind": "multilabel"}, "train.jsonl: line 1, column label: no list of classes (got 'x')"),
+        ([{"text": str(n), "label": []} for n in range(12)], {"kind": "multilabel"}, "column label: one class only"),
+        (CLASSES, {"splits": {"dev": labeled("w")}}, "dev.jsonl: line 1, column label: a class that data.train lacks"),
+        ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train has at most one text"),
+    ],
+)  # fmt: skip
+def test_mistakes(tmp_path, rows, changes, line):
+    assert line in mistake(tmp_path, rows, **changes)
+
+
+DATA = {"train": "t.csv", "texts": ["text"], "label": "label"}
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "line"),
+    [
+        ("cola", DATA, "tasks.cola.data: GLUE's tasks take rows from tasks.source; fix: null, or another name"),
+        ("mine", None, "tasks.mine.data: missing; fix: name the task's table, or one of GLUE's tasks"),
+        ("copy", DATA, "tasks.copy: the name is reserved; fix: rename this task"),
+        ("domain", DATA, "tasks.domain: the name is reserved; fix: rename this task"),
+        ("Mine", DATA, "tasks.Mine: must be lower-case letters, digits and _, beginning with a letter"),
+        ("mine", DATA | {"texts": ["a", "b", "c"]}, "tasks.mine.data.texts: "),
+        ("mine", DATA | {"texts": ["label"]}, "tasks.mine.data.label: is a text too (got label)"),
+        ("mine", DATA | {"metric": "pearson"}, "tasks.mine.data.metric: not one of classification (got pearson)"),
+        ("mine", DATA | {"metric": "f1"}, "tasks.mine.data.positive: the class of metric f1, and of no other"),
+        ("mine", DATA | {"positive": "a"}, "tasks.mine.data.positive: the class of metric f1, and of no other (got a)"),
+        ("mine", DATA | {"separator": ";"}, "tasks.mine.data.separator: rows of kind classification have one label"),
+        ("mine", DATA | {"labels": ["a"]}, "tasks.mine.data.labels: "),
+        ("mine", DATA | {"kind": "regression", "labels": ["a", "b"]}, "tasks.mine.data.labels: a regression has none"),
+        ("mine", DATA | {"kind": "ranking"}, "tasks.mine.data.kind: should be 'classification', 'regression' or"),
+        ("mine", DATA | {"dev_fraction": 0}, "tasks.mine.data.dev_fraction: should be greater than 0"),
+    ],
+)  # fmt: skip
+def test_sections_that_do_not_fit(task, data, line):
+    tree = read_yaml(ROOT / "params.yaml")
+    tree["tasks"][task] = tree["tasks"]["cola"] | {"data": data}
+    with pytest.raises(UserError, match="params") as caught:
+        check_params(tree)
+    assert str(caught.value).startswith(f"params.yaml: {line}")
