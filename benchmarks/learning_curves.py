@@ -185,10 +185,6 @@ def wide_student(student: Student, config: BertConfig, teacher: MaskedLM) -> Ini
         problem = f"narrowing cannot cut widths into relation_heads (got {student.general.relation_heads})"
         raise UserError(f"--init: {problem}; allowed: divisors of {heads}, the student's heads; fix: another --init")
     sizes = {name: getattr(teacher.config, name) for name in ("hidden_size", "intermediate_size")}
-    for name, size in sizes.items():
-        if (wanted := getattr(config, name)) > size:
-            problem = f"narrowing begins in the teacher's {name} (got {wanted})"
-            raise UserError(f"--init: {problem}; allowed: at most {size}; fix: another --init")
     mapped = mapped_layers(student.init.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
     return subclone(teacher, replace(config, **sizes), [layer for (layer,) in mapped], batches=[])
 

@@ -328,11 +328,6 @@ def test_losses_that_read_logits_are_computed_on_masked_text(project):
             r"--init: narrowing keeps all heads \(got 2\); allowed: 3",
         ),
         (
-            {"architecture": {"layers": 2, "width": 12, "heads": 3, "feed_forward": 1024, "dropout": 0.0},
-             "general": {"losses": {"hidden": 1.0}}},
-            r"--init: narrowing begins in the teacher's intermediate_size \(got 1024\); allowed: at most [0-9]+;",
-        ),
-        (
             {"general": {"losses": {"value_relation": 1.0}, "relation_heads": 2}},
             r"--init: narrowing cannot cut widths into relation_heads \(got 2\); allowed: divisors of 3",
         ),
