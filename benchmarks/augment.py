@@ -87,7 +87,9 @@ class Work:
             "window_words": 5,
             "max_words": self.vocabulary,
         }
-        return Substitution(probability=0.4, candidates=15, second_segment=True, word_vectors=vectors)
+        return Substitution(
+            probability=0.4, candidates=15, stop_words="english", second_segment=True, word_vectors=vectors
+        )
 
 
 SIZES = {

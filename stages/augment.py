@@ -2,7 +2,7 @@
 
 from tinybert.augment.masked_lm import WordPredictor
 from tinybert.augment.sampling import sample
-from tinybert.augment.substitution import read_sentences, replacement_candidates, substitute
+from tinybert.augment.substitution import read_sentences, replacement_candidates, stop_words, substitute
 from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.load import StageParams
 from tinybert.data.encoding import fraction_of
@@ -42,7 +42,8 @@ def substituted(rows: list[dict], task: Task, params: StageParams, checkpoint: C
     # Words that training cuts off stay as they are; [CLS] and [SEP] count.
     max_tokens = min(task_settings.max_length_tokens, masked_lm.config.max_position_embeddings) - 2
     texts = dict.fromkeys(row[column] for row in rows for column in task.columns)
-    sentences = read_sentences(texts, tokenizer, max_tokens=max_tokens)
+    left = stop_words(settings.stop_words)
+    sentences = read_sentences(texts, tokenizer, max_tokens=max_tokens, stop_words=left)
     predictor = WordPredictor(masked_lm, tokenizer, params.precision)
     candidates = replacement_candidates(sentences, settings, predictor, vectors, checkpoint)
     copies, probability = task_settings.augmented_copies, settings.probability

@@ -3,7 +3,6 @@
 Part-of-speech tags (Penn Treebank) come from rules that need nothing downloaded, or from NLTK's trained tagger.
 """
 
-import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import regex
 
 from tinybert.augment.word_vectors import LEXICON, match_case
 from tinybert.config.schema import Sampling
@@ -19,7 +19,8 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 
 MASK = "[MASK]"  # as in the vocabulary of every BERT tokenizer
-WORD = re.compile(r"([^\W_]+(?:['’-][^\W_]+)*)")  # as a group, so that split keeps the words
+# Letters and digits with combining marks; as a group, so that split keeps the words.
+WORD = regex.compile(r"([\p{L}\p{N}][\p{L}\p{N}\p{M}]*(?:['’-][\p{L}\p{N}][\p{L}\p{N}\p{M}]*)*)")
 NLTK_DATA = "averaged_perceptron_tagger_eng"
 TAG_OF = {word: tag for tag, words in LEXICON["tags"].items() for word in words.split()}
 PAST_OR_PARTICIPLE = frozenset(LEXICON["past_or_participle"].split())
@@ -94,7 +95,7 @@ def sample(rows: Sequence[dict], task: Task, settings: Sampling, *, copies: int,
 
 
 def tag_texts(texts: Iterable[str], tagger: str) -> dict[str, TaggedText]:
-    """Each text with its words and their tags; tagger: "rules" or "nltk"."""
+    """Each text with its words and their tags; tagger: a key of TAGGERS."""
     parts = {text: WORD.split(text) for text in texts}
     tags = TAGGERS[tagger]([each[1::2] for each in parts.values()])
     return {text: TaggedText(parts[text], own) for text, own in zip(parts, tags, strict=True)}
@@ -155,7 +156,12 @@ def tag_with_nltk(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[tag for _, tag in sentence] for sentence in tagged]
 
 
-TAGGERS = {"rules": tag_by_rules, "nltk": tag_with_nltk}
+def tag_by_spelling(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Tags each word by itself, so that no other word has its tag and none is replaced."""
+    return [list(map(_spelling, words)) for words in sentences]
+
+
+TAGGERS = {"rules": tag_by_rules, "nltk": tag_with_nltk, "off": tag_by_spelling}
 
 
 def _spelling(word: str) -> str:

@@ -1,6 +1,6 @@
 """Augmentation by substituting words (TinyBERT, Jiao et al. 2020, algorithm 1)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -12,9 +12,12 @@ from tinybert.augment.word_vectors import LEXICON, WordVectors, is_plain_word, m
 from tinybert.config.schema import Substitution
 from tinybert.data.tasks import Task
 from tinybert.distill.resume import Checkpoint
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_lines
 from tinybert.pipeline.process import stream
 
-STOP_WORDS = frozenset(LEXICON["stop_words"].split())
+ENGLISH_STOP_WORDS = frozenset(LEXICON["stop_words"].split())
 
 
 @dataclass(frozen=True)
@@ -113,30 +116,44 @@ def variations(
     return list(texts)
 
 
-def read_sentences(texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int) -> list[Sentence]:
-    """Tokenizes texts; words after the first `max_tokens` tokens stay in the text but are not replaceable."""
+def stop_words(source: str) -> frozenset[str]:
+    """The words that are not replaced: "english", none for "off", or the lines of a file; UserError if it has none."""
+    if source in ("english", "off"):
+        return ENGLISH_STOP_WORDS if source == "english" else frozenset()
+    key = "augmentation.substitution.stop_words"
+    path = paths.resolve(source)
+    if not (words := frozenset(word for _, line in read_lines(path, key=key) for word in line.lower().split())):
+        raise UserError(
+            f"{key}: no words (got {path}); allowed: english, off, or a file of words; fix: correct the path"
+        )
+    return words
+
+
+def read_sentences(
+    texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int, stop_words: Container[str] = ENGLISH_STOP_WORDS
+) -> list[Sentence]:
+    """Tokenizes texts; stop words and words after the first `max_tokens` tokens stay as they are."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     texts = list(texts)
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     return [
-        Sentence(text, np.asarray(encoding.ids[:max_tokens], dtype=np.int64), _replaceable_words(encoding, max_tokens))
+        Sentence(
+            text,
+            np.asarray(encoding.ids[:max_tokens], dtype=np.int64),
+            [word for word in _plain_words(encoding, max_tokens) if word.spelling.lower() not in stop_words],
+        )
         for text, encoding in zip(texts, encodings, strict=True)
     ]
 
 
-def is_replaceable(word: str) -> bool:
-    """Whether it is a plain word but not a stop word."""
-    return is_plain_word(word) and word.lower() not in STOP_WORDS
-
-
-def _replaceable_words(encoding: Encoding, max_tokens: int) -> list[Word]:
+def _plain_words(encoding: Encoding, max_tokens: int) -> list[Word]:
     tokens, offsets, word_ids = encoding.tokens, encoding.offsets, encoding.word_ids
     words = []
     for _, group in groupby(range(len(tokens)), key=word_ids.__getitem__):
         first, *rest = group
         last = rest[-1] if rest else first
         spelling = tokens[first] + "".join(tokens[index].removeprefix("##") for index in rest)
-        if last < max_tokens and is_replaceable(spelling):
+        if last < max_tokens and is_plain_word(spelling):
             words.append(Word(spelling, offsets[first][0], offsets[last][1], first, last - first + 1))
     return words

@@ -1,6 +1,5 @@
 """Plain words, and word vectors with their nearest neighbors: from a GloVe text file, or learned from a corpus."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import regex
 import yaml
 
 from tinybert.config.schema import WordVectors as WordVectorSettings
@@ -23,15 +23,16 @@ CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbors are counted at a time
 CONTEXT_SMOOTHING = 0.75  # exponent of context frequencies: keeps rare contexts from large PMI (Levy et al. 2015)
 LARGEST_NUMBER, SMALLEST_NORM = 1e15, 1e-15  # beyond them float32 squares would overflow or vanish
 LEXICON = yaml.load(Path(__file__).with_name("lexicon.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)
+# Letters with their combining marks, at least two: a single one is an initial, a list mark or the end of a contraction
+# ("don't"). A Han character is a word by itself, as it is for BERT's tokenizers.
+PLAIN_WORD = regex.compile(r"\p{Han}|\p{L}[\p{L}\p{M}]+")
+LETTERS = regex.compile(r"\p{Han}|[\p{L}--\p{Han}][[\p{L}\p{M}]--\p{Han}]*", regex.VERSION1)  # in a text
 OUTSIDE = -1  # stands for a word outside of the vocabulary, and between two texts
 
 
 def is_plain_word(word: str) -> bool:
-    """Whether a word has at least two letters, all of them a-z or A-Z.
-
-    Single letters are initials, list marks or ends of contractions ("don't"), so they do not count.
-    """
-    return len(word) > 1 and word.isascii() and word.isalpha()
+    """Whether it is a word of letters of any script, without digits and signs (PLAIN_WORD)."""
+    return PLAIN_WORD.fullmatch(word) is not None
 
 
 def match_case(word: str, replacement: str) -> str:
@@ -127,7 +128,7 @@ def _is_number(text: str) -> bool:
 
 
 def _plain_words(text: str) -> list[str]:
-    return [word for word in re.findall(r"[^\W\d_]+", text.lower()) if is_plain_word(word)]
+    return [word for word in LETTERS.findall(text.lower()) if is_plain_word(word)]
 
 
 def _cooccurrences(texts: Iterable[str], words: list[str], window: int) -> Any:

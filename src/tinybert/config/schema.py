@@ -3,6 +3,7 @@
 params.yaml itself says what the keys mean, with units and sources.
 """
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -271,6 +272,7 @@ class Substitution(ConfigModel):
 
     probability: Fraction
     candidates: PositiveInt
+    stop_words: NonEmptyStr
     second_segment: bool
     word_vectors: WordVectors
 
@@ -282,7 +284,7 @@ class Sampling(ConfigModel):
     replacement_probability: Fraction
     ngram_probability: Fraction
     longest_ngram: PositiveInt
-    pos_tagger: Literal["rules", "nltk"]
+    pos_tagger: Literal["rules", "nltk", "off"]
 
     def check(self) -> None:
         if (total := self.mask_probability + self.replacement_probability) > 1:
@@ -335,6 +337,7 @@ class Quantization(ConfigModel):
 class Params(ConfigModel):
     """All of params.yaml."""
 
+    language: NonEmptyStr
     seed: Seed
     seeds: UniqueList[Seed]
     precision: Literal["float32", "bfloat16"]
@@ -360,6 +363,7 @@ class Params(ConfigModel):
         if self.seed not in self.seeds:
             raise ValueError(f"seeds: must contain seed {self.seed} (got {', '.join(map(str, self.seeds))})")
         self._check_names()
+        self._check_language()
         if self.teacher.source == "synthetic":
             check_students(self.used_students, self.teacher.synthetic.architecture)
         self._check_stages()
@@ -371,6 +375,29 @@ class Params(ConfigModel):
         if is_synthetic and asked > made:
             allowed = f"at most tasks.synthetic.train_examples, {made}"
             raise ValueError(f"quantization.calibration.examples: too many (got {asked}); allowed: {allowed}")
+
+    def _check_language(self) -> None:
+        """Synthetic texts, and the built-in data of augmentation that tasks use, are English."""
+        if self.language == "en":
+            return
+        if not re.fullmatch("[a-z]{2,3}|multilingual", self.language):
+            raise ValueError(f"language: no code (got {self.language}); allowed: two or three letters of ISO 639, "
+                             f"such as en, or multilingual")  # fmt: skip
+        sources = {"corpus": self.corpus.source, "teacher": self.teacher.source}
+        sources |= {"tasks": self.tasks.source} if len(self.tasks.own) < len(self.tasks.run) else {}
+        for section, source in sources.items():
+            if source == "synthetic":
+                raise ValueError(f"{section}.source: synthetic texts are English (got language {self.language}); "
+                                 f"allowed: hub, local; fix: bring your own, or set language to en")  # fmt: skip
+        if not any(getattr(self.tasks, task).augmented_copies for task in self.tasks.run):
+            return
+        found, augmentation = f"is for English (got language {self.language})", self.augmentation
+        if augmentation.strategy == "substitution" and augmentation.substitution.stop_words == "english":
+            fix = "allowed: off, or a file of words that are not replaced; fix: name one"
+            raise ValueError(f"augmentation.substitution.stop_words: english {found}; {fix}")
+        if augmentation.strategy == "sampling" and (tagger := augmentation.sampling.pos_tagger) != "off":
+            fix = "allowed: off, which replaces no word; fix: set it, or take strategy substitution"
+            raise ValueError(f"augmentation.sampling.pos_tagger: {tagger} {found}; {fix}")
 
     def _check_names(self) -> None:
         """Lists refer to existing students and tasks."""

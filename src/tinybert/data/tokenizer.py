@@ -6,6 +6,7 @@ A tokenizer folder holds tokenizer.json (everything), tokenizer_config.json (for
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
@@ -24,7 +25,8 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
 
     The special tokens have ids 0 to 4. Memory holds the distinct words.
     """
-    tokenizer = _bert_tokenizer({token: id for id, token in enumerate(SPECIAL_TOKENS)}, lowercase=True)
+    lowercase = normalizers.BertNormalizer(lowercase=True)
+    tokenizer = _bert_tokenizer({token: id for id, token in enumerate(SPECIAL_TOKENS)}, lowercase)
     words: Counter[str] = Counter()
     for text in texts:
         normalized = tokenizer.normalizer.normalize_str(text)
@@ -39,7 +41,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
         raise UserError(f"teacher.synthetic.vocabulary_size: {vocabulary_size} is too small; {wanted}")
     trainer = WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=numbered, show_progress=False)
     tokenizer.train_from_iterator((" ".join([word] * count) for word, count in words.items()), trainer)
-    return _framed(_bert_tokenizer(tokenizer.get_vocab(), lowercase=True))
+    return _framed(_bert_tokenizer(tokenizer.get_vocab(), lowercase))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_tokens: int | None = None) -> None:
@@ -107,7 +109,7 @@ def _bert_from(folder: Path, where: str) -> Tokenizer:
         vocabulary = {token: id for id, token in enumerate(tokens)}
         if doubled := [token for id, token in enumerate(tokens) if vocabulary[token] != id]:
             raise UserError(f"{where}: vocab.txt lists {doubled[0]!r:.40} twice; fix: get the file again")
-        tokenizer = _bert_tokenizer(vocabulary, lowercase=_lowercases(folder, tokens))
+        tokenizer = _bert_tokenizer(vocabulary, _normalizer(folder, tokens))
     else:
         raise UserError(f"{where} has neither tokenizer.json nor vocab.txt; fix: add one of them")
     if not isinstance(tokenizer.model, WordPiece) or not isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
@@ -118,9 +120,9 @@ def _bert_from(folder: Path, where: str) -> Tokenizer:
     return _framed(tokenizer)
 
 
-def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
+def _bert_tokenizer(vocabulary: dict[str, int], normalizer: normalizers.BertNormalizer) -> Tokenizer:
     tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
@@ -137,17 +139,25 @@ def _framed(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def _lowercases(folder: Path, tokens: list[str]) -> bool:
-    """What tokenizer_config.json says; without it, whether the vocabulary has no token with a capital letter.
+def _normalizer(folder: Path, tokens: list[str]) -> normalizers.BertNormalizer:
+    """What tokenizer_config.json says of case, accents and Chinese characters; UserError if it is damaged.
 
-    A wrong guess turns every capitalized word into [UNK], so there is no fixed default.
+    Without do_lower_case, texts are lower-cased if the vocabulary has no token with a capital letter: a wrong guess
+    turns every capitalized word into [UNK]. Without strip_accents, they go where capitals go.
     """
     config = folder / "tokenizer_config.json"
     is_lower = all(token == token.lower() for token in tokens if not token.startswith("["))
+    default: dict[str, Any] = {"do_lower_case": is_lower, "strip_accents": None, "tokenize_chinese_chars": True}
     try:
-        found = read_json(config).get("do_lower_case", is_lower) if config.is_file() else is_lower
+        stated = read_json(config) if config.is_file() else {}
+        found = {key: stated.get(key, value) for key, value in default.items()}
     except (ValueError, AttributeError):
-        found = None
-    if not isinstance(found, bool):
-        raise UserError(f"{config}: not a JSON object whose do_lower_case, if any, is true or false; fix: correct it")
-    return found
+        raise UserError(f"{config}: not a JSON object; fix: get the file again") from None
+    for key, value in found.items():
+        if not isinstance(value, bool) and (value is not None or default[key] is not None):
+            raise UserError(f"{config}: {key}: neither true nor false (got {value!r:.40}); fix: correct it")
+    return normalizers.BertNormalizer(
+        lowercase=found["do_lower_case"],
+        strip_accents=found["strip_accents"],
+        handle_chinese_chars=found["tokenize_chinese_chars"],
+    )

@@ -61,7 +61,7 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
     is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))
     is_ours = is_synthetic and not ready and params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
-        language="en" if is_synthetic or is_hub else None, license="apache-2.0" if is_ours else None,
+        language=params.language, license="apache-2.0" if is_ours else None,
         library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
         datasets=_hub_names(data or params.tasks, *([] if is_teacher else [params.corpus])),
@@ -85,7 +85,7 @@ def write_domain_card(folder: Path, of: Finished, metrics: dict[str, dict]) -> N
     params = of.params
     is_ours = params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
-        language="en" if params.corpus.source != "local" else None, license="apache-2.0" if is_ours else None,
+        language=params.language, license="apache-2.0" if is_ours else None,
         library_name="transformers", pipeline_tag="fill-mask", tags=["fill-mask", "distillation"],
         datasets=_hub_names(params.corpus), base_model=_hub_names(params.teacher),
     )  # fmt: skip

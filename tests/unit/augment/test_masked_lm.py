@@ -41,7 +41,8 @@ def model(tokenizer):
 
 def settings(**changes) -> Substitution:
     vectors = {"source": "corpus", "file": "none", "dimensions": 2, "window_words": 1, "max_words": 9}
-    defaults = {"probability": 0.4, "candidates": 4, "second_segment": True, "word_vectors": vectors}
+    defaults = {"probability": 0.4, "candidates": 4, "stop_words": "english", "second_segment": True}
+    defaults |= {"word_vectors": vectors}
     return Substitution(**defaults | changes)
 
 

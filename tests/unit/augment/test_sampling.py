@@ -144,6 +144,22 @@ def test_contractions_and_compounds_are_one_word():
     assert tagged.words == ["He", "didn't", "see", "the", "well-known", "man", "made", "2nd", "one"]
 
 
+def test_words_of_other_scripts_are_whole():
+    text = "Die Größe der Straße-Nord: हिन्दी भाषा 2री."
+    (tagged,) = tag_texts([text], "off").values()
+    assert tagged.words == ["Die", "Größe", "der", "Straße-Nord", "हिन्दी", "भाषा", "2री"]
+    assert "".join(tagged.parts) == text
+
+
+def test_without_a_tagger_words_are_masked_but_not_replaced():
+    rows = run(SINGLE, "cola", pos_tagger="off", replacement_probability=0.9, ngram_probability=0.0)
+    for row in rows:
+        before = TEXTS[row["idx"] - 10].split()
+        after = row["sentence"].replace("[MASK]", "MASK").split()
+        assert all(word.strip(",.!") in (own.strip(",.!"), "MASK") for word, own in zip(after, before, strict=True))
+    assert any("[MASK]" in row["sentence"] for row in rows)
+
+
 def test_the_original_comes_first_and_nothing_twice():
     for original, rows in zip(SINGLE, group(run(SINGLE, "cola", copies=60)).values(), strict=True):
         sentences = [row["sentence"] for row in rows]

@@ -13,10 +13,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from tinybert.augment.masked_lm import WordPredictor
 from tinybert.augment.substitution import (
-    STOP_WORDS,
-    is_replaceable,
+    ENGLISH_STOP_WORDS,
     read_sentences,
     replacement_candidates,
+    stop_words,
     substitute,
     variations,
 )
@@ -26,6 +26,7 @@ from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.models.outputs import Batch
+from tinybert.pipeline.errors import UserError
 
 CORPUS = "black birds saw rivers while seven brown horses quietly crossed old wooden bridges near green fields 7 , ."
 SINGLE = [
@@ -55,7 +56,8 @@ def model(tokenizer):
 
 def settings(**changes) -> Substitution:
     vectors = {"source": "corpus", "file": "none", "dimensions": 2, "window_words": 1, "max_words": 9}
-    defaults = {"probability": 0.4, "candidates": 4, "second_segment": True, "word_vectors": vectors}
+    defaults = {"probability": 0.4, "candidates": 4, "stop_words": "english", "second_segment": True}
+    defaults |= {"word_vectors": vectors}
     return Substitution(**defaults | changes)
 
 
@@ -283,21 +285,24 @@ def replaceable(text, word_tokenizer, max_tokens=100):
     return [text[word.start : word.end] for word in sentence.words]
 
 
-@pytest.mark.parametrize(
-    "word", ["the", "The", "not", "with", "don", "1990", "x", "B", "r2d2", "##ing", "[MASK]", "", "naïve"]
-)
-def test_stop_words_and_other_tokens_are_not_replaceable(word):
-    assert not is_replaceable(word)
-
-
-@pytest.mark.parametrize("word", ["bird", "River", "ok", "MASK"])
-def test_content_words_are_replaceable(word):
-    assert is_replaceable(word)
-
-
 def test_stop_words_are_lower_case():
-    assert all(word == word.lower() for word in STOP_WORDS)
-    assert {"the", "of", "and", "is", "not", "which", "would"} <= STOP_WORDS
+    assert all(word == word.lower() for word in ENGLISH_STOP_WORDS)
+    assert {"the", "of", "and", "is", "not", "which", "would"} <= ENGLISH_STOP_WORDS
+
+
+def test_stop_words_come_from_english_a_file_or_nowhere(tmp_path):
+    (tmp_path / "words.txt").write_text("der Die\n\ndas\n", encoding="utf-8")
+    (tmp_path / "empty.txt").write_text("\n")
+    assert stop_words("english") == ENGLISH_STOP_WORDS and stop_words("off") == frozenset()
+    assert stop_words(str(tmp_path / "words.txt")) == {"der", "die", "das"}
+    for name, problem in (("empty.txt", "no words"), ("absent.txt", ".* does not exist")):
+        with pytest.raises(UserError, match=rf"^augmentation\.substitution\.stop_words: {problem}"):
+            stop_words(str(tmp_path / name))
+
+
+def test_other_stop_words_stay_instead(word_tokenizer):
+    (sentence,) = read_sentences(["The bird DOGS"], word_tokenizer, max_tokens=9, stop_words={"dogs"})
+    assert [word.spelling for word in sentence.words] == ["the", "bird"]
 
 
 def test_words_are_found_by_their_characters_in_the_text(word_tokenizer):

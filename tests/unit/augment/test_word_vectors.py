@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tinybert.augment import word_vectors
-from tinybert.augment.word_vectors import WordVectors, from_corpus, from_file
+from tinybert.augment.word_vectors import WordVectors, from_corpus, from_file, is_plain_word
 from tinybert.config.schema import WordVectors as WordVectorSettings
 from tinybert.pipeline.errors import UserError
 
@@ -46,6 +46,23 @@ def test_unknown_and_zero_words_have_no_neighbors():
     vectors = WordVectors(["here", "there", "nowhere"], np.array([[1.0, 0], [1, 1], [0, 0]]))
     assert vectors.nearest(["Here", "nowhere", "else"], 5) == {"Here": ["there"], "nowhere": [], "else": []}
     assert WordVectors(["alone"], np.ones((1, 2))).nearest(["alone"], 3) == {"alone": []}
+
+
+@pytest.mark.parametrize("word", ["bird", "MASK", "naïve", "Straße", "река", "हिन्दी", "한국", "北"])
+def test_words_of_any_script_are_plain(word):
+    assert is_plain_word(word)
+
+
+@pytest.mark.parametrize("word", ["x", "", "1990", "r2d2", "##ing", "[MASK]", "don't", "é", "\u0301e"])
+def test_single_letters_digits_and_signs_are_not_plain(word):
+    assert not is_plain_word(word)
+
+
+def test_vectors_of_a_corpus_have_words_of_its_script():
+    texts = ["Größe und Straße", "हिन्दी भाषा है", "北京 x-ray 2nd"] * 2
+    found = learn(texts, dimensions=2, window=1, max_words=20, seed=0)
+    words = {"größe", "und", "straße", "हिन्दी", "भाषा", "है", "北", "京", "ray", "nd"}
+    assert set(found.words) == words
 
 
 def corpus():
@@ -111,10 +128,10 @@ def glove(tmp_path, text):
 
 
 def test_file_keeps_plain_words_and_the_first_spelling(tmp_path):
-    lines = ["the 1 0", ", 0 1", "The 5 5", "cat 0.6 -0.8", ". . . 1 1", "1990 2 2", "café 3 3", "zero 0 0"]
+    lines = ["the 1 0", ", 0 1", "The 5 5", "cat 0.6 -0.8", ". . . 1 1", "1990 2 2", "x 3 3", "café 0 3", "zero 0 0"]
     vectors = from_file(glove(tmp_path, "\n".join(lines) + "\n"))
-    assert vectors.words == ["the", "cat"]
-    np.testing.assert_allclose(vectors.vectors, [[1, 0], [0.6, -0.8]], rtol=1e-6)
+    assert vectors.words == ["the", "cat", "café"]
+    np.testing.assert_allclose(vectors.vectors, [[1, 0], [0.6, -0.8], [0, 1]], rtol=1e-6)
 
 
 def test_file_may_be_compressed_and_is_read_to_a_limit(tmp_path, monkeypatch):

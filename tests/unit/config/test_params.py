@@ -31,6 +31,62 @@ def changed(path: str, value):
     return tree
 
 
+def german(**changes) -> dict:
+    """Valid params of another language: text, teacher and a task of one's own; no augmentation."""
+    tree = copy.deepcopy(DEFAULT)
+    data = {"train": "local/reviews.csv", "texts": ["text"], "label": "label"}
+    tree |= {"language": "de"}
+    for section in ("corpus", "teacher"):
+        tree[section]["source"] = "local"
+    tree["tasks"] |= {"run": ["reviews"], "reviews": tree["tasks"]["cola"] | {"data": data, "augmented_copies": 0}}
+    for key, value in changes.items():
+        *parents, last = key.split("__")
+        node = tree
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+    return tree
+
+
+COPIES = {"tasks__reviews__augmented_copies": 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        COPIES | {"augmentation__substitution__stop_words": "off"},
+        COPIES | {"augmentation__substitution__stop_words": "local/stop_words.txt"},
+        COPIES | {"augmentation__strategy": "sampling", "augmentation__sampling__pos_tagger": "off"},
+        {"language": "multilingual"},
+    ],
+)
+def test_other_languages_are_accepted(changes):
+    assert check_params(german(**changes)).language in ("de", "multilingual")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"language": "German"}, "language: no code (got German); allowed: two or three letters of ISO 639"),
+        (
+            {"corpus__source": "synthetic"},
+            "corpus.source: synthetic texts are English (got language de); allowed: hub",
+        ),
+        ({"tasks__run": ["cola"]}, "tasks.source: synthetic texts are English (got language de)"),
+        (COPIES, "augmentation.substitution.stop_words: english is for English (got language de); allowed: off, or"),
+        (
+            COPIES | {"augmentation__strategy": "sampling"},
+            "augmentation.sampling.pos_tagger: rules is for English (got language de); allowed: off, which",
+        ),
+    ],
+)
+def test_what_a_language_lacks_is_one_line(changes, line):
+    with pytest.raises(UserError) as refused:
+        check_params(german(**changes))
+    assert str(refused.value).startswith(f"params.yaml: {line}") and "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "name", ["../../x", "/x", "a/b", ".", "x y", "x;y", "$(x)", "`x`", "x\n", "-x", "X", "é", "", "x" * 65]
 )

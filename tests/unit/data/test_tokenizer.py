@@ -182,12 +182,48 @@ def test_the_real_vocabulary_gives_bert_base_ids(tmp_path):
     assert tokenizer.get_vocab_size() == 30522
 
 
-@pytest.mark.parametrize("config", ["5", "[", '{"do_lower_case": "no"}'])
-def test_a_config_that_says_no_case_is_named(tmp_path, config):
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("5", "not a JSON object"),
+        ("[", "not a JSON object"),
+        ('{"do_lower_case": "no"}', r"do_lower_case: neither true nor false \(got 'no'\)"),
+        ('{"do_lower_case": null}', r"do_lower_case: neither true nor false \(got None\)"),
+        ('{"strip_accents": 1}', r"strip_accents: neither true nor false \(got 1\)"),
+    ],
+)
+def test_a_damaged_config_is_one_line(tmp_path, config, problem):
     folder = vocab_folder(tmp_path / "own", ["paris"])
     (folder / "tokenizer_config.json").write_text(config)
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: not a JSON object whose do_lower_case"):
+    with pytest.raises(UserError, match=rf"tokenizer_config\.json: {problem}"):
         folder_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"do_lower_case": True}, ["uber", "straße"]),
+        ({"do_lower_case": True, "strip_accents": None}, ["uber", "straße"]),
+        ({"do_lower_case": True, "strip_accents": False}, ["über", "straße"]),  # as uncased German BERTs
+        ({"do_lower_case": False}, ["Über", "Straße"]),
+        ({"do_lower_case": False, "strip_accents": True}, ["Uber", "Straße"]),
+    ],
+)
+def test_case_and_accents_are_those_of_the_config(tmp_path, config, expected):
+    folder = vocab_folder(tmp_path / "own", ["uber", "über", "Uber", "Über", "straße", "Straße"])
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "t").mkdir()
+    save_tokenizer(folder_tokenizer(folder), tmp_path / "t")
+    assert load_tokenizer(tmp_path / "t").encode("Über Straße").tokens[1:-1] == expected
+    stored = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(str(tmp_path / "t"))
+    assert stored.tokenize("Über Straße") == expected
+
+
+@pytest.mark.parametrize(("splits", "expected"), [(True, ["北", "京"]), (False, ["北京"])])
+def test_chinese_characters_are_split_as_the_config_says(tmp_path, splits, expected):
+    folder = vocab_folder(tmp_path / "own", ["北", "京", "北京"])
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenize_chinese_chars": splits}), encoding="utf-8")
+    assert folder_tokenizer(folder).encode("北京").tokens[1:-1] == expected
 
 
 def test_a_vocabulary_with_a_piece_twice_is_refused(tmp_path):

@@ -393,7 +393,7 @@ def test_a_card_of_an_own_task(tmp_path, monkeypatch, hub):
     tree["tasks"] |= {"run": ["tags"], "tags": tree["tasks"]["cola"] | {"data": TABLE | {"hub": hub}}}
     front, body = card(tmp_path, task_model(check_params(tree), monkeypatch, task="tags"), task="tags")
     assert front.get("datasets") == (["someone/tags"] if hub else None)
-    assert "language" not in front and "license" not in front and "model-index" not in front
+    assert front["language"] == "en" and "license" not in front and "model-index" not in front
     source = r"someone/tags (revision abc) of the Hub" if hub else "local tables (local/tags.jsonl)"
     assert f"- Task: tags (any of the classes a\\*, b), {source}, their column tags as label" in body.replace(
         "its c", "their c"
