@@ -14,7 +14,9 @@ output, so here the division is a separate operator (except at attention's outpu
 """
 
 import copy
+import os
 import random
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -24,8 +26,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from tinybert.compress.onnx_files import ORT_DOMAIN, Feeds, feeds_of, session_of
+from tinybert.compress.onnx_files import ORT_DOMAIN, Feeds, feeds_of, session_of, write_portable
 from tinybert.data.encoding import Encoded
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
@@ -249,6 +253,63 @@ def replace_layers(
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
     graph.initializer.extend(kept)
+
+
+def write_published_int8(fp32: str | Path, batches: Sequence[Feeds], path: str | Path, variant: str) -> None:
+    """Writes an INT8 variant as a published reproduction made it, for comparison: scores can collapse.
+
+    ONNX Runtime's quantizer takes the products of attention too, residual sums and the classifier, with one scale per
+    tensor and ranges from minimum to maximum, padding included: QDQ with int8 inputs, QOperator with uint8 inputs
+    (QLinearMatMul), or dynamic. Masks are added to attention's scores, as in the published models; one scale for sums
+    that reach the lowest float leaves nothing of the scores.
+
+    Args:
+        fp32: A file of `export_onnx`.
+        batches: Calibration examples.
+        path: The file to write.
+        variant: One of INT8_VARIANTS.
+    """
+    formats = {
+        "int8-qdq": {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QInt8},
+        "int8-qoperator": {"quant_format": QuantFormat.QOperator, "activation_type": QuantType.QUInt8},
+    }
+    with tempfile.TemporaryDirectory(dir=Path(path).parent) as folder:
+        portable, file = Path(folder, "portable.onnx"), Path(folder, "int8.onnx")
+        write_portable(fp32, portable)
+        model = onnx.load(portable)
+        _add_masks(model)
+        onnx.save(model, portable)
+        quant_pre_process(portable, portable, skip_symbolic_shape=True)
+        if variant in formats:
+            quantize_static(portable, file, _Examples(batches), weight_type=QuantType.QInt8, **formats[variant])
+        else:
+            quantize_dynamic(portable, file, weight_type=QuantType.QInt8)
+        os.replace(file, path)
+
+
+def _add_masks(model: onnx.ModelProto) -> None:
+    """Replaces Where(mask, scores, lowest), the only Where of our files, by scores + Where(mask, 0, lowest)."""
+    nodes = list(model.graph.node)
+    for place in reversed([number for number, node in enumerate(nodes) if node.op_type == "Where"]):
+        (mask, scores, lowest), (output,) = nodes[place].input, nodes[place].output
+        zero, added = f"{output}_zero", f"{output}_added"
+        model.graph.initializer.append(numpy_helper.from_array(np.array(0, np.float32), zero))
+        nodes[place : place + 1] = [
+            helper.make_node("Where", [mask, zero, lowest], [added], name=f"{added}_node"),
+            helper.make_node("Add", [scores, added], [output], name=f"{output}_node"),
+        ]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+class _Examples(CalibrationDataReader):
+    """Calibration batches, as ONNX Runtime's quantizer reads them."""
+
+    def __init__(self, batches: Sequence[Feeds]) -> None:
+        self.batches = iter(batches)
+
+    def get_next(self) -> Feeds | None:
+        return next(self.batches, None)
 
 
 def quantize_symmetric(values: np.ndarray, *, axis: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any
 from tabulate import tabulate
 
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
-from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8
+from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
 from tinybert.config.fields import HUGE
 from tinybert.config.schema import Calibration, Latency, Quantization
 from tinybert.data.encoding import Encoded, encode
@@ -60,9 +60,13 @@ def measure_variants(subject: Subject, folder: Path, settings: Quantization, *, 
     feeds = calibration_feeds(
         subject.calibration, examples=calibration.examples, batch_size=calibration.batch_size, seed=seed
     )
-    plan = plan_int8(files["fp32"], feeds, smoothing=calibration.smoothing, exclude=settings.exclude)
-    for variant in INT8_VARIANTS:
-        write_int8(plan, files[variant], variant)
+    if settings.method == "published":
+        for variant in INT8_VARIANTS:
+            write_published_int8(files["fp32"], feeds, files[variant], variant)
+    else:
+        plan = plan_int8(files["fp32"], feeds, smoothing=calibration.smoothing, exclude=settings.exclude)
+        for variant in INT8_VARIANTS:
+            write_int8(plan, files[variant], variant)
     predictions = {}
     for variant, file in files.items():
         logits = OnnxClassifier(file, settings.latency.threads).logits_of(rows, PREDICTION_BATCH_SIZE)
@@ -95,7 +99,12 @@ def main(argv: Sequence[str]) -> None:
     drop, examples = options.max_score_drop, len(subject.calibration)
     calibration = Calibration(examples=examples, batch_size=CALIBRATION_BATCH, smoothing=SMOOTHING)
     settings = Quantization(
-        models=("model",), calibration=calibration, exclude=options.exclude, max_score_drop=drop, latency=LATENCY
+        models=("model",),
+        method="smoothed",
+        calibration=calibration,
+        exclude=options.exclude,
+        max_score_drop=drop,
+        latency=LATENCY,
     )
     counts = {"calibration_rows": examples, "scored_rows": len(subject.scored)}
     with atomic_folder(output) as folder:

@@ -322,12 +322,13 @@ class Latency(ConfigModel):
 
 
 class Quantization(ConfigModel):
-    """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float.
+    """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float (not if published).
 
     The chosen variant's score may be at most `max_score_drop` below FP32's; None: any loss is accepted.
     """
 
     models: UniqueList[Name]
+    method: Literal["smoothed", "published"]
     calibration: Calibration
     exclude: ListOf[NonEmptyStr]
     max_score_drop: Fraction | None

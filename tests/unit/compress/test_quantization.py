@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.builders import batch, classifier
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, feeds_of, session_of
@@ -24,6 +24,7 @@ from tinybert.compress.quantization import (
     replace_layers,
     scale_and_zero_point,
     write_int8,
+    write_published_int8,
 )
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
@@ -63,6 +64,32 @@ def planned(fp32, smoothing: float = 0.9, exclude: tuple[str, ...] = ()) -> Int8
 
 def quantize(fp32, path, variant):
     write_int8(planned(fp32), path, variant)
+
+
+@pytest.mark.parametrize(
+    ("variant", "operators"),
+    [
+        ("int8-dynamic", {"MatMulInteger", "DynamicQuantizeLinear"}),
+        ("int8-qdq", {"QuantizeLinear", "DequantizeLinear"}),
+        ("int8-qoperator", {"QLinearMatMul", "QLinearAdd"}),
+    ],
+)
+def test_the_published_quantizer_takes_the_products_of_attention_too(models, tmp_path, variant, operators):
+    batches = [feeds_of(examples(8, seed=1000 + number)) for number in range(8)]
+    write_published_int8(models["fp32"], batches, tmp_path / "out.onnx", variant)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
+    graph = onnx.load(tmp_path / "out.onnx").graph
+    counts = Counter(node.op_type for node in graph.node)
+    assert operators <= counts.keys()
+    if variant == "int8-qoperator":
+        assert "MatMul" not in counts and counts["QLinearMatMul"] >= 2 * CONFIG.num_hidden_layers
+    if variant == "int8-qdq":
+        zero_points = {node.input[2] for node in graph.node if node.op_type == "QuantizeLinear"}
+        assert {tensor.data_type for tensor in graph.initializer if tensor.name in zero_points} == {TensorProto.INT8}
+    feeds = feeds_of(examples(8, seed=1))
+    files = (tmp_path / "out.onnx", models[variant], models["fp32"])
+    published, ours, exact = (OnnxClassifier(path, 1).logits(feeds) for path in files)
+    assert np.isfinite(published).all() and np.abs(published - exact).mean() > 2 * np.abs(ours - exact).mean()
 
 
 @pytest.fixture(scope="module")
