@@ -40,8 +40,9 @@ def package_task_model(task: Task, name: str, params: StageParams) -> dict:
         save_tokenizer(load_tokenizer(paths.TOKENIZER), folder, max_length_tokens=limit)
         shutil.copytree(paths.onnx(task.name, name), folder, copy_function=shutil.copy, dirs_exist_ok=True)
         # transformers.js looks for these names.
-        for variant, file in (("fp32", "model"), (chosen, "model_quantized")):
-            write_portable(folder / f"{variant}.onnx", folder / f"onnx/{file}.onnx")
+        write_portable(folder / "fp32.onnx", folder / "onnx/model.onnx")
+        if params.quantization.method == "smoothed":  # the others have operators of ONNX Runtime alone
+            write_portable(folder / f"{chosen}.onnx", folder / "onnx/model_quantized.onnx")
         finished = Finished(name, load_task_model(source), read_provenance(source), params)
         write_task_card(folder, finished, task, metrics, chosen)
     return metrics["quantize"]

@@ -49,14 +49,14 @@ def tables(draw) -> tuple[str, list[dict]]:
     return kind, rows if pair else [{"a": row["a"], "label": row["label"]} for row in rows]
 
 
-@given(tables(), st.floats(0.01, 0.5), st.sampled_from([0.0, 0.1, 0.5]))
-def test_rows_of_any_table_fit_its_task(tmp_path, table, dev_fraction, heldout_fraction):
+@given(tables(), st.floats(0.01, 0.5))
+def test_rows_of_any_table_fit_its_task(tmp_path, table, dev_fraction):
     kind, rows = table
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     texts = tuple(name for name in ("a", "b") if rows and name in rows[0]) or ("a",)
     data = TableData(train=str(path), texts=texts, label="label", kind=kind, dev_fraction=dev_fraction)
-    found = outcome(lambda: read_own("mine", data, heldout_fraction=heldout_fraction), names="tasks.mine.data.")
+    found = outcome(lambda: read_own("mine", data), names="tasks.mine.data.")
     if found is REFUSED:
         return
     task, splits = found

@@ -25,6 +25,7 @@ class Word:
     """A replaceable word: its spelling after normalization, its characters, its first token and their number."""
 
     spelling: str
+    written: str  # as in the text, in lower case: tokenizers may strip accents, stop words and vectors have them
     start: int
     end: int
     first_token: int
@@ -57,7 +58,7 @@ def replacement_candidates(
     interrupted run resumes.
     """
     single = [Query(each.ids, word.first_token) for each in sentences for word in each.words if word.tokens == 1]
-    several = {word.spelling for sentence in sentences for word in sentence.words if word.tokens > 1}
+    several = {word.written for sentence in sentences for word in sentence.words if word.tokens > 1}
     likely = iter(predictor.likely_words(single, settings, checkpoint))
     near = vectors.nearest(sorted(several), settings.candidates)
 
@@ -65,7 +66,7 @@ def replacement_candidates(
         if word.tokens == 1:
             return next(likely)
         # Vectors have lower-case words only; a tokenizer that keeps capitals needs them back.
-        return [match_case(word.spelling, candidate) for candidate in near[word.spelling]]
+        return [match_case(word.spelling, candidate) for candidate in near[word.written]]
 
     return {sentence.text: (sentence, [of_word(word) for word in sentence.words]) for sentence in sentences}
 
@@ -141,13 +142,13 @@ def read_sentences(
         Sentence(
             text,
             np.asarray(encoding.ids[:max_tokens], dtype=np.int64),
-            [word for word in _plain_words(encoding, max_tokens) if word.spelling.lower() not in stop_words],
+            [word for word in _plain_words(text, encoding, max_tokens) if word.written not in stop_words],
         )
         for text, encoding in zip(texts, encodings, strict=True)
     ]
 
 
-def _plain_words(encoding: Encoding, max_tokens: int) -> list[Word]:
+def _plain_words(text: str, encoding: Encoding, max_tokens: int) -> list[Word]:
     tokens, offsets, word_ids = encoding.tokens, encoding.offsets, encoding.word_ids
     words = []
     for _, group in groupby(range(len(tokens)), key=word_ids.__getitem__):
@@ -155,5 +156,6 @@ def _plain_words(encoding: Encoding, max_tokens: int) -> list[Word]:
         last = rest[-1] if rest else first
         spelling = tokens[first] + "".join(tokens[index].removeprefix("##") for index in rest)
         if last < max_tokens and is_plain_word(spelling):
-            words.append(Word(spelling, offsets[first][0], offsets[last][1], first, last - first + 1))
+            start, end = offsets[first][0], offsets[last][1]
+            words.append(Word(spelling, text[start:end].lower(), start, end, first, last - first + 1))
     return words

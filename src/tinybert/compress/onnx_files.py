@@ -190,9 +190,7 @@ def write_portable(source: str | Path, path: str | Path) -> None:
     model.ir_version = PORTABLE_IR_VERSION
     model.functions.extend(map(onnx.parser.parse_function, PORTABLE_FUNCTIONS))
     model = onnx.inliner.inline_local_functions(model)
-    del model.graph.value_info[:]
-    if not any(node.domain for node in model.graph.node):  # `write_published_int8` leaves some
-        del model.opset_import[1:]
+    del model.opset_import[1:], model.graph.value_info[:]
     onnx.checker.check_model(model, full_check=True)
     with atomic_file(path, "wb") as handle:
         handle.write(model.SerializeToString(deterministic=True))

@@ -3,7 +3,7 @@
 import argparse
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from tabulate import tabulate
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
 from tinybert.config.fields import HUGE
-from tinybert.config.schema import Calibration, Latency, Quantization
+from tinybert.config.schema import METRICS_BY_KIND, Calibration, Latency, Quantization, TableData
 from tinybert.data.encoding import Encoded, encode
+from tinybert.data.own_tasks import COLUMNS, NUMBER, Labels, own_row
 from tinybert.data.table_files import Table
 from tinybert.data.tasks import Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer
@@ -21,6 +22,7 @@ from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert
+from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
@@ -128,7 +130,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("rows", type=Path, help=".csv, .tsv, .jsonl or .parquet, also .gz; not the training rows")
     parser.add_argument("--text", nargs="+", default=["text"], metavar="COLUMN", help="one text column or two (text)")
     parser.add_argument("--label", default="label", metavar="COLUMN", help="class names or numbers, or scores (label)")
-    parser.add_argument("--metric", help="accuracy, matthews or f1 (of class 1); of scores pearson or spearman")
+    parser.add_argument("--separator", help="between the labels of a cell, for a multilabel model")
+    parser.add_argument(
+        "--metric", help="accuracy, matthews or f1 (of class 1); pearson or spearman; multilabel: micro_f1 or macro_f1"
+    )
     parser.add_argument(
         "--max-score-drop", type=_number(float, 0, 1), default=0.01, help="of the chosen file, 0 to 1 (0.01)"
     )
@@ -164,42 +169,41 @@ def _subject(options: argparse.Namespace) -> Subject:
     if len(options.text) > 2:
         raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
     classes = model.labels if len(model.labels) > 1 else ()
+    kind: Kind = "classification" if classes else "regression"
     known = ("accuracy", "matthews", "f1")[: 3 if len(classes) == 2 else 2] if classes else ("pearson", "spearman")
+    if model.config.problem_type == MULTILABEL:
+        kind, known = "multilabel", METRICS_BY_KIND["multilabel"]
     metric = options.metric or known[0]
     if metric not in known:
         raise UserError(f"--metric: does not fit the model's labels (got {metric}); allowed: {', '.join(known)}")
-    rows = list(_labeled_rows(options, classes))
+    task = Task(options.folder.name, tuple(options.text), classes, "", (metric,), kind=kind)
+    rows = list(_labeled_rows(options, task))
     count = options.calibration_rows or max(1, min(CALIBRATION_ROWS, len(rows) // 4))
     if count >= len(rows):
         raise UserError(f"--calibration-rows: leaves no row to score (got {count} of {len(rows)}); fix: more rows")
     random.Random(SEED).shuffle(rows)
-    scores = [row["label"] for row in rows]
-    bounds = None if classes else (min(scores), max(scores))
-    kind: Kind = "classification" if classes else "regression"
-    task = Task(options.folder.name, tuple(options.text), classes, "", (metric,), bounds, kind=kind)
+    if kind == "regression":
+        scores = [row["label"] for row in rows]
+        task = replace(task, score_range=(min(scores), max(scores)))
     longest = min(options.max_length, model.config.max_position_embeddings)
     encoded = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
     return Subject(model, task, next(encoded), next(encoded))
 
 
-def _labeled_rows(options: argparse.Namespace, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows with "label" as a class number, or as a score if there are no `classes`; UserError for a wrong one."""
-    table = Table(str(options.rows), "ROWS")
-    numbers = {str(number): number for number in range(len(classes))}
-    numbers |= {name: number for number, name in enumerate(classes)}
-    for where, row in table.rows((*options.text, options.label)):
-        if empty := [name for name in options.text if row[name] is None]:
-            raise table.error(f"{where}, column {empty[0]}: empty; fix: write a text, or leave the row out")
-        label = str(row[options.label]).strip()
-        try:
-            found: float = numbers[label] if classes else float(label)
-            int(found)  # neither infinite nor NaN
-        except (KeyError, ValueError, OverflowError):
-            allowed = ", ".join(classes) or "numbers"
-            raise table.error(
-                f"{where}, column {options.label}: no label (got {label!r:.40}); allowed: {allowed}; fix: correct it"
-            ) from None
-        yield {name: str(row[name]) for name in options.text} | {"label": found}
+def _labeled_rows(options: argparse.Namespace, task: Task) -> Iterator[dict[str, Any]]:
+    """The rows of the file with "label" as training has it; UserError for a wrong one."""
+    data = TableData(
+        train=str(options.rows), texts=tuple(options.text), label=options.label, kind=task.kind,
+        separator=options.separator, labels=task.labels or None,
+    )  # fmt: skip
+    # Numbers stand for classes, unless they are names of classes.
+    numbers = dict(zip(map(str, range(len(task.labels))), task.labels, strict=True))
+    labels = Labels(data, task.labels, {} if any(map(NUMBER.fullmatch, task.labels)) else numbers)
+    table = Table(data.train, "ROWS")
+    for found in table.rows(data.columns):
+        row = own_row(table, found, labels, data)
+        texts = [row[column] for column in COLUMNS[: len(data.texts)]]
+        yield dict(zip(task.columns, texts, strict=True)) | {"label": row["label"]}
 
 
 def _with_row_ms(measured: Measured) -> dict[str, dict[str, Any]]:

@@ -190,9 +190,14 @@ class TableData(ConfigModel):
         if self.metric and self.metric not in allowed:
             raise ValueError(f"metric: not one of {self.kind} (got {self.metric}); allowed: {', '.join(allowed)}")
         if (self.metric == "f1") != (self.positive is not None):
-            raise ValueError(f"positive: the class of metric f1, and of no other (got {self.positive}); fix: set both")
+            raise ValueError(
+                f"positive: required with metric f1, not allowed otherwise (got {self.positive}); fix: set both"
+            )
         if self.labels and (self.kind == "regression" or (self.positive and self.positive not in self.labels)):
             raise ValueError("labels: a regression has none, and positive is one of them; fix: correct labels")
+        is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in self.splits.values())
+        if self.kind == "multilabel" and is_text and not self.hub and not self.separator:
+            raise ValueError("separator: missing, a cell of CSV or TSV holds the labels as one text; fix: such as '|'")
         if self.separator and self.kind != "multilabel":
             raise ValueError(f"separator: rows of kind {self.kind} have one label; fix: remove it, or set kind")
 
@@ -322,7 +327,7 @@ class Latency(ConfigModel):
 
 
 class Quantization(ConfigModel):
-    """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float (not if published).
+    """INT8 models; `exclude` holds patterns (*, ?) of names of ONNX nodes that stay in float.
 
     The chosen variant's score may be at most `max_score_drop` below FP32's; None: any loss is accepted.
     """
@@ -333,6 +338,10 @@ class Quantization(ConfigModel):
     exclude: ListOf[NonEmptyStr]
     max_score_drop: Fraction | None
     latency: Latency
+
+    def check(self) -> None:
+        if self.exclude and self.method == "published":
+            raise ValueError("exclude: method published takes all nodes; fix: [], or method smoothed")
 
 
 class Params(ConfigModel):
@@ -386,10 +395,11 @@ class Params(ConfigModel):
                              f"such as en, or multilingual")  # fmt: skip
         sources = {"corpus": self.corpus.source, "teacher": self.teacher.source}
         sources |= {"tasks": self.tasks.source} if len(self.tasks.own) < len(self.tasks.run) else {}
+        sources |= {"domain_evaluation.quiz": self.domain_evaluation.quiz.source} if self.domain.students else {}
         for section, source in sources.items():
             if source == "synthetic":
                 raise ValueError(f"{section}.source: synthetic texts are English (got language {self.language}); "
-                                 f"allowed: hub, local; fix: bring your own, or set language to en")  # fmt: skip
+                                 f"allowed: your own; fix: bring some, or set language to en")  # fmt: skip
         if not any(getattr(self.tasks, task).augmented_copies for task in self.tasks.run):
             return
         found, augmentation = f"is for English (got language {self.language})", self.augmentation

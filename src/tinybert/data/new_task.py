@@ -15,7 +15,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.data.own_tasks import Frames, read_own, shared_texts
+from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
@@ -23,11 +23,11 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
 
-SEEN_ROWS = 10_000  # that kind and length are chosen by
+SEEN_ROWS = 10_000  # rows used to choose kind and length
 CLASS_NUMBERS = 20  # whole numbers with more different values are scores
 BALANCED = 0.9  # from this share of the greatest entropy on, accuracy is the metric
 TOKENS_PER_WORD = 1.5  # without a tokenizer
-# Up to so many training rows: epochs of the teacher, of the intermediate and of the prediction phase, of pruning.
+# Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows.
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
 MOST_AUGMENTED_ROWS = 20_000
 SHOWN_CLASSES = 12
@@ -66,12 +66,12 @@ def main(argv: Sequence[str]) -> None:
 
 
 def kind_of(table: Table, label: str, separator: str | None) -> str:
-    """What kind of task the cells of a label column are of: lists, numbers (many, or with decimals), else classes."""
+    """Infers the kind of task from the label column: lists, numbers (many, or with decimals), else classes."""
     cells = [cells[label] for _, (_, cells) in zip(range(SEEN_ROWS), table.rows((label,)), strict=False)]
     if separator or any(isinstance(cell, list) for cell in cells):
         return "multilabel"
     texts = [str(cell).strip() for cell in cells]
-    if not all(re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?", text) for text in texts):
+    if not all(map(NUMBER.fullmatch, texts)):
         return "classification"
     is_whole = all(float(text).is_integer() for text in texts)
     return "classification" if is_whole and len(set(texts)) <= CLASS_NUMBERS else "regression"
@@ -164,6 +164,8 @@ def findings(task: Task, splits: Frames) -> list[str]:
     if task.is_regression:
         least, greatest = task.score_range or (0.0, 0.0)
         lines.append(f"scores: {least:g} to {greatest:g}, mean {train['label'].mean():g}")
+        if (train["label"] % 1 == 0).all():
+            lines.append("warning: whole numbers are read as scores; for classes add --kind classification")
         if max(abs(least), abs(greatest)) > 10:
             lines.append("warning: scores beyond 10 are learned slowly; scale them, for example to 0 to 5")
     else:
@@ -182,9 +184,7 @@ def findings(task: Task, splits: Frames) -> list[str]:
     lines.append(f"duplicates: {int(doubles.sum()):,} training rows have the text of an earlier one, "
                  f"{int(labels.duplicated(columns).sum()):,} of these with another label")  # fmt: skip
     shared = shared_texts(splits, task)
-    lines.append(
-        f"texts that stand in train too: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}"
-    )
+    lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
     return lines
 
 
@@ -193,4 +193,4 @@ def settings_lines(name: str, task: Task, section: dict[str, Any]) -> list[str]:
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {task.metrics[0] if 'metric' not in section['data'] else section['data']['metric']}"
     return [f"params.yaml: tasks.{name}: {written}, {section['max_length_tokens']} tokens, epochs: {epochs}",
-            f"params.yaml: tasks.run: [{name}]; next: dvc repro"]  # fmt: skip
+            f"params.yaml: tasks.run: [{name}]; next: make repro"]  # fmt: skip

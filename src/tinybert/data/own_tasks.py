@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ COLUMNS = ("text", "text_pair")  # of the rows, whatever the table calls them
 CHUNK_ROWS = 50_000
 LEAST_ROWS = 10  # of train; the baselines choose their regularization on thirds of it
 LABELED_TEST = "dev_test"  # a test split with labels is scored beside dev
+# Python's float() also knows underscores and other alphabets' digits.
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 Frames = dict[str, pd.DataFrame]
 
 
@@ -27,13 +30,17 @@ class Labels:
 
     Args:
         data: The section of the task.
+        classes: All classes in their order, if they are known before the rows are read.
+        aliases: Other spellings of classes.
     """
 
-    def __init__(self, data: TableData) -> None:
-        self.data = data
-        self.ids = {name: number for number, name in enumerate(data.labels or ())}
-        self.is_known = data.labels is not None
-        self.types: set[str] = set()
+    def __init__(
+        self, data: TableData, classes: Sequence[str] | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.data, self.aliases = data, aliases or {}
+        self.ids = {name: number for number, name in enumerate(classes or ())}
+        self.is_known = classes is not None
+        self.types: set[str] = set()  # of the cells of a table
 
     def parse(self, cell: Any) -> int | float | list[int]:
         """The class id, score or class ids of a cell; ValueError that says what is wrong."""
@@ -45,7 +52,8 @@ class Labels:
         """Puts the classes in order (numbers by value, `positive` second); returns the new id of each old one."""
         names = list(self.ids)
         if not self.is_known:
-            names.sort(key=(lambda name: (int(name), name)) if all(map(_is_integer, names)) else None)
+            are_integers = all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names)
+            names.sort(key=(lambda name: (int(name), name)) if are_integers else None)
         if (positive := self.data.positive) in names:
             names.remove(positive)
             names.insert(1, positive)
@@ -63,6 +71,7 @@ class Labels:
         if len(self.types) > 1:
             raise ValueError(f"labels of several types (got {cell!r:.40}); allowed: all text, or all whole numbers")
         name = str(cell).strip() if not isinstance(cell, bool) else str(cell).lower()
+        name = self.aliases.get(name, name)
         if not name or not name.isprintable():
             raise ValueError(f"no class name (got {name!r:.40}); allowed: printable text")
         if name not in self.ids:
@@ -82,9 +91,8 @@ class Labels:
 
     @staticmethod
     def _score(cell: Any) -> float:
-        # Python's float() also knows underscores and other alphabets' digits.
-        is_number = re.fullmatch(r"\s*[+-]?[0-9.]+([eE][+-]?[0-9]+)?\s*", cell) if isinstance(cell, str) else (
-            isinstance(cell, (int, float)) and not isinstance(cell, bool)
+        is_number = NUMBER.fullmatch(cell.strip()) if isinstance(cell, str) else (
+            isinstance(cell, (int, float, Decimal)) and not isinstance(cell, bool)
         )  # fmt: skip
         try:
             score = float(cell) if is_number else math.nan
@@ -95,21 +103,21 @@ class Labels:
         return score
 
 
-def read_own(name: str, data: TableData, *, heldout_fraction: float = 0.0) -> tuple[Task, Frames]:
+def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
     """Reads a task of one's own; UserError for the first mistake in its tables.
 
     Args:
         name: The task's name; errors begin with its key.
         data: Its section in params.yaml.
-        heldout_fraction: Above 0: this share of train replaces dev and a labeled test split.
 
     Returns:
         The task, and a frame for each split with the columns COLUMNS (one or two), "label" (class id, score or list of
         class ids; absent from a test split without labels) and "idx".
     """
-    labels, splits = Labels(data), {}
-    for split, table in tables_of(name, data).items():
-        if split == "test" and data.label not in table.columns():
+    tables, splits = tables_of(name, data), {}
+    labels = Labels(data, data.labels or tables["train"].class_names(data.label))
+    for split, table in tables.items():
+        if split == "test" and not table.has_values(data.label):
             splits["test"] = _frame(table, None, data)
             continue
         splits[LABELED_TEST if split == "test" else split] = frame = _frame(table, labels, data)
@@ -130,41 +138,47 @@ def read_own(name: str, data: TableData, *, heldout_fraction: float = 0.0) -> tu
         kind=data.kind,
         is_own=True,
     )
-    fraction = heldout_fraction or (data.dev_fraction if "dev" not in splits else 0.0)
-    if fraction:
-        kept, heldout = hold_out_rows(train, task, fraction)
-        replaced = task.dev_splits if heldout_fraction else ("dev",)
-        splits = {"train": kept, "dev": heldout} | splits | {"train": kept} | dict.fromkeys(replaced, heldout)
+    if "dev" not in splits:
+        kept, dev = hold_out_rows(train, task, data.dev_fraction, key=f"tasks.{name}.data.dev_fraction")
+        splits = {"train": kept, "dev": dev} | {split: rows for split, rows in splits.items() if split != "train"}
     return task, splits
 
 
-def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float, *, key: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Splits a share off the rows, the same for every seed: classes keep their shares, equal texts stay together.
 
     Returns:
-        The remaining rows and the share, each in the order of `rows`. Every class has rows in both, except labels of a
-        multilabel task that have one different text only, which remain.
+        The remaining rows and the share, each in the order of `rows`. Every class has rows in both; a label of a
+        multilabel task may lack some.
+
+    Raises:
+        UserError: A class has one text only. It begins with `key`, which set the fraction.
     """
     strata, rarity = _strata(rows["label"], task)
     texts = rows.groupby(list(task.columns), sort=False).ngroup().to_numpy()
-    # A text with several classes counts as one of that which most of its rows have, of equals the rarest.
+    # A text with several classes is assigned its most frequent class; ties go to the rarest class.
     votes = pd.DataFrame({"text": texts, "stratum": strata, "rarity": rarity}).value_counts().reset_index()
     votes = votes.sort_values(["count", "rarity", "text"], ascending=[False, True, True], kind="stable")
     groups = votes.groupby("text").agg(stratum=("stratum", "first"), size=("count", "sum"))
     groups = groups.iloc[stream(0, "hold out").permutation(len(groups))]
     sizes = groups.groupby("stratum")["size"]
-    # A text with more rows than the share is never drawn, unless its class has no smaller one.
-    wanted = np.maximum(fraction * sizes.transform("sum"), sizes.transform("min"))
-    possible = (groups["size"] <= wanted) & (sizes.transform("size") > 1)
-    drawn = groups[possible]
-    drawn = drawn[drawn.groupby("stratum")["size"].cumsum() <= wanted[possible]]
-    lacking = sorted(set(rows["label"]) - set(drawn["stratum"])) if task.kind == "classification" else []
-    if lacking or not len(drawn):
-        what = f"class {task.labels[lacking[0]]!r:.40} has" if lacking else "train has"
+    # At least the smallest text of a class is drawn, if the class has another one.
+    amounts = sizes.agg(["sum", "min", "size"])
+    amounts = amounts[amounts["size"] > 1]
+    left = dict(zip(amounts.index, np.maximum(fraction * amounts["sum"], amounts["min"]), strict=True))
+    drawn, found = [], set()
+    for text, stratum, size in groups.itertuples():
+        if size <= left.get(stratum, 0):
+            left[stratum] -= size
+            drawn.append(text)
+            found.add(stratum)
+    lacking = sorted(set(rows["label"]) - found) if task.kind == "classification" else []
+    if lacking or not drawn:
+        what = f"class {task.labels[lacking[0]]!r:.40} of" if lacking else "train of"
         fix = "name a dev file, add rows" + (", or leave the class out" if lacking else "")
-        problem = f"{what} at most one text of its own, too few for a share of {fraction:g} as dev"
-        raise UserError(f"tasks.{task.name}.data.dev_fraction: {problem}; allowed: two or more; fix: {fix}")
-    is_heldout = np.isin(texts, drawn.index.to_numpy())
+        problem = f"{what} {task.name} has at most one text of its own, too few for a share of {fraction:g}"
+        raise UserError(f"{key}: {problem}; allowed: two or more; fix: {fix}")
+    is_heldout = np.isin(texts, drawn)
     return rows[~is_heldout].reset_index(drop=True), rows[is_heldout].reset_index(drop=True)
 
 
@@ -182,17 +196,20 @@ def shared_texts(splits: Frames, task: Task) -> dict[str, int]:
 
 def _frame(table: Table, labels: Labels | None, data: TableData) -> pd.DataFrame:
     """All rows of a table; texts are kept once, in the compact form of frames."""
+    if labels:
+        labels.types.clear()
     chunks: list[pd.DataFrame] = []
     waiting: list[dict[str, Any]] = []
     for found in table.rows(data.columns if labels else data.texts):
-        waiting.append(_row(table, found, labels, data) | {"idx": len(waiting) + len(chunks) * CHUNK_ROWS})
+        waiting.append(own_row(table, found, labels, data) | {"idx": len(waiting) + len(chunks) * CHUNK_ROWS})
         if len(waiting) == CHUNK_ROWS:
             chunks.append(pd.DataFrame(waiting))
             waiting = []
     return pd.concat([*chunks, pd.DataFrame(waiting)] if waiting else chunks, ignore_index=True)
 
 
-def _row(table: Table, found: Row, labels: Labels | None, data: TableData) -> dict[str, Any]:
+def own_row(table: Table, found: Row, labels: Labels | None, data: TableData) -> dict[str, Any]:
+    """The texts of a row in COLUMNS, and its label as `Labels.parse` returns it; UserError for a wrong cell."""
     where, cells = found
     row: dict[str, Any] = {}
     for column, name in zip(COLUMNS, data.texts, strict=False):
@@ -253,7 +270,3 @@ def _strata(label: pd.Series, task: Task) -> tuple[np.ndarray, np.ndarray]:
         strata = label.to_numpy()
     _, places, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     return strata, sizes[places]
-
-
-def _is_integer(name: str) -> bool:
-    return re.fullmatch(r"-?[0-9]{1,18}", name) is not None

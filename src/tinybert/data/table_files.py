@@ -1,12 +1,14 @@
 """Tables of the user, read row by row: CSV, TSV, JSON lines or Parquet, each plain or .gz, or a dataset of the Hub."""
 
+import atexit
 import csv
 import gzip
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +44,22 @@ class Table:
 
     def columns(self) -> tuple[str, ...]:
         """The names of its columns; those of the first row of JSON lines. UserError if it has no rows."""
-        for _, cells in self._all_rows():
+        if self.hub:
+            return tuple(self._split.column_names)
+        for _, cells in self._all_rows(batch_rows=1):
             return tuple(cells)
         raise self.error("no rows; fix: name a table that has some")
+
+    def has_values(self, column: str) -> bool:
+        """Whether any row has something in this column, which may be absent."""
+        wanted = (column,) if column in self.columns() else None
+        return any(cells.get(column) not in (None, "", []) for _, cells in self._all_rows(wanted))
+
+    def class_names(self, column: str) -> tuple[str, ...] | None:
+        """The classes that a dataset of the Hub numbers in a column, in its order."""
+        kind = self._split.features.get(column) if self.hub else None
+        names = getattr(getattr(kind, "feature", kind), "names", None)
+        return tuple(names) if names else None
 
     def check_columns(self, wanted: tuple[str, ...]) -> None:
         """UserError that names the columns there are, if one that is wanted is not among them."""
@@ -67,17 +82,17 @@ class Table:
         name = f"{self.hub.dataset}, split {self.name}" if self.hub else self.path
         return UserError(printable(f"{self.key}: {name}: {problem}"))
 
-    def _all_rows(self, wanted: tuple[str, ...] | None = None) -> Iterator[Row]:
-        """All rows; Parquet files are read in the columns that are wanted only."""
+    def _all_rows(self, wanted: tuple[str, ...] | None = None, *, batch_rows: int = BATCH_ROWS) -> Iterator[Row]:
+        """All rows; Parquet files are read in the columns that are wanted only, `batch_rows` at a time."""
         if self.hub:
-            return self._hub_rows(self.hub)
+            return self._hub_rows(wanted)
         if not self.path.is_file():
             raise UserError(f"{self.key}: {self.path} does not exist; fix: correct the path")
         ending = Path(self.path.name.lower().removesuffix(".gz")).suffix
         if ending not in FORMATS:
             raise self.error(f"unknown format; allowed: {', '.join(FORMATS)}, each also .gz; fix: convert the file")
         if ending == ".parquet":
-            return self._parquet_rows(wanted)
+            return self._parquet_rows(wanted, batch_rows)
         return self._json_rows() if ending == ".jsonl" else self._delimited_rows(quoted=ending == ".csv")
 
     def _delimited_rows(self, *, quoted: bool) -> Iterator[Row]:
@@ -88,10 +103,12 @@ class Table:
         header: list[str] | None = None
         try:
             for number, fields in self._quoted(reader) if quoted else ((n, line.split("\t")) for n, line in numbered):
-                if header is None:
+                if header is None and any(fields):
                     header = [name.strip() for name in fields]
                     if len(set(header)) < len(header):
                         raise self.error(f"line {number}: two columns have one name: {_names(header)}; fix: rename one")
+                elif header is None:
+                    continue
                 elif len(fields) == len(header):
                     yield f"line {number}", dict(zip(header, fields, strict=True))
                 elif any(fields):
@@ -116,7 +133,7 @@ class Table:
                     raise self.error(f"line {number}: must be a JSON object (got {line!r:.60}); fix: one a line")
                 yield f"line {number}", cells
 
-    def _parquet_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
+    def _parquet_rows(self, wanted: tuple[str, ...] | None, batch_rows: int) -> Iterator[Row]:
         import pyarrow
         from pyarrow import parquet
 
@@ -126,29 +143,46 @@ class Table:
             is_packed = self.path.name.lower().endswith(".gz")
             source = pyarrow.BufferReader(gzip.decompress(self.path.read_bytes())) if is_packed else self.path
             with parquet.ParquetFile(source) as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=None if wanted is None else list(wanted)):
+                found = file.schema_arrow.names
+                if len(set(found)) < len(found):
+                    raise self.error(f"two columns have one name: {_names(found)}; fix: rename one")
+                for batch in file.iter_batches(batch_rows, columns=None if wanted is None else list(wanted)):
                     for cells in batch.to_pylist():
                         number += 1
                         yield f"row {number}", cells
+        except UserError:
+            raise
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, ArithmeticError, zlib.error) as error:
             reason = " ".join(str(error).split())
             raise self.error(f"cannot be read ({reason:.100}); fix: replace the file") from None
 
-    def _hub_rows(self, hub: HubTable) -> Iterator[Row]:
-        """Classes that the dataset numbers come as their names."""
+    @cached_property
+    def _split(self) -> Any:
+        """The split of the Hub; its Arrow files are removed with the process."""
+        assert self.hub
         fix = f"check {self.key.rpartition('.')[0]}.hub, or name local files"
-        name = f"{hub.dataset} ({hub.config or 'default'}, {self.name}, {hub.revision})"
-        with tempfile.TemporaryDirectory() as arrow, hub_access(f"{self.key}: hub", name, fix=fix):
-            from datasets import ClassLabel, load_dataset
+        dataset, config, revision = self.hub.dataset, self.hub.config, self.hub.revision
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        name = f"{dataset} ({config or 'default'}, {self.name}, {revision})"
+        with hub_access(f"{self.key}: hub", name, fix=fix):
+            from datasets import load_dataset
 
-            options = {"split": self.name, "revision": hub.revision, "cache_dir": arrow}
-            loaded = load_verified(
-                partial(load_dataset, hub.dataset, hub.config, **options), "dataset", hub.dataset, hub.revision
-            )
-            classes = {key: of for key, of in loaded.features.items() if isinstance(of, ClassLabel)}
-            for number, cells in enumerate(loaded, start=1):
-                names = {key: of.int2str(cells[key]) for key, of in classes.items() if cells[key] is not None}
-                yield f"row {number}", cells | names
+            load = partial(load_dataset, dataset, config, split=self.name, revision=revision, cache_dir=folder)
+            return load_verified(load, "dataset", dataset, revision)
+
+    def _hub_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
+        """Numbered classes come as their names, and as nothing if they are unknown (-1)."""
+        rows = self._split.select_columns(list(wanted)) if wanted else self._split
+        names = {column: names for column in rows.column_names if (names := self.class_names(column))}
+
+        def name_of(column: str, number: Any) -> Any:
+            if isinstance(number, list):
+                return [name_of(column, one) for one in number]
+            return None if number is None or number < 0 else names[column][number]
+
+        for number, cells in enumerate(rows, start=1):
+            yield f"row {number}", cells | {column: name_of(column, cells[column]) for column in names}
 
 
 def tables_of(task: str, data: TableData) -> dict[str, Table]:

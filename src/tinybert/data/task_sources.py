@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sklearn.model_selection import train_test_split
-
 from tinybert.config.fields import Source
 from tinybert.config.schema import Tasks
 from tinybert.data.tasks import ENTAILMENT, ENTAILMENT3, PAIR, Task
@@ -56,20 +54,6 @@ def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> di
     if source == "synthetic":
         return _synthetic(task, settings, seed)
     return _hub(task, settings) if source == "hub" else _local(task, settings)
-
-
-def hold_out(splits: dict[str, list[dict]], task: Task, fraction: float) -> dict[str, list[dict]]:
-    """Replaces all other splits by one dev split, a fraction of the training rows; 0 changes nothing.
-
-    The rows are the same for every seed; classes keep their shares. MNLI's two dev splits become equal. Rows are drawn
-    one by one, so that a text that occurs in several rows may be in both parts.
-    """
-    if not fraction:
-        return splits
-    rows = splits["train"]
-    classes = None if task.is_regression else [row["label"] for row in rows]
-    train, heldout = train_test_split(rows, test_size=fraction, random_state=0, stratify=classes)
-    return {"train": train} | dict.fromkeys(task.dev_splits, heldout)
 
 
 def _synthetic(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:

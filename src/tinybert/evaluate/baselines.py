@@ -112,7 +112,7 @@ class LinearModel:
         gold = train.gold.astype(np.int64) if task.is_multilabel else train.gold
         with warnings.catch_warnings():  # of labels and classes that no row of a fold has
             warnings.simplefilter("ignore")
-            search = GridSearchCV(model, grid, scoring=metric, cv=folds)
+            search = GridSearchCV(model, grid, scoring=metric, cv=folds, refit=_best)
             self.model = search.fit(featurizer.transform(train), gold)
 
     def predict(self, rows: Encoded) -> np.ndarray:
@@ -134,6 +134,14 @@ class LinearModel:
         tokens = rows.lengths.mean() - (3 if self.task.is_pair else 2)
         parameters = sum(at.coef_.size + np.size(at.intercept_) for at in linear) + table.size
         return {"parameters": parameters, "flops": float(2 * nonzero * outputs + tokens * table.shape[1])}
+
+
+def _best(results: dict[str, Any]) -> int:
+    """The first of the best mean scores of folds that have one; without any, the middle of the grid."""
+    folds = np.stack([results[f"split{fold}_test_score"] for fold in range(FOLDS)])
+    if np.isnan(folds).all():
+        return len(STRENGTHS) // 2
+    return int(np.nanargmax(np.nanmean(folds, axis=0)))
 
 
 def _sides(rows: Encoded, pair: bool) -> list[list[np.ndarray]]:

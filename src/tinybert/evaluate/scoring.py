@@ -57,7 +57,7 @@ def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
 def majority_predictions(task: Task, train_labels: Values, rows: int) -> np.ndarray:
     """Predicts the most frequent training class (the first of equals) or the mean training score, (rows,).
 
-    Of a multilabel task those labels that most training rows have, (rows, labels).
+    For a multilabel task: the labels of more than half of the training rows, (rows, labels).
     """
     if task.is_regression:
         return np.full(rows, np.mean(train_labels))

@@ -75,6 +75,7 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         "read_last": partial(_read_last, of.provenance), "folder": paths.final(task.name, of.name),
         "sparsity": linear_sparsity(of.model) if "_pruned" in of.name else None,
         "chosen": chosen, "drop": score_drops(metrics["quantize"], task.headline)[chosen],
+        "is_portable": params.quantization.method == "smoothed",
         "variants": {name: metrics["quantize"][name] for name in VARIANTS},
         "collapsed": [variant for variant in VARIANTS if metrics["quantize"][variant]["collapsed"]],
     })  # fmt: skip

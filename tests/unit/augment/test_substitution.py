@@ -305,6 +305,11 @@ def test_other_stop_words_stay_instead(word_tokenizer):
     assert [word.spelling for word in sentence.words] == ["the", "bird"]
 
 
+def test_stop_words_and_vectors_keep_their_accents(word_tokenizer):
+    (sentence,) = read_sentences(["Crêpe crepe dogs"], word_tokenizer, max_tokens=9, stop_words={"crêpe"})
+    assert [(word.spelling, word.written) for word in sentence.words] == [("crepe", "crepe"), ("dogs", "dogs")]
+
+
 def test_words_are_found_by_their_characters_in_the_text(word_tokenizer):
     text = "The  Blackbird, it didn't (sing) in 1990: U.S. crêpe [MASK] dogs!"
     assert replaceable(text, word_tokenizer) == ["Blackbird", "sing", "crêpe", "dogs"]

@@ -151,6 +151,22 @@ def test_pairs_and_scores_are_taken_too(work):
     assert list(results["variants"]["fp32"]["dev"]) == ["spearman"]
 
 
+def test_several_labels_a_row_are_taken_too(work):
+    rows = write_classifier(work / "tags", labels=("bad", "good"))
+    config = read_json(work / "tags/config.json") | {"problem_type": "multi_label_classification"}
+    (work / "tags/config.json").write_text(json.dumps(config))
+    write_csv("tags.csv", [(row["sentence"], ("", "bad", "good|bad")[n % 3]) for n, row in enumerate(rows)])
+    cli.main(["quantize", "tags", "tags.csv", "--separator", "|", "--max-score-drop", "1", "--output", "out"])
+    assert list(read_json("out/quantization.json")["variants"]["fp32"]["dev"]) == ["micro_f1"]
+
+
+def test_numbers_do_not_stand_for_classes_that_are_numbers(work):
+    write_classifier(work / "stars", labels=("1", "2"))
+    write_csv("stars.csv", [("a", "0"), ("b", "1")])
+    with pytest.raises(SystemExit, match=r"^ROWS: stars.csv: line 2, column label: a class that .* \(got '0'\)"):
+        cli.main(["quantize", "stars", "stars.csv"])
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -158,7 +174,10 @@ def test_pairs_and_scores_are_taken_too(work):
         (["rows.txt"], "ROWS: rows.txt: unknown format; allowed: .csv, .tsv, .jsonl, .parquet, each also .gz;"),
         (["rows.csv", "--text", "body"], "ROWS: rows.csv: no column 'body'; allowed: text, label; fix: "),
         (["rows.csv", "--label", "class"], "ROWS: rows.csv: no column 'class'; allowed: text, label; fix: "),
-        (["wrong.csv"], "ROWS: wrong.csv: line 3, column label: no label (got 'fine'); allowed: bad, good; fix:"),
+        (
+            ["wrong.csv"],
+            "ROWS: wrong.csv: line 3, column label: a class that data.labels lacks (got 'fine'); allowed: bad, good",
+        ),
         (["rows.jsonl"], "ROWS: rows.jsonl: line 1: must be a JSON object (got '[]')"),
         (["rows.csv", "--metric", "pearson"], "--metric: does not fit the model's labels (got pearson); allowed: acc"),
         (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
@@ -206,7 +225,7 @@ def test_scores_must_be_finite(work):
     write_classifier(work / "pairs", "stsb", (REGRESSION_LABEL,))
     write_csv("scores.csv", [("a", "1.5"), ("b", "nan")])
     with pytest.raises(
-        SystemExit, match=r"^ROWS: scores.csv: line 3, column label: no label \(got 'nan'\); allowed: numbers"
+        SystemExit, match=r"^ROWS: scores.csv: line 3, column label: no score \(got 'nan'\); allowed: a number"
     ):
         cli.main(["quantize", "pairs", "scores.csv"])
 

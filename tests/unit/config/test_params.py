@@ -39,6 +39,7 @@ def german(**changes) -> dict:
     for section in ("corpus", "teacher"):
         tree[section]["source"] = "local"
     tree["tasks"] |= {"run": ["reviews"], "reviews": tree["tasks"]["cola"] | {"data": data, "augmented_copies": 0}}
+    tree["domain_evaluation"]["quiz"]["source"] = "local"
     for key, value in changes.items():
         *parents, last = key.split("__")
         node = tree
@@ -71,9 +72,13 @@ def test_other_languages_are_accepted(changes):
         ({"language": "German"}, "language: no code (got German); allowed: two or three letters of ISO 639"),
         (
             {"corpus__source": "synthetic"},
-            "corpus.source: synthetic texts are English (got language de); allowed: hub",
+            "corpus.source: synthetic texts are English (got language de); allowed: your own",
         ),
         ({"tasks__run": ["cola"]}, "tasks.source: synthetic texts are English (got language de)"),
+        (
+            {"domain_evaluation__quiz__source": "synthetic"},
+            "domain_evaluation.quiz.source: synthetic texts are English",
+        ),
         (COPIES, "augmentation.substitution.stop_words: english is for English (got language de); allowed: off, or"),
         (
             COPIES | {"augmentation__strategy": "sampling"},

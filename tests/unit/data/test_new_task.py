@@ -95,7 +95,7 @@ def test_it_prints_what_the_table_holds(project, capsys):
         "classes: 2 (war 31, peace 11)",
         "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
         "duplicates: 2 training rows have the text of an earlier one, 1 of these with another label",
-        "texts that stand in train too: 2 of dev",
+        "texts also in train: 2 of dev",
     ]
 
 

@@ -23,10 +23,10 @@ def write(path, rows):
     return str(path)
 
 
-def read(tmp_path, rows=CLASSES, *, heldout_fraction=0.0, splits=None, **changes):
+def read(tmp_path, rows=CLASSES, *, splits=None, **changes):
     data = {"train": write(tmp_path / "train.jsonl", rows), "texts": ("text",), "label": "label"}
     data |= {split: write(tmp_path / f"{split}.jsonl", found) for split, found in (splits or {}).items()}
-    return read_own("mine", TableData(**data | changes), heldout_fraction=heldout_fraction)
+    return read_own("mine", TableData(**data | changes))
 
 
 def mistake(tmp_path, rows=CLASSES, **changes) -> str:
@@ -117,10 +117,29 @@ def test_given_splits_are_taken_and_a_test_without_labels_is_not_scored(tmp_path
     assert list(records(splits["test"])) == [{"text": "new", "idx": 0}]
 
 
-def test_held_out_rows_replace_the_scored_splits(tmp_path):
-    _, splits = read(tmp_path, splits={"dev": CLASSES[:5], "test": CLASSES[5:9]}, heldout_fraction=0.2)
-    assert [len(splits[split]) for split in ("train", "dev", "dev_test")] == [24, 6, 6]
-    assert splits["dev"].equals(splits["dev_test"])
+def test_a_test_of_which_some_rows_have_labels_needs_all(tmp_path):
+    task, _ = read(tmp_path, splits={"test": [{"text": "new", "label": None}]})
+    assert task.dev_splits == ("dev",)
+    line = mistake(tmp_path, splits={"test": [{"text": "new"}, *CLASSES[:3]]})
+    assert "tasks.mine.data.test" in line and "no column 'label'" in line
+
+
+def test_label_types_may_differ_between_tables(tmp_path):
+    """Cells of CSV are text."""
+    rows = [{"text": f"t {number}", "label": number % 2} for number in range(20)]
+    (tmp_path / "dev.csv").write_text("text,label\nnew,1\n")
+    data = {"train": write(tmp_path / "train.jsonl", rows), "dev": str(tmp_path / "dev.csv")}
+    task, splits = read_own("mine", TableData(**data, texts=("text",), label="label"))
+    assert task.labels == ("0", "1") and list(splits["dev"]["label"]) == [1]
+
+
+@pytest.mark.parametrize("count", [860, 900, 940, 1380])
+def test_a_frequent_text_does_not_empty_the_dev_share(tmp_path, count):
+    rows = [{"text": "same" if n < 0.11 * count else f"t {n}", "label": "a"} for n in range(count)]
+    rows += [{"text": f"b {n}", "label": "b"} for n in range(100)]
+    _, splits = read(tmp_path, rows, dev_fraction=0.12)
+    share = (splits["dev"]["label"] == 0).sum() / count
+    assert 0.11 < share <= 0.12
 
 
 def test_equal_texts_stay_on_one_side_and_classes_keep_their_shares(tmp_path):
@@ -142,14 +161,14 @@ def test_a_text_with_most_rows_of_a_class_is_not_drawn(tmp_path):
 
 def test_a_class_whose_texts_are_all_of_another_is_refused(tmp_path):
     rows = [*labeled("a", "b"), *labeled("a"), *labeled("a"), *({"text": f"a {n}", "label": "c"} for n in range(3))]
-    assert "class 'c' has at most one text of its own" in mistake(tmp_path, rows)
+    assert "class 'c' of mine has at most one text of its own" in mistake(tmp_path, rows)
 
 
 def test_a_label_with_one_text_remains_in_train(tmp_path):
     rows = [{"text": f"t {n}", "label": ["a"] if n else ["a", "rare"]} for n in range(20)]
     task, splits = read(tmp_path, rows, kind="multilabel")
     assert all(task.labels.index("rare") not in ids for ids in splits["dev"]["label"])
-    kept, heldout = hold_out_rows(splits["train"], task, 0.5)
+    kept, heldout = hold_out_rows(splits["train"], task, 0.5, key="tasks.heldout_fraction")
     assert len(kept) + len(heldout) == len(splits["train"])
 
 
@@ -166,7 +185,7 @@ def test_a_label_with_one_text_remains_in_train(tmp_path):
         ([*CLASSES, {"text": "a", "label": 7}], {}, "line 31, column label: labels of several types (got 7)"),
         ([*CLASSES, {"text": "a", "label": 0.5}], {}, "line 31, column label: no class (got 0.5)"),
         (labeled("x", copies=12), {}, "train.jsonl: column label: one class only (got x)"),
-        ([*CLASSES, {"text": "a", "label": "w"}], {}, "dev_fraction: class 'w' has at most one text of its own"),
+        ([*CLASSES, {"text": "a", "label": "w"}], {}, "dev_fraction: class 'w' of mine has at most one text of its own"),
         (CLASSES, {"labels": ("x", "y")}, "line 3, column label: a class that data.labels lacks (got 'z')"),
         (CLASSES, {"metric": "f1", "positive": "w"}, "positive: no class of train (got w); allowed: x, y, z"),
         (CLASSES, {"kind": "regression"}, "train.jsonl: line 1, column label: no score (got 'x')"),
@@ -175,7 +194,7 @@ def test_a_label_with_one_text_remains_in_train(tmp_path):
         (CLASSES, {"kind": "multilabel"}, "train.jsonl: line 1, column label: no list of classes (got 'x')"),
         ([{"text": str(n), "label": []} for n in range(12)], {"kind": "multilabel"}, "column label: one class only"),
         (CLASSES, {"splits": {"dev": labeled("w")}}, "dev.jsonl: line 1, column label: a class that data.train lacks"),
-        ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train has at most one text"),
+        ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train of mine has at most one text"),
     ],
 )  # fmt: skip
 def test_mistakes(tmp_path, rows, changes, line):
@@ -196,8 +215,8 @@ DATA = {"train": "t.csv", "texts": ["text"], "label": "label"}
         ("mine", DATA | {"texts": ["a", "b", "c"]}, "tasks.mine.data.texts: "),
         ("mine", DATA | {"texts": ["label"]}, "tasks.mine.data.label: is a text too (got label)"),
         ("mine", DATA | {"metric": "pearson"}, "tasks.mine.data.metric: not one of classification (got pearson)"),
-        ("mine", DATA | {"metric": "f1"}, "tasks.mine.data.positive: the class of metric f1, and of no other"),
-        ("mine", DATA | {"positive": "a"}, "tasks.mine.data.positive: the class of metric f1, and of no other (got a)"),
+        ("mine", DATA | {"metric": "f1"}, "tasks.mine.data.positive: required with metric f1, not allowed otherwise"),
+        ("mine", DATA | {"positive": "a"}, "tasks.mine.data.positive: required with metric f1, not allowed otherwise (got a)"),
         ("mine", DATA | {"separator": ";"}, "tasks.mine.data.separator: rows of kind classification have one label"),
         ("mine", DATA | {"labels": ["a"]}, "tasks.mine.data.labels: "),
         ("mine", DATA | {"kind": "regression", "labels": ["a", "b"]}, "tasks.mine.data.labels: a regression has none"),

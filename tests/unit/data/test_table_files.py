@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pandas as pd
+import pyarrow.parquet
 import pytest
 
 from tinybert.config.schema import HubTable, TableData
@@ -110,6 +111,38 @@ def test_all_tables_are_checked_and_all_mistakes_listed(tmp_path):
     ]
 
 
+def test_lists_of_numbered_classes_of_the_hub_come_as_names(monkeypatch):
+    import datasets
+
+    kind = datasets.ClassLabel(names=["joy", "anger", "fear"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.List(kind), "one": kind})
+    content = {"text": ["a", "b"], "label": [[2, 0], []], "one": [-1, 1]}
+    rows = datasets.Dataset.from_dict(content, features=features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: rows)
+    monkeypatch.setattr(hub, "_is_reachable", lambda: True)
+    table = Table("train", "tasks.x.data.train", HubTable(dataset="someone/rows", revision="abc"))
+    found = [cells for _, cells in table.rows(("label", "one"))]
+    assert found == [{"label": ["fear", "joy"], "one": None}, {"label": [], "one": "anger"}]
+    assert table.class_names("label") == ("joy", "anger", "fear") and table.has_values("one")
+
+
+def test_values_are_looked_for_in_all_rows(tmp_path):
+    path = write(tmp_path, "jsonl", rows=[{"text": "a"}, {"text": "b", "label": None}, {"text": "c", "label": "x"}])
+    table = Table(str(path), "tasks.x.data.test")
+    assert table.has_values("label") and table.has_values("text") and not table.has_values("other")
+
+
+def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path):
+    arrow = pyarrow.table([["a"], ["b"]], names=["text", "text"])
+    pyarrow.parquet.write_table(arrow, tmp_path / "table.parquet")
+    assert "two columns have one name: text, text" in mistake(tmp_path / "table.parquet", "text")
+
+
+def test_blank_lines_may_precede_the_header(tmp_path):
+    (tmp_path / "table.csv").write_text("\ntext,label\na,b\n")
+    assert read(tmp_path / "table.csv") == [("line 3", {"text": "a", "label": "b"})]
+
+
 def test_a_dataset_of_the_hub(monkeypatch):
     import datasets
 
@@ -123,6 +156,7 @@ def test_a_dataset_of_the_hub(monkeypatch):
         ("row 1", {"text": "a", "label": "yes"}),
         ("row 2", {"text": "b", "label": "no"}),
     ]
+    assert len(calls) == 1 and table.class_names("label") == ("no", "yes") and table.class_names("text") is None
     names, options = calls[-1]
     assert names == ("someone/rows", "small") and options["split"] == "train" and options["revision"] == "abc"
     with pytest.raises(UserError, match=r"tasks\.x\.data\.train: someone/rows, split train: no column 'topic'"):

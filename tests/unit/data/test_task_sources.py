@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from tinybert.data.encoding import fraction_of
-from tinybert.data.task_sources import hold_out, read_splits
+from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.evaluate.scoring import majority_predictions, score
 from tinybert.pipeline import hub
@@ -245,18 +245,6 @@ def test_the_majority_of_real_mrpc_has_the_published_scores():
     majority = majority_predictions(TASKS["mrpc"], labels["train"], len(labels["dev"]))
     scores = score(TASKS["mrpc"], majority, labels["dev"])
     assert scores == pytest.approx({"accuracy": 0.684, "f1": 0.812}, abs=5e-4)
-
-
-def test_held_out_training_rows_replace_dev():
-    rows = [{"idx": number, "label": number % 4 // 2} for number in range(40)]
-    splits = {"train": rows, "dev_matched": rows[:3], "dev_mismatched": rows[:3], "test_matched": rows}
-    assert hold_out(splits, TASKS["mnli"], 0.0) is splits
-    found = hold_out(splits, TASKS["mnli"], 0.1)
-    assert list(found) == ["train", "dev_matched", "dev_mismatched"]
-    assert len(found["train"]) == 36 and sorted(row["label"] for row in found["dev_matched"]) == [0, 0, 1, 1]
-    assert found["dev_matched"] == found["dev_mismatched"]
-    assert sorted(row["idx"] for row in found["train"] + found["dev_matched"]) == list(range(40))
-    assert hold_out(splits, TASKS["mnli"], 0.1) == found
 
 
 ROWS = [{"sentence": str(number)} for number in range(100)]
