@@ -40,7 +40,7 @@ def main(stage: Stage) -> None:
             encoder = given_teacher(params.teacher) if encoder == "given" and not ready else paths.TEACHER
         teacher = start_task_teacher(task, tokenizer, ready, encoder)
         if third_party := teacher_source(task.name, ready, encoder):
-            check_teacher(teacher, third_party.key)
+            check_teacher(teacher, third_party[1])
     reader = TaskTeacher(teacher, task, tokenizer, config.max_length_tokens)
     examples, dev = (reader.read_split(split) for split in ("train", task.dev_splits[0]))
     for rows in (examples, dev):

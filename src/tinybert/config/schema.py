@@ -4,7 +4,7 @@ params.yaml itself says what the keys mean, with units and sources.
 """
 
 from collections.abc import Collection
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
@@ -291,24 +291,17 @@ class TaskSettings(ConfigModel):
 RESERVED_NAMES = ("teacher", "tfidf", "static")  # the teacher and the baselines of a task
 
 
-class ThirdParty(NamedTuple):
-    """A model of a third party, and the key of params that names it."""
-
-    source: ModelSource
-    key: str
-
-
-def teacher_source(task: str, ready: ReadyTeacher | None, encoder: object) -> ThirdParty | None:
-    """The model that a task's teacher is (`ready`) or starts from; None for predictions, and for `teacher`'s encoder.
+def teacher_source(task: str, ready: ReadyTeacher | None, encoder: object) -> tuple[ModelSource, str] | None:
+    """The third-party model that a task's teacher is or starts from, and its key; None if there is none.
 
     Args:
         task: Its name.
         ready: Its `finetuned_teacher`.
-        encoder: `tasks.teacher_encoder`, or what it stands for.
+        encoder: `tasks.teacher_encoder`, or the folder that it stands for.
     """
     if ready:
-        return None if ready.predictions else ThirdParty(ready, f"tasks.{task}.finetuned_teacher")
-    return ThirdParty(encoder, "tasks.teacher_encoder") if isinstance(encoder, ModelSource) else None
+        return None if ready.predictions else (ready, f"tasks.{task}.finetuned_teacher")
+    return (encoder, "tasks.teacher_encoder") if isinstance(encoder, ModelSource) else None
 
 
 class SyntheticTasks(ConfigModel):

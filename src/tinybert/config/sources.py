@@ -49,6 +49,7 @@ def check_teachers(params: Params) -> None:
     for task in params.tasks.run:
         ready = getattr(params.tasks, task).finetuned_teacher
         if found := teacher_source(task, ready, params.tasks.teacher_encoder):
-            folder = checkpoint_folder(found.source, key=found.key, files=("config.json",))
+            source, key = found
+            folder = checkpoint_folder(source, key=key, files=("config.json",))
             if (family := read_config(folder).get("model_type")) != "bert":
-                params.check_row_teacher(found.key, f"a {family!s:.40} with its own vocabulary", ROW_LOSSES)
+                params.check_row_teacher(key, f"a {family!s:.40} with its own vocabulary", ROW_LOSSES)

@@ -15,13 +15,7 @@ from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
-from tinybert.models.foreign import (
-    OWN_TOKENIZER,
-    PREDICTIONS_FILE,
-    ForeignClassifier,
-    PredictedTeacher,
-    load_foreign,
-)
+from tinybert.models.foreign import OWN_TOKENIZER, PREDICTIONS_FILE, ForeignClassifier, PredictedTeacher, load_foreign
 from tinybert.models.initialization import finetuned_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -71,8 +65,7 @@ class TaskTeacher:
             labels = label_array((row["label"] for row in rows), self.task)
             return Encoded(places, [np.zeros(1, dtype=np.int64)] * len(rows), labels)
         own = self.model.tokenizer.backend_tokenizer if isinstance(self.model, ForeignClassifier) else None
-        tokenizer = own or self.tokenizer
-        return encode(rows, self.task, tokenizer, max_length_tokens=self.max_length_tokens)
+        return encode(rows, self.task, own or self.tokenizer, max_length_tokens=self.max_length_tokens)
 
     def known(self, rows: Iterable[dict], split: str = "train") -> list[dict]:
         """The rows that it has outputs for: all, unless only some predictions are known."""
@@ -101,14 +94,13 @@ def start_task_teacher(
         encoder: What the teacher starts from otherwise: a model of a third party, or the folder of `teacher`.
     """
     multilabel, vocab_size = task.is_multilabel, tokenizer.get_vocab_size()
-    found = teacher_source(task.name, ready, encoder)
-    if isinstance(encoder, Path) and not found:
-        return load_classifier(encoder, task.labels, pair=task.is_pair, multilabel=multilabel)
-    assert found is not None
-    folder, key = checkpoint_folder(found.source, key=found.key, files=ALL_FILES), found.key
-    if not _has_tokens_of(tokenizer, folder):
-        labels = task.labels or (REGRESSION_LABEL,)
-        return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
+    folder, key = encoder if isinstance(encoder, Path) else Path(), "teacher"
+    if found := teacher_source(task.name, ready, encoder):
+        source, key = found
+        folder = checkpoint_folder(source, key=key, files=ALL_FILES)
+        if not _has_tokens_of(tokenizer, folder):
+            labels = task.labels or (REGRESSION_LABEL,)
+            return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
     if not ready:
         return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=multilabel)
     return finetuned_teacher(folder, task.labels, key=key, vocab_size=vocab_size, multilabel=multilabel)

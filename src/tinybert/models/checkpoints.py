@@ -6,6 +6,7 @@ Folders may be third-party: everything read is checked, pickles are never opened
 import json
 import pickle
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -84,7 +85,8 @@ def convert_pickle(folder: str | Path) -> Path:
     if target.exists():
         raise UserError(f"{target}: exists; fix: nothing is left to do, or remove it first")
     try:
-        stored = torch.load(source, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of files that are refused anyway
+            stored = torch.load(source, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UserError(f"{source}: absent; fix: name a folder with pytorch_model.bin") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:

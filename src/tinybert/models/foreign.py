@@ -168,7 +168,8 @@ def load_foreign(
         raise UserError(f"{key}: {folder} has no model.safetensors; fix: tinybert convert, if it has pytorch_model.bin")
     known: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     names = dict(enumerate(labels))
-    head = {} if with_head else {"id2label": names, "label2id": {names[at]: at for at in names}}
+    head: dict[str, Any] = {} if with_head else {"id2label": names, "label2id": {names[at]: at for at in names}}
+    head |= {"problem_type": MULTILABEL} if multilabel and not with_head else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **known)
         model, found = AutoModelForSequenceClassification.from_pretrained(

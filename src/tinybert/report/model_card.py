@@ -57,18 +57,17 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         chosen: The INT8 variant to use.
     """
     params, ready, is_teacher = of.params, getattr(of.params.tasks, task.name).finetuned_teacher, of.name == "teacher"
-    third_party = teacher_source(task.name, ready, params.tasks.teacher_encoder)
+    third_party, _ = teacher_source(task.name, ready, params.tasks.teacher_encoder) or (None, "")
     data = getattr(params.tasks, task.name).data
     is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))
-    is_ours = (
-        is_synthetic and not (ready or third_party) and params.corpus.source == params.teacher.source == "synthetic"
-    )
+    is_given = ready or third_party
+    is_ours = is_synthetic and not is_given and params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
         language="en" if is_synthetic or is_hub else None, license="apache-2.0" if is_ours else None,
         library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
         datasets=_hub_names(data or params.tasks, *([] if is_teacher else [params.corpus])),
-        base_model=_hub_names(params.teacher, *([third_party.source] if third_party else [])),
+        base_model=_hub_names(params.teacher, *([third_party] if third_party else [])),
         model_name=f"{of.name}-{task.name}" if is_hub else None,
         eval_results=_eval_results(task, params, metrics["quantize"]) if is_hub else None,
     )  # fmt: skip

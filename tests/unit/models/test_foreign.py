@@ -132,6 +132,22 @@ def test_a_new_head_has_the_tasks_classes_and_the_encoders_weights(tmp_path):
     assert encoder and all(torch.equal(part, found[name]) for name, part in encoder.items())
 
 
+def test_kinds_of_tasks_are_kept(tmp_path):
+    """A new head of several labels is loaded as such again, by transformers too; a score has one output."""
+    save_family("electra", tmp_path, head=False)
+    (tmp_path / "tags").mkdir()
+    tags = load_foreign(tmp_path, ("a", "b", "c"), key="k", multilabel=True, with_head=False)
+    tags.save(tmp_path / "tags")
+    again = load_foreign(tmp_path / "tags", ("c", "b", "a"), key="k", multilabel=True)
+    assert again.config.problem_type == again.model.config.problem_type == "multi_label_classification"
+    assert again.order.tolist() == [2, 1, 0]
+    with pytest.raises(UserError, match=r"^k: wrong kind of task \(got multi_label_classification\)"):
+        load_foreign(tmp_path / "tags", ("a", "b", "c"), key="k", multilabel=False)
+    score = load_foreign(tmp_path, ("score",), key="k", multilabel=False, with_head=False)
+    batch = encode(rows(2), RTE, score.tokenizer.backend_tokenizer, max_length_tokens=LIMIT_TOKENS).batch([0, 1])
+    assert score(batch).logits.shape == (2, 1)
+
+
 def cut(folder, ending: str) -> None:
     from safetensors.torch import load_file, save_file
 
