@@ -109,7 +109,7 @@ def test_scores_and_several_labels():
 
 
 @pytest.mark.parametrize("task", [OWN, COLA])
-def test_a_share_of_train_as_dev_has_its_predictions_in_trains_file(task):
+def test_dev_rows_from_train_have_predictions_in_trains_file(task):
     write_rows(task, train=[0, 2], dev=[1])
     table("train.csv", "id,label", *(f"{idx},{task.labels[idx % 2]}" for idx in range(3)))
     is_own = task is OWN

@@ -93,7 +93,7 @@ def test_pkd_reads_first_tokens_of_another_width(tmp_path, foreign):
     assert [path.stat().st_size for path in files] == [24 * 16 * 2 + 4]  # a vector of 16 float16 a row, a checksum
 
 
-def test_the_losses_of_a_batch_are_those_of_the_teachers_own_rows(tmp_path, foreign):
+def test_a_batch_is_compared_with_the_teachers_own_rows(tmp_path, foreign):
     """Computed by hand: row i of the student's batch against the teacher's logits of text i."""
     examples, asked = foreign.read_both(rows())
     loss = DistillationLoss(DistillationConfig({"logit_mse": 1.0}), STUDENT, foreign.model.config)

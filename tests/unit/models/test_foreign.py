@@ -116,7 +116,7 @@ def test_positions_behind_the_paddings_are_not_counted(tmp_path, family, tokens)
         model(Batch(longer, longer > 0, torch.zeros_like(longer)))
 
 
-def test_a_new_head_has_the_tasks_classes_and_the_encoders_weights(tmp_path):
+def test_a_new_head_has_the_tasks_classes_on_the_encoder(tmp_path):
     save_family("roberta", tmp_path, head=False)
     torch.manual_seed(3)
     model = load_foreign(tmp_path, ("a", "b", "c"), key="k", multilabel=False, with_head=False)
