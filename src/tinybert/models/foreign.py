@@ -74,10 +74,13 @@ class ForeignClassifier(nn.Module):
         if config.pad_token_id is None:  # of decoders, which find a row's last token by it
             config.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         details = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
+        known = {name: getattr(config, name, 0) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
         self.config = ForeignConfig(
-            config.vocab_size, config.hidden_size, config.num_hidden_layers, _positions(model),
-            MULTILABEL if multilabel else None, json.dumps(details, sort_keys=True, default=str),
-        )  # fmt: skip
+            **known,
+            max_position_embeddings=_positions(model),
+            problem_type=MULTILABEL if multilabel else None,
+            details=json.dumps(details, sort_keys=True, default=str),
+        )
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """Logits, and as hidden states those of each row's first token: (batch, width)."""

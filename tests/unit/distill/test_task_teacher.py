@@ -10,8 +10,10 @@ import torch
 
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.support.families import WORDS, save_family
+from tests.support.hub_client import use_hub
+from tests.support.hub_server import Repository, serve_hub
 from tests.unit.distill.test_loop import OPTIMIZER, RUN
-from tinybert.config.fields import ModelSource, Training
+from tinybert.config.fields import HubModel, ModelSource, Training
 from tinybert.config.schema import ReadyTeacher
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
@@ -152,6 +154,21 @@ def test_a_foreign_teachers_positions_count_its_own_tokens(tmp_path):
     CachedTeacher(teacher.model, loss, short, TeacherCache(tmp_path, 0)).check_length(long_batches)
     with pytest.raises(UserError, match="at most 8, the teacher's positions"):
         LiveTeacher(teacher.model, loss).check_length(long_batches)
+
+
+def test_a_teacher_of_another_family_comes_from_the_hub(tmp_path, monkeypatch):
+    folder, sha = save_family("xlm-roberta", tmp_path / "model", COLA.labels), "a" * 40
+    (folder / "pytorch_model.bin").write_bytes(b"never asked for")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with serve_hub(Repository("models", "a/b", sha, files)) as hub:
+        use_hub(monkeypatch, hub.endpoint, tmp_path / "cache")
+        source = ReadyTeacher(hub=HubModel(model="a/b", revision=sha))
+        found = reader(start_task_teacher(COLA, TOKENIZER, source, paths.TEACHER))
+        fetched = {line.rsplit("/", 1)[1] for line in hub.requests if "/resolve/" in line}
+    assert fetched == files.keys() - {"pytorch_model.bin"}
+    local = reader(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), paths.TEACHER))
+    logits = [teacher.model(teacher.read(rows(), "train").batch([3, 1])).logits for teacher in (found, local)]
+    assert torch.equal(*logits)
 
 
 # --- which class computes a third-party model ---
