@@ -95,7 +95,7 @@ def distill_phase(
     if loss.weights and training.epochs:
         limit = settings.max_length_tokens
         rows = read_examples(paths.augmented(task.name), task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
-        rows = labeled_by_teacher(rows, teacher, task) if "hard" in loss.weights else rows
+        rows = labeled_by_teacher(rows, rows, teacher, task) if "hard" in loss.weights else rows
         batches = ExampleBatches(rows, batch_size=training.batch_size, seed=seed)
         cached = CachedTeacher(teacher, loss, rows, TeacherCache.of(params.tasks.teacher_cache_gb))
         how = Settings(training, params.optimizer, seed, params.precision)

@@ -3,9 +3,10 @@
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.baselines import LinearModel, static_features, tfidf_features
 from tinybert.evaluate.scoring import compare_splits, predict_references, save_predictions
-from tinybert.models.bert import SequenceClassifier
+from tinybert.models.bert import BertModel, MaskedLM
 from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
@@ -14,14 +15,16 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Fits each model on the training rows, scores it beside the teacher and the majority class, counts its FLOPs."""
     params, task = stage.params, read_task(stage.items["task"])
-    teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
-    limit, rows = params.tasks[task.name].max_length_tokens, paths.task_rows(task.name) / "train.jsonl"
-    references = predict_references(teacher, task, max_length_tokens=limit)
-    train = read_examples(rows, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
+    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+    teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)
+    references = predict_references(teacher)
+    train = read_examples(paths.task_rows(task.name) / "train.jsonl", task, tokenizer, max_length_tokens=limit)
+    # The static embeddings are of the students' word pieces, which a teacher with another vocabulary lacks.
+    encoder = teacher.model if isinstance(teacher.model, BertModel) else load_bert(MaskedLM, paths.TEACHER)
     dev, _ = references[task.dev_splits[0]]
     featurizers = {
         "tfidf": tfidf_features(train, pair=task.is_pair),
-        "static": static_features(train, teacher, pair=task.is_pair),
+        "static": static_features(train, encoder, pair=task.is_pair),
     }
     for name, featurizer in featurizers.items():
         model = LinearModel(task, featurizer, train)

@@ -14,9 +14,9 @@ from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
+from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.scoring import compare_splits, predict_references, save_predictions
-from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import load_bert, load_classifier
+from tinybert.models.checkpoints import load_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_jsonl
 from tinybert.pipeline.process import is_main_process
@@ -27,9 +27,9 @@ def main(stage: Stage) -> None:
     """Trains on the rows that the student sees in task distillation, without augmented ones; keeps no model."""
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
-    teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
-    references = predict_references(teacher, task, max_length_tokens=limit)
-    rows = list(read_jsonl(paths.augmented(task.name)))
+    teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)
+    references = predict_references(teacher)
+    rows = teacher.known(read_jsonl(paths.augmented(task.name)))
     examples = encode([row for row in rows if not row.get("augmented")], task, tokenizer, max_length_tokens=limit)
 
     own = [phase for phase in ("intermediate", "prediction") if getattr(params.students[name], phase)]

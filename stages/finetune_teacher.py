@@ -2,16 +2,21 @@
 
 import torch
 
+from tinybert.config.fields import ModelSource
 from tinybert.config.load import load_params
-from tinybert.config.students import check_students
-from tinybert.data.encoding import read_examples
+from tinybert.config.schema import teacher_source
+from tinybert.config.students import ROW_LOSSES, check_students
+from tinybert.data.prediction_files import read_predicted_teacher
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.task_teacher import TaskTeacher, start_task_teacher
 from tinybert.evaluate.scoring import score
-from tinybert.models.checkpoints import Classifier, load_classifier
-from tinybert.models.initialization import finetuned_teacher, given_teacher
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import TaskModel
+from tinybert.models.foreign import ForeignClassifier
+from tinybert.models.initialization import given_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
@@ -21,37 +26,47 @@ from tinybert.training import StageTraining
 def main(stage: Stage) -> None:
     """Fine-tunes the teacher, or takes tasks.<task>.finetuned_teacher; measures it on the dev split."""
     params, task = stage.params, read_task(stage.items["task"])
-    config = params.tasks[task.name]
-    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
-    limit = config.max_length_tokens
-    examples = read_examples(folder / "train.jsonl", task, tokenizer, max_length_tokens=limit)
-    dev = read_examples(folder / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
+    config, encoder, tokenizer = params.tasks[task.name], params.tasks.teacher_encoder, load_tokenizer(paths.TOKENIZER)
+    ready = config.finetuned_teacher
 
     torch.manual_seed(params.seed)
-    teacher: Classifier
-    if config.finetuned_teacher:
-        key, vocab_size = f"tasks.{task.name}.finetuned_teacher", tokenizer.get_vocab_size()
-        teacher = finetuned_teacher(
-            config.finetuned_teacher, task.labels, key=key, vocab_size=vocab_size, multilabel=task.is_multilabel
-        )
-        check_students(load_params().used_students, teacher.config.shape, ("intermediate", "prediction"))
+    teacher: TaskModel
+    counts: dict[str, int] = {}
+    if ready and ready.predictions:
+        fraction = params.tasks.heldout_fraction
+        teacher, counts = read_predicted_teacher(task, ready.predictions, heldout_fraction=fraction)
     else:
-        is_given = params.tasks.teacher_encoder == "given"
-        encoder = given_teacher(params.teacher) if is_given else paths.TEACHER
-        teacher = load_classifier(encoder, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
+        if not isinstance(encoder, ModelSource):
+            encoder = given_teacher(params.teacher) if encoder == "given" and not ready else paths.TEACHER
+        teacher = start_task_teacher(task, tokenizer, ready, encoder)
+        if third_party := teacher_source(task.name, ready, encoder):
+            check_teacher(teacher, third_party[1])
+    reader = TaskTeacher(teacher, task, tokenizer, config.max_length_tokens)
+    examples, dev = (reader.read_split(split) for split in ("train", task.dev_splits[0]))
     for rows in (examples, dev):
         teacher.config.check_length(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
     training = StageTraining(stage, teacher, loss, paths.task_model(task.name, params.seed, "teacher"))
-    if not config.finetuned_teacher:  # no model is selected: the last step counts
+    if not ready:  # no model is selected: the last step counts
         batches = ExampleBatches(examples, batch_size=config.teacher.batch_size, seed=params.seed)
         training.run(batches, config.teacher, params.seed)
 
     if is_main_process():
         training.save()
         scores = score(task, predict(teacher, dev, task), dev.gold)
-        training.finish({"layers": teacher.config.num_hidden_layers, "dev": scores})
+        training.finish({"layers": teacher.config.num_hidden_layers, "dev": scores} | counts)
+
+
+def check_teacher(teacher: TaskModel, key: str) -> None:
+    """Raises UserError if students cannot learn from the third-party model that `key` of params names."""
+    params, phases = load_params(), ("intermediate", "prediction")
+    if isinstance(teacher, ForeignClassifier):
+        params.check_row_teacher(key, "a model with its own vocabulary", ROW_LOSSES)
+        students = {name: params.students[name] for name in params.tasks.students}
+        check_students(students, teacher.config.shape, phases)
+    elif isinstance(teacher, SequenceClassifier):
+        check_students(params.used_students, teacher.config.shape, phases)
 
 
 if __name__ == "__main__":

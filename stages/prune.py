@@ -3,15 +3,15 @@
 import torch
 
 from tinybert.compress.pruning import Pruner, linear_sparsity
-from tinybert.data.encoding import encode, fraction_of, read_examples
+from tinybert.data.encoding import fraction_of, read_examples
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.evaluate.scoring import Predictions, save_predictions, score
-from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import load_bert, load_task_model
+from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import file_sizes_mb, read_jsonl
 from tinybert.pipeline.process import is_main_process
@@ -23,21 +23,20 @@ def main(stage: Stage) -> None:
     """Prunes with the losses of the prediction phase, on the task's own rows, for tasks.<task>.pruning's epochs."""
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     config, seed, percent = params.tasks[task.name], params.seed, int(stage.items["sparsity"])
-    models = (name, "teacher", f"{name}_pruned{percent}")
-    source, teacher_folder, target = (paths.task_model(task.name, seed, model) for model in models)
-    student, teacher = load_task_model(source), load_bert(SequenceClassifier, teacher_folder)
+    source, target = (paths.task_model(task.name, seed, model) for model in (name, f"{name}_pruned{percent}"))
     tokenizer, data, limit = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name), config.max_length_tokens
     rows = fraction_of(list(read_jsonl(data / "train.jsonl")), config.train_fraction, seed=seed)
-    examples = encode(rows, task, tokenizer, max_length_tokens=limit)
+    student, teacher = load_task_model(source), TaskTeacher.load(task, seed, tokenizer, max_length_tokens=limit)
+    examples, asked = teacher.read_both(rows)
     dev = read_examples(data / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
 
     torch.manual_seed(seed)
     losses = DistillationConfig.of(params.students[name], "prediction", seed=seed, length_tokens=limit)
-    loss = DistillationLoss(losses, student.config, teacher.config)
+    loss = DistillationLoss(losses, student.config, teacher.model.config)
     loss.load(source)
     batches = ExampleBatches(examples, batch_size=config.pruning.batch_size, seed=seed)
     pruner = Pruner(student, percent / 100, params.pruning.ramp_fraction)
-    cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
+    cached = CachedTeacher(teacher.model, loss, asked, TeacherCache.of(params.tasks.teacher_cache_gb))
     training = StageTraining(stage, student, loss, target, source)
     training.run(batches, config.pruning, seed, teacher=cached, pruner=pruner)
 

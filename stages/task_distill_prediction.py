@@ -3,15 +3,15 @@
 import torch
 
 from tinybert.config.students import training_of
-from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, labeled_by_teacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
-from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import load_bert, load_task_model
+from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
+from tinybert.pipeline.files import read_jsonl
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
@@ -25,19 +25,19 @@ def main(stage: Stage) -> None:
 
     torch.manual_seed(seed)
     student = load_task_model(source)
-    teacher = load_bert(SequenceClassifier, paths.task_model(task.name, stage.names["seed"], "teacher"))
     tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+    teacher = TaskTeacher.load(task, stage.names["seed"], tokenizer, max_length_tokens=limit)
     config = DistillationConfig.of(params.students[name], "prediction", seed=seed, length_tokens=limit)
-    loss = DistillationLoss(config, student.config, teacher.config)
+    loss = DistillationLoss(config, student.config, teacher.model.config)
     loss.load(source)
     training = StageTraining(stage, student, loss, target, source)
 
-    examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=limit)
+    examples, asked = teacher.read_both(read_jsonl(paths.augmented(task.name)))
     if "hard" in loss.weights:
-        examples = labeled_by_teacher(examples, teacher, task)
+        examples = labeled_by_teacher(examples, asked, teacher.model, task)
     section = training_of(params, name, "prediction", task=task.name)
     batches = ExampleBatches(examples, batch_size=section.batch_size, seed=seed)
-    cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
+    cached = CachedTeacher(teacher.model, loss, asked, TeacherCache.of(params.tasks.teacher_cache_gb))
     training.run(batches, section, seed, teacher=cached)
     if is_main_process():
         training.save()

@@ -55,6 +55,15 @@ def profile(argv: Sequence[str]) -> None:
     apply_profile(options.name, force=options.force)
 
 
+def convert(argv: Sequence[str]) -> None:
+    """Writes the weights of a folder's pytorch_model.bin, a pickle, as model.safetensors."""
+    from tinybert.models.checkpoints import convert_pickle
+
+    parser = argparse.ArgumentParser(prog="tinybert convert", description=convert.__doc__)
+    parser.add_argument("folder", type=Path, help="a model folder with pytorch_model.bin")
+    print(convert_pickle(parser.parse_args(argv).folder))
+
+
 def quantize(argv: Sequence[str]) -> None:
     """Writes ONNX and INT8 files of any fine-tuned BERT classifier, and measures what they lose."""
     from tinybert.compress.variants import main
@@ -165,7 +174,8 @@ def remove_cut_files() -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (ask, init, study, compare, profile, quantize, record, register, repair)
+    command.__name__: command
+    for command in (ask, init, study, compare, profile, convert, quantize, record, register, repair)
 }
 
 

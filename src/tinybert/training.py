@@ -12,6 +12,7 @@ from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.checkpoints import Model, save_model, write_provenance
+from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder
 from tinybert.pipeline.process import is_main_process
@@ -80,7 +81,8 @@ def save_trained(model: Model, loss: DistillationLoss, target: Path, provenance:
         save_model(model, folder)
         loss.save(folder)
         write_provenance(provenance, folder)
-        shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
+        if not isinstance(model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way
+            shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
 
 
 def training_metrics(model: Model, curve: Sequence[Entry]) -> dict:

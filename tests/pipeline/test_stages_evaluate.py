@@ -9,6 +9,7 @@ import pytest
 from stages import baselines, evaluate
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.support.fake_stage import FakeStage
+from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import save_model
 from tinybert.pipeline import paths
@@ -34,6 +35,7 @@ def models(tmp_path, monkeypatch):
     rows = [{"idx": idx, "sentence": text, "label": idx % 2} for idx, text in enumerate(TEXTS)]
     for split in ("train", "dev"):
         write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
+    write_task(TASKS["cola"], paths.task_rows("cola"))
     return found
 
 

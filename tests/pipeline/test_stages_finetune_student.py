@@ -9,6 +9,7 @@ from stages import finetune_student
 from tests.support.builders import TEACHER, classifier
 from tests.support.fake_stage import FakeStage
 from tinybert.config.fields import Training
+from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.loop import total_steps
 from tinybert.models.bert import MaskedLM
@@ -34,6 +35,7 @@ def runs(tmp_path, monkeypatch):
     for split in ("train", "dev"):
         write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
     # 5 rows and 6 augmented ones.
+    write_task(TASKS["cola"], paths.task_rows("cola"))
     write_jsonl(paths.augmented("cola"), rows + [row | {"augmented": True} for row in [*rows, rows[0]]])
     found = []
 

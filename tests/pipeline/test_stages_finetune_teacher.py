@@ -11,7 +11,9 @@ from stages.finetune_teacher import main
 from tests.support.builders import TEACHER, classifier
 from tests.support.fake_stage import FakeStage
 from tests.support.project import tiny_params, write_params
-from tinybert.config.fields import ModelSource, Training
+from tinybert.config.fields import Training
+from tinybert.config.schema import ReadyTeacher
+from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import load_model, save_model
 from tinybert.pipeline import paths
@@ -37,6 +39,7 @@ def stage(tmp_path, monkeypatch):
             {"idx": idx, "sentence": "fish swim the fish", "label": label} for idx, label in enumerate((1, 1, 0, 1))
         ]
         write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
+    write_task(TASKS["cola"], paths.task_rows("cola"))
     config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=8)
     model = classifier(config, labels=("acceptable", "unacceptable"))
     with torch.no_grad():
@@ -44,7 +47,7 @@ def stage(tmp_path, monkeypatch):
         model.classifier.bias.copy_(torch.tensor([5.0, -5.0]))
     (tmp_path / "ready").mkdir()
     save_model(model, "ready")
-    config = SimpleNamespace(max_length_tokens=16, finetuned_teacher=ModelSource(folder="ready"))
+    config = SimpleNamespace(max_length_tokens=16, finetuned_teacher=ReadyTeacher(folder="ready"))
     tasks = Tasks({"cola": config})
     return FakeStage("finetune_teacher", {"task": "cola"}, SimpleNamespace(seed=1, tasks=tasks))
 

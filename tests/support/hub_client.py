@@ -104,6 +104,7 @@ def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
     from tinybert.config.fields import HubModel, ModelSource
     from tinybert.config.load import check_params, merged_profile
+    from tinybert.config.sources import checkpoint_folder
     from tinybert.config.students import Init
     from tinybert.data.corpus import documents
     from tinybert.data.task_sources import read_splits
@@ -132,9 +133,9 @@ def _questions() -> dict:
         return {name: tensor.double().sum().item() for name, tensor in started.state_dict().items()}
 
     def finetuned(task, model, revision):
-        source = ModelSource(hub=HubModel(model=model, revision=revision))
         key = f"tasks.{task}.finetuned_teacher"
-        return finetuned_teacher(source, TASKS[task].labels, key=key, vocab_size=VOCABULARY_SIZE).labels
+        folder = checkpoint_folder(ModelSource(hub=HubModel(model=model, revision=revision)), key=key)
+        return finetuned_teacher(folder, TASKS[task].labels, key=key, vocab_size=VOCABULARY_SIZE).labels
 
     def start(model, revision):
         shape = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)

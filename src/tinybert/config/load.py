@@ -27,7 +27,7 @@ REPORTED_MISTAKES = 20
 LINE_CHARACTERS = 400
 SHOWN_CHARACTERS = 60
 # Pydantic puts "[key]" into the path of a mapping's invalid key, and the tag of a union's member.
-PATH_TAGS = {"[key]", "[named]", "[learnable]", "[bert]", "[bilstm]"}
+PATH_TAGS = {"[key]", "[named]", "[learnable]", "[bert]", "[bilstm]", "[model]"}
 PLAIN_MESSAGES = {
     "missing": "missing; fix: add it as in the default params.yaml",
     "extra_forbidden": "unknown key; fix: check its spelling, or remove it",

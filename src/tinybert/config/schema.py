@@ -4,9 +4,10 @@ params.yaml itself says what the keys mean, with units and sources.
 """
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from tinybert.config.fields import (
     AboveZero,
@@ -31,7 +32,8 @@ from tinybert.config.fields import (
     Training,
     UniqueList,
 )
-from tinybert.config.students import Student, check_students
+from tinybert.config.students import LOGIT_LOSSES, Student, check_students
+from tinybert.pipeline.errors import UserError
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 # The metrics that a task of one's own may name; the first of its kind is the default.
@@ -148,6 +150,12 @@ class HubTable(HubDataset):
     config: NonEmptyStr | None = None
 
 
+Separator = Annotated[str, Field(min_length=1, max_length=10)]
+Columns = Annotated[
+    UniqueList[NonEmptyStr], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
+
+
 class TableData(ConfigModel):
     """The table of a task of one's own.
 
@@ -157,6 +165,7 @@ class TableData(ConfigModel):
         labels: The classes in their order; None: those of train, sorted.
         positive: The class whose F1 is the metric.
         separator: What separates the labels of a cell of text; None: cells hold lists.
+        id: The column of a unique name of each row, by which predictions of a teacher are found; None: row numbers.
     """
 
     train: NonEmptyStr
@@ -169,13 +178,19 @@ class TableData(ConfigModel):
     labels: Annotated[UniqueList[NonEmptyStr], Field(min_length=2)] | None = None
     metric: NonEmptyStr | None = None
     positive: NonEmptyStr | None = None
-    separator: Annotated[str, Field(min_length=1, max_length=10)] | None = None
+    separator: Separator | None = None
+    id: NonEmptyStr | None = None
     hub: HubTable | None = None
+
+    @property
+    def unlabeled_columns(self) -> tuple[str, ...]:
+        """The columns of a table without labels that are read."""
+        return (*self.texts, *([self.id] if self.id else []))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the table that are read, the label last."""
-        return (*self.texts, self.label)
+        return (*self.unlabeled_columns, self.label)
 
     @property
     def splits(self) -> dict[str, str]:
@@ -202,12 +217,64 @@ class TableData(ConfigModel):
             raise ValueError(f"separator: rows of kind {self.kind} have one label; fix: remove it, or set kind")
 
 
+class PredictionFiles(ConfigModel):
+    """Predictions of any teacher, in tables.
+
+    Attributes:
+        train: The file of the training rows; so are dev and test.
+        dev: None if dev is a share of train: its predictions are in train's file then.
+        test: The file of a test split with labels.
+        id: The column of the row's id: its cell of data.id, or its number in its table, from 0.
+        probabilities: A column for each class in the order of the labels, or one column of lists; so are logits.
+        label: The column of the predicted class, score or classes.
+        separator: As that of `data`, for `label`.
+        missing: What a training row without a prediction gets: its gold label, or no place in the distillation.
+    """
+
+    train: NonEmptyStr
+    dev: NonEmptyStr | None = None
+    test: NonEmptyStr | None = None
+    id: NonEmptyStr
+    probabilities: Columns | None = None
+    logits: Columns | None = None
+    label: NonEmptyStr | None = None
+    separator: Separator | None = None
+    missing: Literal["gold", "drop"]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the predictions."""
+        return self.probabilities or self.logits or (self.label or "",)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses that it has targets for: classes, gold ones too, have no logits."""
+        return LOGIT_LOSSES if not self.label and self.missing == "drop" else ("hard", "prediction")
+
+    def check(self) -> None:
+        given = [key for key in ("probabilities", "logits", "label") if getattr(self, key)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"must name one of probabilities, logits and label (got {found}); fix: keep one of them")
+
+
+class ReadyTeacher(ModelSource):
+    """A task teacher that needs no fine-tuning: in a folder, on the Hub, or its predictions alone."""
+
+    predictions: PredictionFiles | None = None
+
+    def check(self) -> None:
+        if len([given for given in (self.folder, self.hub, self.predictions) if given is not None]) != 1:
+            model = "{folder: path} or {hub: {model: name, revision: commit}}"
+            raise ValueError(f"must be {model} or {{predictions: {{train, dev, id, ...}}}}")
+
+
 class TaskSettings(ConfigModel):
     data: TableData | None
     max_length_tokens: RowTokens
     augmented_copies: Annotated[int, Field(ge=0, le=1000)]
     train_fraction: PositiveFraction
-    finetuned_teacher: ModelSource | None
+    finetuned_teacher: ReadyTeacher | None
     teacher: Training
     intermediate: Training
     prediction: Training
@@ -218,14 +285,40 @@ class TaskSettings(ConfigModel):
             raise ValueError("pruning.epochs: sparsity rises while training goes on (got 0); allowed: 1 or more")
         if self.teacher.epochs == 0 and self.finetuned_teacher is None:
             raise ValueError("teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher")
+        predictions = self.finetuned_teacher and self.finetuned_teacher.predictions
+        if predictions and self.augmented_copies:
+            problem = f"finetuned_teacher has no predictions of augmented rows (got {self.augmented_copies})"
+            raise ValueError(f"augmented_copies: {problem}; allowed: 0")
+        if predictions and self.data and (predictions.dev is None) != (self.data.dev is None):
+            problem = f"data.dev and this are files both, or both null (got {predictions.dev})"
+            raise ValueError(f"finetuned_teacher.predictions.dev: {problem}; fix: change one of them")
 
 
 RESERVED_NAMES = ("teacher", "tfidf", "static")  # the teacher and the baselines of a task
 
 
+def teacher_source(task: str, ready: ReadyTeacher | None, encoder: object) -> tuple[ModelSource, str] | None:
+    """The third-party model that a task's teacher is or starts from, and its key; None if there is none.
+
+    Args:
+        task: Its name.
+        ready: Its `finetuned_teacher`.
+        encoder: `tasks.teacher_encoder`, or the folder that it stands for.
+    """
+    if ready:
+        return None if ready.predictions else (ready, f"tasks.{task}.finetuned_teacher")
+    return (encoder, "tasks.teacher_encoder") if isinstance(encoder, ModelSource) else None
+
+
 class SyntheticTasks(ConfigModel):
     train_examples: PositiveInt
     dev_examples: PositiveInt
+
+
+TeacherEncoder = Annotated[
+    Annotated[Literal["given", "pretrained"], Tag("[named]")] | Annotated[ModelSource, Tag("[model]")],
+    Discriminator(lambda value: "[model]" if isinstance(value, (dict, ModelSource)) else "[named]"),
+]
 
 
 class Tasks(ConfigModel):
@@ -241,7 +334,7 @@ class Tasks(ConfigModel):
     local: LocalFolder
     synthetic: SyntheticTasks
     heldout_fraction: Annotated[Real, Field(ge=0, le=0.5)]
-    teacher_encoder: Literal["given", "pretrained"]
+    teacher_encoder: TeacherEncoder
     teacher_cache_gb: NonNegative
 
     @property
@@ -385,6 +478,35 @@ class Params(ConfigModel):
         if is_synthetic and asked > made:
             allowed = f"at most tasks.synthetic.train_examples, {made}"
             raise ValueError(f"quantization.calibration.examples: too many (got {asked}); allowed: {allowed}")
+        for task in self.tasks.run:
+            ready = getattr(self.tasks, task).finetuned_teacher
+            if ready and ready.predictions:
+                key = f"tasks.{task}.finetuned_teacher.predictions"
+                self.check_row_teacher(key, "files of predictions", ready.predictions.losses)
+                if task == "mnli":
+                    raise ValueError(f"{key}: mnli has two dev splits; allowed: tasks with one; fix: null")
+
+    def check_row_teacher(self, key: str, teacher: str, losses: Collection[str]) -> None:
+        """Checks that nobody reads more of a task teacher than outputs for rows; UserError if a student or stage does.
+
+        Args:
+            key: That of the teacher.
+            teacher: What it is, such as "a roberta with its own vocabulary".
+            losses: Those that it can give targets for.
+        """
+        if "teacher" in self.quantization.models:
+            problem = f"teacher cannot be exported: {key} names {teacher}"
+            raise UserError(f"quantization.models: {problem}; allowed: students; fix: remove teacher from the list")
+        for name in self.tasks.students:
+            for stage in ("intermediate", "prediction"):
+                section = getattr(self.students[name], stage)
+                for loss in section.active_losses if section else ():
+                    if loss not in losses:
+                        problem = f"{key} names {teacher}, without what it compares (got {loss})"
+                        fix = f"use these, or set students.{name}.intermediate to null"
+                        fix = fix if stage == "intermediate" else "use these"
+                        allowed = ", ".join(losses)
+                        raise UserError(f"students.{name}.{stage}.losses: {problem}; allowed: {allowed}; fix: {fix}")
 
     def _check_language(self) -> None:
         """Synthetic texts, and the built-in data of augmentation that tasks use, are English."""

@@ -77,6 +77,8 @@ def _reading(output: str) -> tuple[str, ...]:
 LOGIT_LOSSES, SCORE_LOSSES, RELATION_LOSSES = _reading("logits"), _reading("scores"), _reading("relations")
 PUBLISHED_REDUCTIONS = ("hard", "prediction", "attention", "attention_kl", "hidden", "embedding")
 MAPPED_LOSSES = tuple(name for name, info in LOSSES.items() if info.needs_map)
+# Losses that compare rows, not tokens: the teacher may have another vocabulary.
+ROW_LOSSES = tuple(name for name, info in LOSSES.items() if info.unit in ("predictions", "rows"))
 
 
 # --- layer maps: which teacher layers (1 = lowest) each student layer imitates ---------------------------------------

@@ -87,7 +87,7 @@ class Labels:
             return [name for part in cell.split(self.data.separator) if (name := part.strip())]
         if isinstance(cell, list):
             return cell
-        raise ValueError(f"no list of classes (got {cell!r:.40}); allowed: a list, or text with data.separator set")
+        raise ValueError(f"no list of classes (got {cell!r:.40}); allowed: a list, or text with a separator set")
 
     @staticmethod
     def _score(cell: Any) -> float:
@@ -200,7 +200,7 @@ def _frame(table: Table, labels: Labels | None, data: TableData) -> pd.DataFrame
         labels.types.clear()
     chunks: list[pd.DataFrame] = []
     waiting: list[dict[str, Any]] = []
-    for found in table.rows(data.columns if labels else data.texts):
+    for found in table.rows(data.columns if labels else data.unlabeled_columns):
         waiting.append(own_row(table, found, labels, data) | {"idx": len(waiting) + len(chunks) * CHUNK_ROWS})
         if len(waiting) == CHUNK_ROWS:
             chunks.append(pd.DataFrame(waiting))
@@ -218,6 +218,8 @@ def own_row(table: Table, found: Row, labels: Labels | None, data: TableData) ->
             got = "nothing" if text is None or text == "" else f"{text!r:.40}"
             raise table.error(f"{where}, column {name}: no text (got {got}); allowed: text; fix: remove the row")
         row[column] = text.strip()
+    if data.id:
+        row["id"] = row_id(cells[data.id])
     if labels:
         try:
             row["label"] = labels.parse(cells[data.label])
@@ -270,3 +272,10 @@ def _strata(label: pd.Series, task: Task) -> tuple[np.ndarray, np.ndarray]:
         strata = label.to_numpy()
     _, places, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     return strata, sizes[places]
+
+
+def row_id(cell: Any) -> str:
+    """The text of a row's id; a whole number is the same as its digits."""
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    return str(cell).strip()

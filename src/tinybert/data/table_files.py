@@ -197,7 +197,7 @@ def check_tables(own: dict[str, TableData]) -> None:
         for split, table in tables_of(task, data).items():
             try:
                 if not data.hub:
-                    table.check_columns(data.texts if split == "test" else data.columns)
+                    table.check_columns(data.unlabeled_columns if split == "test" else data.columns)
             except UserError as error:
                 mistakes.append(str(error))
     if mistakes:

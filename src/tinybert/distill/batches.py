@@ -17,7 +17,7 @@ from tinybert.data.encoding import Encoded
 from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import SPECIAL_TOKENS
-from tinybert.models.checkpoints import Classifier
+from tinybert.models.checkpoints import TaskModel
 from tinybert.models.outputs import Batch, best_device, pad
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
@@ -170,7 +170,7 @@ def micro_batches(batch: Batch, *, processes: int, process: int, accumulation_st
 
 
 @torch.no_grad()
-def predict(model: Classifier, examples: Encoded, task: Task) -> np.ndarray:
+def predict(model: TaskModel, examples: Encoded, task: Task) -> np.ndarray:
     """A task model's predictions in the order of the rows: (rows,) int64 classes or float32 scores, as `decide`."""
     device = best_device()
     model.config.check_length(int(examples.lengths.max(initial=0)), f"tasks.{task.name}.max_length_tokens")
@@ -188,13 +188,13 @@ def decide(logits: np.ndarray, task: Task) -> np.ndarray:
     return logits[:, 0] if task.is_regression else logits.argmax(-1)
 
 
-def labeled_by_teacher(examples: Encoded, teacher: Classifier, task: Task) -> Encoded:
+def labeled_by_teacher(examples: Encoded, asked: Encoded, teacher: TaskModel, task: Task) -> Encoded:
     """Gives augmented rows the teacher's prediction as label (Tang et al. 2019, sec. 3.3).
 
-    The gold label of the original row need not be true of its variation.
+    The gold label of the original row need not be true of its variation. `asked`: the rows as the teacher reads them.
     """
     if examples.varied is None or not examples.varied.any():
         return examples
     varied = examples.varied[:, None] if task.is_multilabel else examples.varied
-    labels = np.where(varied, predict(teacher, examples, task), examples.gold)
+    labels = np.where(varied, predict(teacher, asked, task), examples.gold)
     return replace(examples, labels=labels.astype(examples.gold.dtype))

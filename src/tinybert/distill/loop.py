@@ -61,6 +61,10 @@ class LiveTeacher:
     def __init__(self, model: Model, loss: DistillationLoss) -> None:
         self.model, self.loss = model, loss
 
+    def check_length(self, batches: Batches) -> None:
+        """Raises UserError if rows have more tokens than the teacher has positions."""
+        self.model.config.check_length(batches.longest_row_tokens, batches.length_key)
+
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
         """Puts the teacher on the run's device; `epochs` is how often each row will be read."""
         self.accelerator = accelerator
@@ -146,8 +150,9 @@ def train(
         student.eval()
         return []
     keep_memory()
-    for model in (student, *((teacher.model,) if teacher else ())):
-        model.config.check_length(batches.longest_row_tokens, batches.length_key)
+    student.config.check_length(batches.longest_row_tokens, batches.length_key)
+    if teacher:
+        teacher.check_length(batches)
     accelerator = start_accelerator(settings.precision)
     teacher = teacher if loss.reads_teacher else None
     if teacher:

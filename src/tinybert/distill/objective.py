@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tinybert.config.students import LOSSES, Learnable, Student, check_losses, mapped_layers
+from tinybert.config.students import LOSSES, ROW_LOSSES, Learnable, Student, check_losses, mapped_layers
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights
+from tinybert.models.foreign import ForeignConfig
 from tinybert.models.outputs import MULTILABEL, Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError
@@ -292,7 +293,11 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
 
 
 def _check_pair(config: DistillationConfig, student: Config, teacher: Config) -> None:
-    if student.vocab_size != teacher.vocab_size:
+    if isinstance(teacher, ForeignConfig):
+        if unfit := [name for name in config.weights if name not in ROW_LOSSES]:
+            allowed = ", ".join(ROW_LOSSES)
+            raise UserError(f"losses: {unfit[0]} compares tokens, the teacher has its own; allowed: {allowed}")
+    elif student.vocab_size != teacher.vocab_size:
         raise UserError(
             f"vocabulary: the student has {student.vocab_size} word pieces, the teacher {teacher.vocab_size}; "
             "fix: start the student at random or from a folder with the teacher's vocabulary"

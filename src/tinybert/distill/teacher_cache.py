@@ -20,10 +20,12 @@ from torch import Tensor
 
 from tinybert.data.encoding import Encoded
 from tinybert.distill import objective
+from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationLoss
-from tinybert.models import bert, outputs
+from tinybert.models import bert, foreign, outputs
 from tinybert.models.checkpoints import Model
+from tinybert.models.foreign import ForeignConfig
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput
 from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import normalized
@@ -164,13 +166,18 @@ class CachedTeacher(LiveTeacher):
     live one by the rounding of hidden states and scores to float16; logits do not differ.
 
     Args:
-        examples: All rows of the data, in the order of Batch.numbers.
+        examples: All rows of the data as the teacher reads them, in the order of Batch.numbers; a teacher with another
+            vocabulary has a tokenizer of its own.
     """
 
     def __init__(self, model: Model, loss: DistillationLoss, examples: Encoded, cache: TeacherCache) -> None:
         super().__init__(model, loss)
-        self.examples, self.cache = examples, cache
+        self.examples, self.cache, self.is_foreign = examples, cache, isinstance(model.config, ForeignConfig)
         self.files: list[OutputFile] = []  # empty: the teacher is asked live
+
+    def check_length(self, batches: Batches) -> None:
+        """Raises UserError if rows, as the teacher reads them, have more tokens than it has positions."""
+        self.model.config.check_length(int(self.examples.lengths.max()), batches.length_key)
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
         """Fills the cache, unless the run is shorter than an epoch: it would read fewer rows than the cache stores.
@@ -188,12 +195,16 @@ class CachedTeacher(LiveTeacher):
 
     def __call__(self, batch: Batch) -> ModelOutput:
         """Distillation targets if the layer map is fixed, otherwise the teacher's outputs."""
-        if not self.files:
+        if not self.files and not self.is_foreign:
             return self._reduced(super().__call__(batch))
         assert batch.numbers is not None
+        rows = batch.numbers.tolist()
+        if not self.files:
+            own = self.examples.batch(rows).to(self.accelerator.device)
+            return self._reduced(self.ask(own, self.loss.teacher_spec()))
         fields: dict = {name: {} for name in (*LAYER_FIELDS, "logits")}
         for file in self.files:
-            fields[file.field][file.layer] = file.read(batch.numbers.tolist()).to(batch.mask.device)
+            fields[file.field][file.layer] = file.read(rows).to(batch.mask.device)
         logits = fields.pop("logits")[0]
         return (DistillationTargets if self.loss.map.is_fixed else ModelOutput)(**fields, logits=logits)
 
@@ -218,7 +229,9 @@ class CachedTeacher(LiveTeacher):
         for (name, layer), part in first.items():
             key = hashlib.sha256((inputs if name == "logits" else of_layers).encode()).hexdigest()[:24]
             path = self.cache.folder / f"{name}_{layer}-{key}{ENDING}"
-            files.append(OutputFile(path, name, layer, part.shape[1], self.examples.lengths))
+            # A foreign teacher's states are those of each row's first token.
+            lengths = np.ones_like(self.examples.lengths) if self.is_foreign else self.examples.lengths
+            files.append(OutputFile(path, name, layer, part.shape[1], lengths))
         return files
 
     def _fill(self, files: list[OutputFile]) -> bool:
@@ -258,6 +271,6 @@ class CachedTeacher(LiveTeacher):
             digest.update(name.encode() + tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         for rows in (self.examples.input_ids, self.examples.token_type_ids):
             digest.update(self.examples.lengths.tobytes() + np.concatenate(rows).tobytes())
-        for module in (outputs, bert, objective, sys.modules[__name__]):
+        for module in (outputs, bert, foreign, objective, sys.modules[__name__]):
             digest.update(normalized(Path(inspect.getfile(module))).encode())
         return digest.hexdigest()

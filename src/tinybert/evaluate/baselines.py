@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from tinybert.data.encoding import Encoded
 from tinybert.data.tasks import Task
 from tinybert.evaluate.scoring import METRICS
-from tinybert.models.bert import SequenceClassifier
+from tinybert.models.bert import BertModel
 from tinybert.models.outputs import Batch, OutputSpec, best_device
 
 STATIC_DIMENSIONS = 256  # as Model2Vec
@@ -50,7 +50,7 @@ def tfidf_features(train: Encoded, *, pair: bool) -> Featurizer:
     return Featurizer(featurize)
 
 
-def static_features(train: Encoded, teacher: SequenceClassifier, *, pair: bool) -> Featurizer:
+def static_features(train: Encoded, teacher: BertModel, *, pair: bool) -> Featurizer:
     """Weighted means of static token embeddings (Model2Vec), standardized on the training rows.
 
     A token weighs a / (a + p), where p is its frequency in the training rows (Arora et al. 2017).
@@ -70,7 +70,7 @@ def static_features(train: Encoded, teacher: SequenceClassifier, *, pair: bool) 
 
 
 @torch.no_grad()
-def static_embeddings(teacher: SequenceClassifier, first: int, last: int) -> np.ndarray:
+def static_embeddings(teacher: BertModel, first: int, last: int) -> np.ndarray:
     """Principal components of each token's top hidden state between the special tokens `first` and `last`.
 
     Returns:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tinybert.data.encoding import Encoded, label_array, read_examples
+from tinybert.data.encoding import Encoded, label_array
 from tinybert.data.tasks import Task
-from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import predict
-from tinybert.models.checkpoints import Classifier
+from tinybert.distill.task_teacher import TaskTeacher
+from tinybert.models.checkpoints import TaskModel
+from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, read_jsonl
@@ -77,21 +78,26 @@ def is_collapsed(task: Task, predictions: Values) -> bool:
     return bool(others <= COLLAPSED_OTHER_ROWS * len(predictions))
 
 
-def model_costs(model: Classifier, rows: Encoded) -> dict[str, float]:
-    """Parameters of a model, and the mean FLOPs of its matrix products over rows at their real lengths."""
+def model_costs(model: TaskModel, rows: Encoded) -> dict[str, float | None]:
+    """Parameters of a model, and the mean FLOPs of its matrix products over rows at their real lengths.
+
+    The FLOPs of a teacher of another family are not known, nor anything of one that is known by its predictions.
+    """
+    if isinstance(model, (ForeignClassifier, PredictedTeacher)):
+        return {"parameters": model.parameter_count, "flops": None}
     flops = np.mean([model.flops(tokens) for tokens in rows.lengths.tolist()])
     return {"parameters": model.parameter_count, "flops": float(flops)}
 
 
-def predict_references(teacher: Classifier, task: Task, *, max_length_tokens: int) -> dict[str, SplitReferences]:
+def predict_references(teacher: TaskTeacher) -> dict[str, SplitReferences]:
     """Each dev split of a task (MNLI has two): its rows, and the predictions of "teacher" and "majority", (rows,)."""
-    tokenizer, folder = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
+    task, folder = teacher.task, paths.task_rows(teacher.task.name)
     train_labels = label_array((row["label"] for row in read_jsonl(folder / "train.jsonl")), task)
     found = {}
     for split in task.dev_splits:
-        dev = read_examples(folder / f"{split}.jsonl", task, tokenizer, max_length_tokens=max_length_tokens)
+        dev, asked = teacher.read_both(read_jsonl(folder / f"{split}.jsonl"), split)
         majority = majority_predictions(task, train_labels, len(dev))
-        found[split] = (dev, {"teacher": predict(teacher, dev, task), "majority": majority})
+        found[split] = (dev, {"teacher": predict(teacher.model, asked, task), "majority": majority})
     return found
 
 

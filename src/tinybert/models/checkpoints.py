@@ -4,7 +4,9 @@ Folders may be third-party: everything read is checked, pickles are never opened
 """
 
 import json
+import pickle
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,21 +15,18 @@ from typing import Any, TypeVar, cast
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tinybert.config.fields import ModelSource
-from tinybert.config.students import Init
+from tinybert.config.sources import read_config
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
+from tinybert.models.foreign import ForeignClassifier, ForeignConfig, PredictedTeacher
 from tinybert.models.outputs import MULTILABEL
-from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_json, write_json
-from tinybert.pipeline.hub import hub_folder
+from tinybert.pipeline.files import atomic_file, read_json, write_json
 
-CHECKPOINT_FILES = ["config.json", "model.safetensors"]
 PROVENANCE_FILE = "training.json"
 REGRESSION_LABEL = "score"
 HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
@@ -37,16 +36,20 @@ INTEGER_BUFFERS = ("bert.embeddings.position_ids", "embeddings.position_ids")  #
 ALLOWED_VALUES = {"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
 
 Classifier = SequenceClassifier | BiLstmClassifier
-Model = MaskedLM | Classifier
-Config = BertConfig | BiLstmConfig
-OneModel = TypeVar("OneModel", bound=Model)
+TaskModel = Classifier | ForeignClassifier | PredictedTeacher
+OwnModel = MaskedLM | Classifier
+Model = MaskedLM | TaskModel
+Config = BertConfig | BiLstmConfig | ForeignConfig
+OneModel = TypeVar("OneModel", bound=OwnModel)
 OneBert = TypeVar("OneBert", MaskedLM, SequenceClassifier)
 CLASSIFIERS: dict[str, type[Classifier]] = {kind.architecture: kind for kind in (SequenceClassifier, BiLstmClassifier)}
-KINDS: dict[str, type[Model]] = {MaskedLM.architecture: MaskedLM, **CLASSIFIERS}
+KINDS: dict[str, type[OwnModel]] = {MaskedLM.architecture: MaskedLM, **CLASSIFIERS}
 
 
 def save_model(model: Model, folder: str | Path) -> None:
     """Writes a model in float32 into an existing folder; transformers loads the folder of a BERT too."""
+    if isinstance(model, (ForeignClassifier, PredictedTeacher)):
+        return model.save(folder)
     config: dict[str, Any] = {"architectures": [model.architecture], "model_type": model.model_type, "dtype": "float32"}
     config |= {"pair": model.pair} if isinstance(model, BiLstmClassifier) else {"hidden_act": "gelu"}
     config |= {key: value for key, value in asdict(model.config).items() if value is not None}
@@ -73,18 +76,31 @@ def copy_model(source: str | Path, folder: str | Path) -> None:
     shutil.copytree(source, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
 
-def checkpoint_folder(source: ModelSource | Init, *, key: str) -> Path:
-    """The folder that a section `key` of params names by `folder`, or by `hub` to be downloaded; UserError if none."""
-    if source.hub:
-        fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
-        return hub_folder(source.hub.model, source.hub.revision, CHECKPOINT_FILES, key=key, fix=fix)
-    folder = paths.resolve(source.folder or "")
-    if not folder.is_dir():
-        raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path")
-    return folder
+def convert_pickle(folder: str | Path) -> Path:
+    """Writes the weights of pytorch_model.bin as model.safetensors beside it; UserError if it holds anything else.
+
+    PyTorch unpickles tensors only: no code of the file is run.
+    """
+    source, target = Path(folder) / "pytorch_model.bin", Path(folder) / "model.safetensors"
+    if target.exists():
+        raise UserError(f"{target}: exists; fix: nothing is left to do, or remove it first")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of files that are refused anyway
+            stored = torch.load(source, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"{source}: absent; fix: name a folder with pytorch_model.bin") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split()).partition(". ")[0]
+        raise UserError(f"{source}: no file of weights ({reason:.150}); fix: choose another model") from None
+    if not isinstance(stored, dict) or not stored or not all(isinstance(part, Tensor) for part in stored.values()):
+        raise UserError(f"{source}: holds more than weights by name; allowed: a state_dict; fix: choose another model")
+    tensors = {str(name): tensor.contiguous().clone() for name, tensor in stored.items()}  # tied ones lie in one place
+    with atomic_file(target, "wb") as handle:
+        handle.write(save(tensors, metadata={"format": "pt"}))
+    return target
 
 
-def load_model(folder: str | Path, allowed: Iterable[str] = KINDS) -> Model:
+def load_model(folder: str | Path, allowed: Iterable[str] = KINDS) -> OwnModel:
     """The model that config.json names: in evaluation mode, float32, on the CPU.
 
     UserError for an architecture that is not `allowed`, and for missing or damaged config.json or weights.
@@ -160,21 +176,13 @@ def _read_folder(
     folder: str | Path, model_types: tuple[str, ...] = ("bert", "bilstm")
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """config.json and the weights under our names, if the model has one of these types and is supported."""
-    path, weights = Path(folder) / "config.json", Path(folder) / "model.safetensors"
-    try:
-        config = read_json(path)
-    except OSError:
-        raise UserError(f"{path}: absent; fix: name a folder with config.json and model.safetensors") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); fix: get the file again") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: not a JSON object; fix: get the file again")
+    path, weights, config = Path(folder) / "config.json", Path(folder) / "model.safetensors", read_config(folder)
     for key, allowed in ({"model_type": model_types} | ALLOWED_VALUES).items():
         if config.get(key, allowed[0]) not in allowed:
             names, found = " or ".join(allowed), f"{config[key]!r:.40}"
             raise UserError(f"{path}: {key}: not supported (got {found}); allowed: {names}; fix: choose another model")
     if not weights.is_file():
-        fix = "load the model once with transformers, write it with save_pretrained, and name that folder"
+        fix = "run tinybert convert on a folder with pytorch_model.bin, and name that folder"
         raise UserError(f"{weights}: absent; allowed: safetensors, no pickles; fix: {fix}")
     stored = read_weights(weights)
     return config, stored if config.get("model_type") == "bilstm" else {_our_name(key): stored[key] for key in stored}

@@ -1,6 +1,5 @@
 """Initialization of students and teachers: random, teacher layers, cut out of a teacher, or a published model."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,17 +11,18 @@ from torch import Tensor, nn
 from tinybert.config.fields import BiLstmArchitecture, ModelSource
 from tinybert.config.load import StageParams
 from tinybert.config.schema import Params, Teacher
+from tinybert.config.sources import checkpoint_folder
 from tinybert.config.students import LOGIT_LOSSES, Init, Student, check_subclone, mapped_layers
 from tinybert.models.bert import BertConfig, Layer, MaskedLM, ResidualOutput, SelfAttention, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
-from tinybert.models.checkpoints import REGRESSION_LABEL, checkpoint_folder, load_bert, load_pretrained, read_weights
+from tinybert.models.checkpoints import REGRESSION_LABEL, load_bert, load_pretrained, read_weights
+from tinybert.models.foreign import class_order
 from tinybert.models.outputs import MULTILABEL, Batch, OutputSpec
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 
 # Beside the encoder in Jiao et al.'s general students: one projection, or one for the embeddings and each layer.
 SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.weight"
-DEFAULT_LABEL = re.compile(r"label_\d+")
 # In a regression the plain cut weighs as much as this many average tokens per input: the best of 1, 2, 4 and 8 by the
 # hidden loss on unseen real text, for fits on 4,000 and on 16,000 tokens.
 PRIOR_TOKENS_PER_INPUT = 4.0
@@ -94,50 +94,31 @@ def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
     Losses that read logits need the pretrained one, which has a trained masked-LM head.
     """
     reads_logits = student.general and student.general.active_losses.keys() & set(LOGIT_LOSSES)
-    if params.tasks.teacher_encoder == "pretrained" or reads_logits:
+    if params.tasks.teacher_encoder != "given" or reads_logits:
         return load_bert(MaskedLM, paths.TEACHER)
     torch.manual_seed(params.seed)  # draws the masked-LM head if the checkpoint has none; nothing reads it
     return load_pretrained(given_teacher(params.teacher))[0]
 
 
 def finetuned_teacher(
-    source: ModelSource, labels: tuple[str, ...], *, key: str, vocab_size: int, multilabel: bool = False
+    folder: Path, labels: tuple[str, ...], *, key: str, vocab_size: int, multilabel: bool = False
 ) -> SequenceClassifier:
-    """A published task teacher, in evaluation mode, with its classes in the task's order; UserError if it does not fit.
+    """A published BERT as task teacher, in evaluation mode, with its classes in the task's order (`class_order`).
 
-    They are ordered by the names in its config.json if those are the task's, and taken as they are if the names mean
-    nothing (LABEL_0). `source` is the section `key` of params; `labels` are empty for a regression; `multilabel`: rows
-    may have several of them.
+    `key` is the section of params that names the folder; `labels` are empty for a regression; `multilabel`: rows may
+    have several of them. UserError if it does not fit.
     """
-    teacher = load_bert(SequenceClassifier, checkpoint_folder(source, key=key))
+    teacher = load_bert(SequenceClassifier, folder)
     _check_vocabulary(teacher.config, vocab_size, key)
-    labels = labels or (REGRESSION_LABEL,)
-    if len(teacher.labels) != len(labels):
-        problem = f"wrong number of outputs (got {len(teacher.labels)})"
-        raise UserError(f"{key}: {problem}; allowed: {len(labels)}; fix: choose a model fine-tuned on this task")
-    stated = teacher.config.problem_type
-    if stated and (stated == MULTILABEL) != multilabel:
-        allowed = MULTILABEL if multilabel else "another problem_type"
-        raise UserError(f"{key}: wrong kind of task (got {stated}); allowed: {allowed}; fix: choose another model")
-    found, wanted = list(map(_plain_name, teacher.labels)), list(map(_plain_name, labels))
-    if len(set(wanted)) < len(wanted):  # they differ in what plain names leave out
-        found, wanted = list(teacher.labels), list(labels)
-    if sorted(found) == sorted(wanted):
-        order = torch.tensor([found.index(label) for label in wanted])
-        with torch.no_grad():
-            for parameter in teacher.classifier.parameters():
-                parameter.copy_(parameter[order])
-    elif len(labels) > 1 and not all(DEFAULT_LABEL.fullmatch(label) for label in found):
-        problem = f"unknown classes (got {', '.join(teacher.labels)}); allowed: {', '.join(labels)}"
-        raise UserError(f"{key}: {problem}; fix: name all of them by id2label in config.json, or choose another model")
+    labels, stated = labels or (REGRESSION_LABEL,), teacher.config.problem_type
+    order = class_order(list(teacher.labels), labels, key=key, stated=stated, multilabel=multilabel)
+    with torch.no_grad():
+        for parameter in teacher.classifier.parameters():
+            parameter.copy_(parameter[order])
     teacher.labels = labels
     if multilabel:
         teacher.config = replace(teacher.config, problem_type=MULTILABEL)
     return teacher
-
-
-def _plain_name(label: str) -> str:
-    return label.lower().replace(" ", "_").replace("-", "_")
 
 
 def _check_vocabulary(config: BertConfig, vocab_size: int, key: str) -> None:

@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from tinybert.compress.pruning import linear_sparsity
 from tinybert.config.load import StageParams
-from tinybert.config.schema import Params
+from tinybert.config.schema import Params, teacher_source
 from tinybert.config.students import MAPPED_LOSSES
 from tinybert.data.tasks import Task
 from tinybert.evaluate.scoring import score_drops
@@ -57,21 +57,23 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         chosen: The INT8 variant to use.
     """
     params, ready, is_teacher = of.params, getattr(of.params.tasks, task.name).finetuned_teacher, of.name == "teacher"
+    third_party, _ = teacher_source(task.name, ready, params.tasks.teacher_encoder) or (None, "")
     data = getattr(params.tasks, task.name).data
     is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))
-    is_ours = is_synthetic and not ready and params.corpus.source == params.teacher.source == "synthetic"
+    is_given = ready or third_party
+    is_ours = is_synthetic and not is_given and params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
         language=params.language, license="apache-2.0" if is_ours else None,
         library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
         datasets=_hub_names(data or params.tasks, *([] if is_teacher else [params.corpus])),
-        base_model=_hub_names(params.teacher, *([ready] if ready else [])),
+        base_model=_hub_names(params.teacher, *([third_party] if third_party else [])),
         model_name=f"{of.name}-{task.name}" if is_hub else None,
         eval_results=_eval_results(task, params, metrics["quantize"]) if is_hub else None,
     )  # fmt: skip
     _write(folder, of, card_data, "task_card.md.j2", {
         "task": task, "data": data, "metrics": metrics,
-        "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready,
+        "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready, "third_party": third_party,
         "read_last": partial(_read_last, of.provenance), "folder": paths.final(task.name, of.name),
         "sparsity": linear_sparsity(of.model) if "_pruned" in of.name else None,
         "chosen": chosen, "drop": score_drops(metrics["quantize"], task.headline)[chosen],

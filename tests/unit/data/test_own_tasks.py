@@ -49,6 +49,16 @@ def test_classes_are_read_from_train_and_sorted(tmp_path):
         assert row == {"text": f"text {row['idx']}", "label": row["idx"] % 3, "idx": row["idx"]}
 
 
+def test_rows_have_their_ids_in_all_splits(tmp_path):
+    rows = [row | {"key": f"r{number}"} for number, row in enumerate(CLASSES)]
+    unlabeled = [{"text": "new", "key": 7.0}]
+    _, splits = read(tmp_path, rows, id="key", splits={"test": unlabeled})
+    for row in [*records(splits["train"]), *records(splits["dev"])]:
+        assert row["id"] == f"r{row['idx']}"
+    assert list(records(splits["test"])) == [{"text": "new", "id": "7", "idx": 0}]
+    assert "no column 'key'; allowed: text, label" in mistake(tmp_path, id="key")
+
+
 def test_the_description_is_read_as_it_was_written(tmp_path):
     task, _ = read(tmp_path, metric="f1", positive="y")
     (tmp_path / "data/tasks/mine").mkdir(parents=True)
@@ -216,7 +226,7 @@ DATA = {"train": "t.csv", "texts": ["text"], "label": "label"}
         ("mine", DATA | {"texts": ["label"]}, "tasks.mine.data.label: is a text too (got label)"),
         ("mine", DATA | {"metric": "pearson"}, "tasks.mine.data.metric: not one of classification (got pearson)"),
         ("mine", DATA | {"metric": "f1"}, "tasks.mine.data.positive: required with metric f1, not allowed otherwise"),
-        ("mine", DATA | {"positive": "a"}, "tasks.mine.data.positive: required with metric f1, not allowed otherwise ("),
+        ("mine", DATA | {"positive": "a"}, "tasks.mine.data.positive: required with metric f1, not allowed"),
         ("mine", DATA | {"separator": ";"}, "tasks.mine.data.separator: rows of kind classification have one label"),
         ("mine", DATA | {"labels": ["a"]}, "tasks.mine.data.labels: "),
         ("mine", DATA | {"kind": "regression", "labels": ["a", "b"]}, "tasks.mine.data.labels: a regression has none"),

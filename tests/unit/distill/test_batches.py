@@ -36,7 +36,7 @@ def test_augmented_rows_get_the_teachers_label():
         teacher.classifier.weight.mul_(50)  # answers of both kinds
     answers = predict(teacher, rows, TASKS["cola"])
     varied = np.arange(40) % 2 == 1
-    found = labeled_by_teacher(replace(rows, varied=varied), teacher, TASKS["cola"]).labels
+    found = labeled_by_teacher(replace(rows, varied=varied), rows, teacher, TASKS["cola"]).labels
     assert np.array_equal(found[~varied], rows.labels[~varied])
     assert np.array_equal(found[varied], answers[varied])
     assert (answers[varied] != rows.labels[varied]).any()
@@ -45,7 +45,7 @@ def test_augmented_rows_get_the_teachers_label():
 
 def test_rows_without_augmentation_keep_their_labels():
     rows = replace(examples(4), varied=np.zeros(4, dtype=bool))
-    assert labeled_by_teacher(rows, classifier(TEACHER), TASKS["cola"]) is rows
+    assert labeled_by_teacher(rows, rows, classifier(TEACHER), TASKS["cola"]) is rows
 
 
 def test_encoding_knows_the_augmented_rows():
@@ -127,7 +127,7 @@ def test_augmented_rows_of_several_labels_get_the_teachers():
     task = Task("tags", ("sentence",), ("no", "yes"), "tags", ("micro_f1",), kind="multilabel")
     gold = np.ones((3, 2), dtype=np.float32)
     rows, teacher = replace(examples(3), labels=gold, varied=np.array([False, True, True])), classifier(TEACHER)
-    found = labeled_by_teacher(rows, teacher, task).gold
+    found = labeled_by_teacher(rows, rows, teacher, task).gold
     assert found.dtype == np.float32 and found[0].tolist() == [1, 1]
     assert found[1:].tolist() == predict(teacher, rows, task)[1:].tolist()
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.builders import TEACHER, classifier, masked_lm
 from tests.support.root import ROOT
+from tinybert import cli
 from tinybert.models.bert import MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.checkpoints import (
@@ -142,13 +143,56 @@ def test_a_pickle_is_rejected_and_never_opened(tmp_path, name):
     save_model(masked_lm(TEACHER), tmp_path)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / name).write_bytes(pickle.dumps(Payload(tmp_path / "run")))
-    fix = r"write it with save_pretrained" if name.endswith("bin") else "damaged"
+    fix = "run tinybert convert" if name.endswith("bin") else "damaged"
     with pytest.raises(UserError, match=fix) as error:
         load_pretrained(tmp_path)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
     pickle.loads((tmp_path / name).read_bytes())
     assert (tmp_path / "run").exists(), "the payload would have run"
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_pickle_of_weights_is_converted_once(tmp_path, legacy):
+    save_model(masked_lm(TEACHER), tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    tied = stored | {"cls.predictions.decoder.weight": stored["bert.embeddings.word_embeddings.weight"]}
+    torch.save(tied, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+    cli.main(["convert", str(tmp_path)])
+    assert load_file(tmp_path / "model.safetensors").keys() == tied.keys()
+    model, has_head = load_pretrained(tmp_path)
+    assert has_head and all(torch.equal(part, stored[name]) for name, part in model.state_dict().items())
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(SystemExit, match=r"model\.safetensors: exists; fix: nothing is left to do"):
+        cli.main(["convert", str(tmp_path)])
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_a_pickle_of_anything_else_is_refused(tmp_path):
+    path, target = tmp_path / "pytorch_model.bin", tmp_path / "model.safetensors"
+
+    def refused(line: str) -> None:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["convert", str(tmp_path)])
+        assert line in str(ended.value) and "\n" not in str(ended.value)
+        assert not target.exists() and not (tmp_path / "run").exists()
+
+    refused("absent; fix: name a folder with pytorch_model.bin")
+    weights = torch.zeros(2)
+    for hostile in (Payload(tmp_path / "run"), {"weight": weights, "other": Payload(tmp_path / "run")}):
+        torch.save(hostile, path)
+        refused("no file of weights")
+        path.write_bytes(pickle.dumps(hostile))
+        refused("no file of weights")
+    for other in ({"state_dict": {"weight": weights}}, [weights], {}, {"epoch": 3}):
+        torch.save(other, path)
+        refused("holds more than weights by name")
+    torch.save({"weight": weights}, path)
+    path.write_bytes(path.read_bytes()[:100])
+    refused("no file of weights")
+    path.write_bytes(b"")
+    refused("no file of weights")
 
 
 def test_code_that_a_checkpoint_brings_never_runs(tmp_path):

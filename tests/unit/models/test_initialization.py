@@ -13,6 +13,7 @@ from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_l
 from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
 from tinybert.config.fields import HubModel, ModelSource
+from tinybert.config.sources import checkpoint_folder
 from tinybert.config.students import Init, Student, check_students
 from tinybert.data.tasks import TASKS
 from tinybert.models.bert import MaskedLM
@@ -161,7 +162,7 @@ def test_hub_inits_that_do_not_fit_are_rejected(served, tmp_path):
         start(NARROW, hub=ON_HUB)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     publish(served, tmp_path, "someone/pickled")
-    with pytest.raises(UserError, match="allowed: safetensors, no pickles; fix: load the model once with transformers"):
+    with pytest.raises(UserError, match="allowed: safetensors, no pickles; fix: run tinybert convert"):
         start(NARROW, hub=HubModel(model="someone/pickled", revision=SHA))
 
 
@@ -240,8 +241,9 @@ def test_a_teacher_comes_from_the_hub(served, tmp_path):
 
 
 def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
-    source, key = ModelSource(folder=str(folder)), f"tasks.{task}.finetuned_teacher"
-    return finetuned_teacher(source, TASKS[task].labels, key=key, vocab_size=vocab_size)
+    key = f"tasks.{task}.finetuned_teacher"
+    folder = checkpoint_folder(ModelSource(folder=str(folder)), key=key)
+    return finetuned_teacher(folder, TASKS[task].labels, key=key, vocab_size=vocab_size)
 
 
 def save_classifier(folder: Path, *labels: str, **changes) -> torch.Tensor:
@@ -296,11 +298,11 @@ def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
     weight = save_classifier(tmp_path, "LABEL_0", "LABEL_1")
     publish(served, tmp_path)
     key, labels = "tasks.cola.finetuned_teacher", TASKS["cola"].labels
-    teacher = finetuned_teacher(ModelSource(hub=ON_HUB), labels, key=key, vocab_size=50)
+    teacher = finetuned_teacher(checkpoint_folder(ModelSource(hub=ON_HUB), key=key), labels, key=key, vocab_size=50)
     assert torch.equal(teacher.classifier.weight, weight)
     assert all(SHA in line for line in served.requests if ON_HUB.model in line)
     with pytest.raises(UserError, match=r"tasks\.cola\.finetuned_teacher\.hub\.model: a/b \(a+\) cannot be loaded"):
-        finetuned_teacher(ModelSource(hub=ABSENT), labels, key=key, vocab_size=50)
+        checkpoint_folder(ModelSource(hub=ABSENT), key=key)
 
 
 @pytest.mark.parametrize(
@@ -369,5 +371,5 @@ def test_finetuned_teachers_in_other_formats_are_rejected(tmp_path):
     with pytest.raises(UserError, match=r"lacks classifier\.bias and 1 more weights"):
         finetuned(tmp_path, "cola")
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match="allowed: safetensors, no pickles; fix: load the model once with transformers"):
+    with pytest.raises(UserError, match="allowed: safetensors, no pickles; fix: run tinybert convert"):
         finetuned(tmp_path, "cola")

@@ -8,12 +8,13 @@ import pytest
 from tests.support.builders import masked_lm
 from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.fields import ModelSource
+from tinybert.config.sources import checkpoint_folder
 from tinybert.config.students import Init
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.language_model import load_questions
-from tinybert.models.checkpoints import checkpoint_folder, save_model
+from tinybert.models.checkpoints import save_model
 from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError

@@ -206,7 +206,7 @@ def card(folder, of: Finished, *, task="cola", collapsed=False) -> tuple[dict, s
     variant["difference_95"] = {"low": -0.01, "high": 0.002}
     metrics = {
         "prepare_task": {"examples": {"train": 1500, "dev": 500}, "majority": dict.fromkeys(dev, 0.25)},
-        "finetune_teacher": {"dev": dict.fromkeys(dev, 0.75)},
+        "finetune_teacher": {"dev": dict.fromkeys(dev, 0.75), "without_prediction": 7},
         "quantize": dict.fromkeys(VARIANTS, variant) | {CHOSEN: variant | {"dev": dict.fromkeys(dev, 0.49488)}},
     }
     write_task_card(folder, of, TASKS[task], metrics, CHOSEN)
@@ -293,6 +293,46 @@ def test_a_card_says_which_rows_gave_its_scores(tmp_path, monkeypatch):
     assert "those of held-out training rows, not of GLUE's dev split or test server. The weights" in body
     assert body.count("dev") == 1
     assert front["model-index"][0]["results"][0]["dataset"]["split"] == "train"
+
+
+FILES = {"train": "llm.csv", "dev": "dev.csv", "id": "id", "label": "answer", "missing": "drop"}
+ANOTHER = {"hub": {"model": "some/roberta", "revision": "abc"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "base_model"),
+    [
+        ({}, "The task's teacher was fine-tuned here on the task's gold labels from a small BERT, pretrained by", None),
+        (
+            {"tasks__cola__finetuned_teacher": ANOTHER},
+            "The task's teacher was fine-tuned by a third party: some/roberta (revision abc) of the Hub.",
+            ["some/roberta"],
+        ),
+        (
+            {"tasks__teacher_encoder": ANOTHER},
+            "The task's teacher was fine-tuned here on the task's gold labels from some/roberta (revision abc) of the",
+            ["some/roberta"],
+        ),
+        (
+            {"tasks__teacher_encoder": {"folder": "local/electra"}},
+            "The task's teacher was fine-tuned here on the task's gold labels from a local folder (local/electra).",
+            None,
+        ),
+        (
+            {"tasks__cola__finetuned_teacher": {"predictions": FILES}},
+            "The task's teacher was not run here: its classes came in files (llm.csv), for 7 training rows none, which "
+            "were left out.",
+            None,
+        ),
+    ],
+)
+def test_a_card_says_where_the_teacher_came_from(tmp_path, monkeypatch, changes, text, base_model):
+    changes = changes | {"tasks__cola__augmented_copies": 0, "quantization__models": ["tinybert4"]}
+    changes |= {"students__tinybert4__intermediate": None}
+    front, body = card(tmp_path, task_model(params_with(**changes), monkeypatch))
+    assert text in body
+    assert front.get("base_model") == base_model
+    assert (front.get("license") == "apache-2.0") == ("a small BERT" in text)
 
 
 def test_collapse_and_sparsity_are_reported(tmp_path, monkeypatch):

@@ -118,6 +118,19 @@ def test_costs_that_are_not_known_are_left_out(tree, params):
     assert heading == ["task", "model", "score", "of teacher's", "retention", "ms a row", "flag"]
 
 
+@pytest.mark.parametrize(("parameters", "shown"), [(1_816_224, ["1,816,224", "–", "7.26"]), (None, ["–", "–", "–"])])
+def test_a_teacher_of_unknown_costs_has_dashes(tree, params, parameters, shown):
+    """One of another family has no FLOPs, one that is known by its predictions has no parameters either."""
+    for file in tree.glob("reports/metrics/evaluate/mrpc-*/*.json"):
+        found = read_json(file)
+        found["costs"]["teacher"] = {"parameters": parameters, "flops": None}
+        write_json(file, found)
+    build_report(params, tree)
+    rows = Outline(page(tree)).tables["Synthetic tasks, dev split"]
+    (teacher,) = (row for row in rows if row[:2] == ["synthetic MRPC: accuracy", "teacher"])
+    assert teacher[5:8] == shown
+
+
 def test_the_page_opens_with_a_picture_then_the_choice(made):
     html = page(made[0])
     outline = Outline(html)

@@ -1,0 +1,55 @@
+"""Models of third parties: the folder that params name, its config.json, and which losses a task teacher allows."""
+
+from pathlib import Path
+from typing import Any
+
+from tinybert.config.fields import ModelSource
+from tinybert.config.schema import Params, teacher_source
+from tinybert.config.students import ROW_LOSSES, Init
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json
+from tinybert.pipeline.hub import hub_folder
+
+CHECKPOINT_FILES = ("config.json", "model.safetensors")
+# Of any model: weights may be in several files, and tokenizers are in files of many names.
+ALL_FILES = ("*.json", "model*.safetensors", "*.txt", "*.model")
+
+
+def checkpoint_folder(source: ModelSource | Init, *, key: str, files: tuple[str, ...] = CHECKPOINT_FILES) -> Path:
+    """The folder that a section `key` of params names, by `hub` after downloading `files`; UserError if none."""
+    if source.hub:
+        fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
+        return hub_folder(source.hub.model, source.hub.revision, list(files), key=key, fix=fix)
+    folder = paths.resolve(source.folder or "")
+    if not folder.is_dir():
+        raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path")
+    return folder
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """The content of config.json; UserError if it is missing or not a JSON object."""
+    path = Path(folder) / "config.json"
+    try:
+        config = read_json(path)
+    except OSError:
+        raise UserError(f"{path}: absent; fix: name a folder with config.json and model.safetensors") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); fix: get the file again") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: not a JSON object; fix: get the file again")
+    return config
+
+
+def check_teachers(params: Params) -> None:
+    """Checks by config.json that students only learn what third-party task teachers can give; UserError if not.
+
+    A BERT with another vocabulary is found later, by the tokenizers (distill/task_teacher.py).
+    """
+    for task in params.tasks.run:
+        ready = getattr(params.tasks, task).finetuned_teacher
+        if found := teacher_source(task, ready, params.tasks.teacher_encoder):
+            source, key = found
+            folder = checkpoint_folder(source, key=key, files=("config.json",))
+            if (family := read_config(folder).get("model_type")) != "bert":
+                params.check_row_teacher(key, f"a {family!s:.40} with its own vocabulary", ROW_LOSSES)

@@ -1,0 +1,158 @@
+"""Predictions of a teacher in tables of the user: probabilities, logits or classes, found by row ids."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from tinybert.config.schema import PredictionFiles, TableData
+from tinybert.data.own_tasks import Labels, row_id
+from tinybert.data.table_files import Row, Table
+from tinybert.data.tasks import Task
+from tinybert.models.checkpoints import REGRESSION_LABEL
+from tinybert.models.foreign import PredictedTeacher
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_jsonl
+
+# The least probability: a class that was not predicted has this one, so that its logarithm stays finite.
+FLOOR = 1e-12
+SUM_TOLERANCE = 0.01  # of probabilities, which files round
+
+
+class PredictionReader:
+    """Turns the cells of a prediction, or a gold label, into logits: (classes,) float32.
+
+    Probabilities become their logarithms, of a multilabel task log(p / (1 - p)); classes count as certain.
+
+    Args:
+        task: The task.
+        settings: Its section of params.
+    """
+
+    def __init__(self, task: Task, settings: PredictionFiles) -> None:
+        self.task, self.settings, self.outputs = task, settings, len(task.labels) or 1
+        self.numbers = Labels(TableData.model_construct(kind="regression", labels=None))
+
+    def table(self, table: Table) -> dict[str, tuple[str, np.ndarray]]:
+        """Where each id stands in a table and its logits; UserError for the first mistake. Empty cells are none."""
+        found: dict[str, tuple[str, np.ndarray]] = {}
+        known: dict[str, Any] = {"labels": self.task.labels or None, "separator": self.settings.separator}
+        self.classes = Labels(TableData.model_construct(kind=self.task.kind, **known))
+        for where, cells in table.rows((self.settings.id, *self.settings.columns)):
+            name = row_id(cells.pop(self.settings.id))
+            if name in found:
+                raise table.error(f"{where}: id {name!r:.40} stands at {found[name][0]} too; fix: remove one of them")
+            if any(cell is not None and cell != "" for cell in cells.values()):
+                found[name] = where, self._logits(table, (where, cells))
+        return found
+
+    def of_label(self, label: Any) -> np.ndarray:
+        """The logits of a class id, score or list of class ids."""
+        if self.task.is_regression:
+            return np.array([label], dtype=np.float32)
+        probabilities = np.zeros(self.outputs)
+        probabilities[label] = 1.0
+        return self._of_probabilities(probabilities)
+
+    def _logits(self, table: Table, row: Row) -> np.ndarray:
+        where, cells = row
+        try:
+            if self.settings.label:
+                return self.of_label(self.classes.parse(cells[self.settings.label]))
+            values = np.array(self._values(list(cells.values())))
+            return self._of_probabilities(values) if self.settings.probabilities else values.astype(np.float32)
+        except ValueError as error:
+            columns = ", ".join(self.settings.columns)
+            raise table.error(f"{where}, column {columns:.80}: {error}; fix: correct the row") from None
+
+    def _values(self, cells: list) -> list[float]:
+        cells = cells[0] if len(cells) == 1 and isinstance(cells[0], list) else cells
+        if len(cells) != self.outputs:
+            allowed = f"{self.outputs}, one for each of {', '.join(self.task.labels) or 'the score':.80}"
+            raise ValueError(f"wrong number of values (got {len(cells)}); allowed: {allowed}")
+        return [float(self.numbers.parse(cell)) for cell in cells]  # type: ignore[arg-type]  # of a regression
+
+    def _of_probabilities(self, values: np.ndarray) -> np.ndarray:
+        if values.min() < 0 or values.max() > 1:
+            raise ValueError(f"no probability (got {values.min():g} to {values.max():g}); allowed: 0 to 1")
+        if self.task.is_multilabel:
+            clipped = values.clip(FLOOR, 1 - FLOOR)
+            return np.log(clipped / (1 - clipped)).astype(np.float32)
+        if abs(values.sum() - 1) > SUM_TOLERANCE:
+            raise ValueError(f"probabilities do not sum to 1 (got {values.sum():g}); allowed: 1 ± {SUM_TOLERANCE}")
+        return np.log(values.clip(FLOOR)).astype(np.float32)
+
+
+def read_predicted_teacher(
+    task: Task, settings: PredictionFiles, *, heldout_fraction: float
+) -> tuple[PredictedTeacher, dict[str, int]]:
+    """Finds the predictions of all rows of train and the scored splits.
+
+    Args:
+        task: The task, whose rows stage prepare_task wrote.
+        settings: The section of params.
+        heldout_fraction: Above 0, and without a dev file, scored rows are a share of train.
+
+    Returns:
+        The teacher, and how many rows of train had no prediction, "without_prediction". UserError for a mistake in
+        the files, an id that no row has, and a scored row without a prediction: they give the teacher's score.
+    """
+    if task.is_regression and settings.probabilities:
+        key = f"tasks.{task.name}.finetuned_teacher.predictions.probabilities"
+        raise UserError(f"{key}: a score has none; allowed: logits or label; fix: name the column as logits")
+    reader, logits, numbers, lacking = PredictionReader(task, settings), {}, {}, 0
+    for table, splits in _tables(task, settings, heldout_fraction):
+        rows = {split: list(read_jsonl(paths.task_rows(task.name) / f"{split}.jsonl")) for split in splits}
+        found = reader.table(table)
+        _check_ids(table, found, rows)
+        for split, of_split in rows.items():
+            known = [row for row in of_split if _id(row) in found]
+            if split != "train" and len(known) < len(of_split):
+                name = next(name for row in of_split if (name := _id(row)) not in found)
+                problem = f"no prediction of {split}'s row with id {name!r:.40}"
+                raise table.error(f"{problem}; allowed: one for each row of {split}, which is scored; fix: add it")
+            if not known:
+                raise table.error(f"no predictions of {split}; fix: add some")
+            lacking += len(of_split) - len(known)
+            kept = of_split if settings.missing == "gold" else known
+            values = (found[name][1] if (name := _id(row)) in found else reader.of_label(row["label"]) for row in kept)
+            logits[split] = torch.from_numpy(np.stack(list(values)))
+            numbers[split] = torch.tensor([row["idx"] for row in kept])
+    teacher = PredictedTeacher(logits, numbers, task.labels or (REGRESSION_LABEL,), multilabel=task.is_multilabel)
+    return teacher, {"without_prediction": lacking}
+
+
+def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> list[tuple[Table, list[str]]]:
+    """Each file, and the splits whose rows have their predictions there."""
+    files: dict[str, list[str]] = {"train": ["train"], "dev": [], "test": []}
+    for split in task.dev_splits:
+        key = "test" if split.endswith("test") else "dev"
+        is_share = heldout_fraction > 0 or (task.is_own and key == "dev" and not settings.dev)
+        files["train" if is_share else key].append(split)
+    section = f"tasks.{task.name}.finetuned_teacher.predictions"
+    if files["test"] and not settings.test:
+        raise UserError(f"{section}.test: missing, the test split has labels and is scored; fix: name its file")
+    if files["dev"] and not settings.dev:
+        raise UserError(f"{section}.dev: missing, dev is scored; fix: name its file")
+    return [(Table(name, f"{section}.{key}"), splits) for key, splits in files.items()
+            if splits and (name := getattr(settings, key))]  # fmt: skip
+
+
+def _check_ids(table: Table, found: dict[str, tuple[str, np.ndarray]], rows: dict[str, list[dict]]) -> None:
+    """UserError if two rows have one id, or a prediction's id is that of no row."""
+    names: set[str] = set()
+    for split, of_split in rows.items():
+        counts = Counter(map(_id, of_split))
+        if repeated := [name for name, count in counts.items() if count > 1]:
+            raise table.error(f"rows of {split} share the id {repeated[0]!r:.40}; fix: name another column in data.id")
+        names |= counts.keys()
+    for name, (where, _) in found.items():
+        if name not in names:
+            allowed = f"{', '.join(sorted(names)[:3]):.60}, ..."
+            raise table.error(f"{where}: no row has this id (got {name!r:.40}); allowed: {allowed}; fix: correct it")
+
+
+def _id(row: dict) -> str:
+    return row_id(row.get("id", row["idx"]))

@@ -1,0 +1,118 @@
+"""The task teacher as stages use it: a BERT with the students' tokens, a classifier with its own, or a table."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from tinybert.config.fields import ModelSource
+from tinybert.config.schema import ReadyTeacher, teacher_source
+from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
+from tinybert.data.encoding import Encoded, encode, label_array
+from tinybert.data.tasks import Task
+from tinybert.data.tokenizer import folder_tokenizer
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
+from tinybert.models.foreign import OWN_TOKENIZER, PREDICTIONS_FILE, ForeignClassifier, PredictedTeacher, load_foreign
+from tinybert.models.initialization import finetuned_teacher
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_jsonl
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
+
+
+@dataclass(frozen=True)
+class TaskTeacher:
+    """A task's teacher and how it reads rows.
+
+    Attributes:
+        model: The teacher.
+        task: Its task.
+        tokenizer: The project's, which students read with, and a BERT teacher too.
+        max_length_tokens: Of a row, for every tokenizer.
+    """
+
+    model: TaskModel
+    task: Task
+    tokenizer: Tokenizer
+    max_length_tokens: int
+
+    @classmethod
+    def load(cls, task: Task, seed: int | str, tokenizer: Tokenizer, *, max_length_tokens: int) -> "TaskTeacher":
+        """The teacher that stage finetune_teacher left."""
+        folder = paths.task_model(task.name, seed, "teacher")
+        labels = task.labels or (REGRESSION_LABEL,)
+        model: TaskModel
+        if (folder / PREDICTIONS_FILE).is_file():
+            model = PredictedTeacher.load(folder, labels, multilabel=task.is_multilabel)
+        elif read_config(folder).get(OWN_TOKENIZER):
+            model = load_foreign(folder, labels, key=str(folder), multilabel=task.is_multilabel)
+        else:
+            model = load_bert(SequenceClassifier, folder)
+        return cls(model, task, tokenizer, max_length_tokens)
+
+    def read_split(self, split: str) -> Encoded:
+        """The rows of a split of the task, those it has outputs for, as the teacher reads them."""
+        return self.read(self.known(read_jsonl(paths.task_rows(self.task.name) / f"{split}.jsonl"), split), split)
+
+    def read(self, rows: list[dict], split: str) -> Encoded:
+        """The rows of a split as the teacher reads them: with the project's tokenizer, its own, or as numbers."""
+        if isinstance(self.model, PredictedTeacher):
+            places = [np.array([self.model.places[split, row["idx"]]]) for row in rows]
+            labels = label_array((row["label"] for row in rows), self.task)
+            return Encoded(places, [np.zeros(1, dtype=np.int64)] * len(rows), labels)
+        own = self.model.tokenizer.backend_tokenizer if isinstance(self.model, ForeignClassifier) else None
+        return encode(rows, self.task, own or self.tokenizer, max_length_tokens=self.max_length_tokens)
+
+    def known(self, rows: Iterable[dict], split: str = "train") -> list[dict]:
+        """The rows that it has outputs for: all, unless only some predictions are known."""
+        if isinstance(self.model, PredictedTeacher):
+            return [row for row in rows if (split, row["idx"]) in self.model.places]
+        return list(rows)
+
+    def read_both(self, rows: Iterable[dict], split: str = "train") -> tuple[Encoded, Encoded]:
+        """The known rows of a split as students read them, and as the teacher does."""
+        known = self.known(rows, split)
+        examples = encode(known, self.task, self.tokenizer, max_length_tokens=self.max_length_tokens)
+        return examples, examples if isinstance(self.model, SequenceClassifier) else self.read(known, split)
+
+
+def start_task_teacher(
+    task: Task, tokenizer: Tokenizer, ready: ReadyTeacher | None, encoder: ModelSource | Path
+) -> TaskModel:
+    """The ready teacher of a task, or one before fine-tuning, whose head comes from the global generator.
+
+    A BERT with the project's vocabulary is computed by our own class. UserError if the model does not fit the task.
+
+    Args:
+        task: The task.
+        tokenizer: The project's.
+        ready: The task's `finetuned_teacher`.
+        encoder: What the teacher starts from otherwise: a model of a third party, or the folder of `teacher`.
+    """
+    multilabel, vocab_size = task.is_multilabel, tokenizer.get_vocab_size()
+    folder, key = encoder if isinstance(encoder, Path) else Path(), "teacher"
+    if found := teacher_source(task.name, ready, encoder):
+        source, key = found
+        folder = checkpoint_folder(source, key=key, files=ALL_FILES)
+        if not _has_tokens_of(tokenizer, folder):
+            labels = task.labels or (REGRESSION_LABEL,)
+            return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
+    if not ready:
+        return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=multilabel)
+    return finetuned_teacher(folder, task.labels, key=key, vocab_size=vocab_size, multilabel=multilabel)
+
+
+def _has_tokens_of(tokenizer: Tokenizer, folder: Path) -> bool:
+    """Whether a folder holds a BERT with this vocabulary, or with none of its own."""
+    if read_config(folder).get("model_type", "bert") != "bert":
+        return False
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return True
+    try:
+        return folder_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
+    except UserError:  # no WordPiece
+        return False

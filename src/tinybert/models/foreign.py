@@ -1,0 +1,240 @@
+"""Task teachers that share no tokens with students: classifiers that transformers computes, and tables of predictions.
+
+Only their outputs for rows can be compared: logits, and states of the first token.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tinybert.config.fields import HUGE, Architecture
+from tinybert.models.outputs import MULTILABEL, Batch, ModelOutput, OutputSpec, ProblemType
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import printable
+
+OWN_TOKENIZER = "own_tokenizer"  # key of config.json that marks a ForeignClassifier's folder
+PREDICTIONS_FILE = "predictions.safetensors"
+DEFAULT_LABEL = re.compile(r"label_\d+")
+
+
+@dataclass(frozen=True)
+class ForeignConfig:
+    """What training reads of such a teacher's config; `details` are all that its outputs depend on beside weights."""
+
+    vocab_size: int = 0
+    hidden_size: int = 0
+    num_hidden_layers: int = 0
+    max_position_embeddings: int = HUGE
+    problem_type: ProblemType | None = None
+    details: str = ""
+
+    @property
+    def shape(self) -> Architecture:
+        """The sizes that layer maps are checked against."""
+        layers, width = self.num_hidden_layers, self.hidden_size
+        return Architecture.model_construct(layers=layers, width=width, heads=0, feed_forward=0, dropout=0.0)
+
+    def check_length(self, tokens: int, key: str) -> None:
+        """Raises UserError if rows of `tokens` of its tokens exceed its positions; `key` of params set the length."""
+        if tokens > self.max_position_embeddings:
+            limit = f"allowed: at most {self.max_position_embeddings}, the teacher's positions"
+            raise UserError(f"{key}: a row is too long (got {tokens} tokens); {limit}; fix: shorten rows")
+
+
+class ForeignClassifier(nn.Module):
+    """A classifier of transformers with its own tokenizer; logits (batch, classes) in the order of `labels`.
+
+    Args:
+        model: A ...ForSequenceClassification.
+        tokenizer: The model's, of transformers.
+        labels: The task's class names; one for a regression.
+        order: The model's output of each label.
+        multilabel: Whether rows may have several labels.
+    """
+
+    order: Tensor
+    tokenizer: Any
+
+    def __init__(
+        self, model: Any, tokenizer: Any, labels: tuple[str, ...], order: list[int], *, multilabel: bool
+    ) -> None:
+        super().__init__()
+        self.model, self.tokenizer, self.labels = model, tokenizer, labels
+        self.register_buffer("order", torch.tensor(order))
+        config, accepted = model.config, inspect.signature(model.forward).parameters
+        self.takes_segments = "token_type_ids" in accepted and "token_type_ids" in tokenizer.model_input_names
+        if config.pad_token_id is None:  # of decoders, which find a row's last token by it
+            config.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        details = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
+        known = {name: getattr(config, name, 0) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
+        self.config = ForeignConfig(
+            **known,
+            max_position_embeddings=_positions(model),
+            problem_type=MULTILABEL if multilabel else None,
+            details=json.dumps(details, sort_keys=True, default=str),
+        )
+
+    def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
+        """Logits, and as hidden states those of each row's first token: (batch, width)."""
+        if want.scores or want.qkv:
+            raise ValueError("a teacher with another vocabulary has no attention that can be compared")
+        inputs = {"input_ids": batch.input_ids.masked_fill(~batch.mask, self.model.config.pad_token_id)}
+        inputs["attention_mask"] = batch.mask.long()
+        if self.takes_segments:
+            inputs["token_type_ids"] = batch.token_type_ids
+        found = self.model(**inputs, output_hidden_states=bool(want.hidden))
+        hidden = {layer: found.hidden_states[layer][:, 0] for layer in want.hidden}
+        return ModelOutput(hidden=hidden, logits=found.logits[:, self.order])
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of weights, tied ones once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def save(self, folder: str | Path) -> None:
+        """Writes model and tokenizer into an existing folder that transformers loads too."""
+        setattr(self.model.config, OWN_TOKENIZER, True)
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+class PredictedTeacher(nn.Module):
+    """A teacher of which only predictions are known: it reads rows of one "token", a place in its table of logits.
+
+    Args:
+        logits: (rows, classes) float32 by split.
+        numbers: "idx" of these rows, (rows,) int64 by split.
+        labels: The task's class names; one for a regression.
+        multilabel: Whether rows may have several labels.
+    """
+
+    parameter_count = None
+    table: Tensor
+
+    def __init__(
+        self, logits: Mapping[str, Tensor], numbers: Mapping[str, Tensor], labels: tuple[str, ...], *, multilabel: bool
+    ) -> None:
+        super().__init__()
+        self.labels, self.numbers = labels, numbers
+        self.register_buffer("table", torch.cat([logits[split] for split in numbers]))
+        keys = ((split, number) for split in numbers for number in numbers[split].tolist())
+        self.places = {key: place for place, key in enumerate(keys)}
+        self.config = ForeignConfig(problem_type=MULTILABEL if multilabel else None)
+
+    def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
+        """The logits of the rows at these places."""
+        return ModelOutput(logits=self.table[batch.input_ids[:, 0]])
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the table into an existing folder."""
+        parts = self.table.cpu().split([len(numbers) for numbers in self.numbers.values()])
+        logits = {f"logits.{split}": part.clone() for split, part in zip(self.numbers, parts, strict=True)}
+        numbers = {f"numbers.{split}": part for split, part in self.numbers.items()}
+        save_file(logits | numbers, Path(folder) / PREDICTIONS_FILE)
+
+    @classmethod
+    def load(cls, folder: str | Path, labels: tuple[str, ...], *, multilabel: bool) -> "PredictedTeacher":
+        """The teacher that `save` wrote."""
+        stored = load_file(Path(folder) / PREDICTIONS_FILE)
+        logits, numbers = ({key[len(part) :]: stored[key] for key in stored if key.startswith(part)}
+                           for part in ("logits.", "numbers."))  # fmt: skip
+        return cls(logits, numbers, labels, multilabel=multilabel)
+
+
+def load_foreign(
+    folder: Path, labels: tuple[str, ...], *, key: str, multilabel: bool, with_head: bool = True
+) -> ForeignClassifier:
+    """A classifier of any family and its tokenizer, in evaluation mode, float32, on the CPU.
+
+    Code of the folder is never run and pickles are never opened; UserError that begins with `key` if it cannot be
+    loaded, or its classes are not the task's.
+
+    Args:
+        folder: config.json, safetensors and tokenizer files.
+        labels: The task's class names; one for a regression.
+        with_head: Whether the folder has the task's head; otherwise the global generator draws it.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if not list(folder.glob("model*.safetensors")):
+        raise UserError(f"{key}: {folder} has no model.safetensors; fix: tinybert convert, if it has pytorch_model.bin")
+    known: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    names = dict(enumerate(labels))
+    head: dict[str, Any] = {} if with_head else {"id2label": names, "label2id": {names[at]: at for at in names}}
+    head |= {"problem_type": MULTILABEL} if multilabel and not with_head else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **known)
+        model, found = AutoModelForSequenceClassification.from_pretrained(
+            folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True,
+            ignore_mismatched_sizes=not with_head, **known, **head,
+        )  # fmt: skip
+    except Exception as error:  # of many types, by family and file
+        reason = printable(" ".join(str(error).split()))
+        raise UserError(f"{key}: {folder} cannot be loaded ({reason:.200}); fix: choose another model") from None
+    _check_loaded(model, tokenizer, found["missing_keys"], f"{key}: {folder}", with_head=with_head)
+    if not with_head:
+        return ForeignClassifier(model, tokenizer, labels, list(names), multilabel=multilabel).eval()
+    theirs = [str(model.config.id2label[at]) for at in sorted(model.config.id2label)]
+    order = class_order(theirs, labels, key=key, stated=model.config.problem_type, multilabel=multilabel)
+    return ForeignClassifier(model, tokenizer, labels, order, multilabel=multilabel).eval()
+
+
+def class_order(
+    found: list[str], labels: tuple[str, ...], *, key: str, stated: str | None, multilabel: bool
+) -> list[int]:
+    """The place of each of the task's `labels` among a model's, matched by name; UserError if they are others.
+
+    Names that mean nothing (LABEL_0) are taken as they are. `stated`: problem_type of the model's config.json.
+    """
+    if len(found) != len(labels):
+        problem = f"wrong number of outputs (got {len(found)})"
+        raise UserError(f"{key}: {problem}; allowed: {len(labels)}; fix: choose a model fine-tuned on this task")
+    if stated and (stated == MULTILABEL) != multilabel:
+        allowed = MULTILABEL if multilabel else "another problem_type"
+        raise UserError(f"{key}: wrong kind of task (got {stated}); allowed: {allowed}; fix: choose another model")
+    theirs, wanted = list(map(_plain_name, found)), list(map(_plain_name, labels))
+    if len(set(wanted)) < len(wanted):  # they differ in what plain names leave out
+        theirs, wanted = found, list(labels)
+    if sorted(theirs) == sorted(wanted):
+        return [theirs.index(label) for label in wanted]
+    if len(labels) > 1 and not all(DEFAULT_LABEL.fullmatch(_plain_name(label)) for label in found):
+        problem = f"unknown classes (got {', '.join(found)}); allowed: {', '.join(labels)}"
+        raise UserError(f"{key}: {problem}; fix: name all of them by id2label in config.json, or choose another model")
+    return list(range(len(labels)))
+
+
+def _plain_name(label: str) -> str:
+    return label.lower().replace(" ", "_").replace("-", "_")
+
+
+def _check_loaded(model: Any, tokenizer: Any, missing: Iterable[str], where: str, *, with_head: bool) -> None:
+    """UserError that begins with `where` if weights are missing or not finite, or the tokenizer is a slow one."""
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise UserError(f"{where} has no tokenizer.json; fix: write one with save_pretrained of a fast tokenizer")
+    of_encoder = f"{model.base_model_prefix}."
+    lacking = sorted(name for name in missing if with_head or (name.startswith(of_encoder) and "pooler" not in name))
+    if lacking:
+        problem = f"lacks {lacking[0]} and {len(lacking) - 1} more weights"
+        raise UserError(f"{where} {problem}; fix: choose a model fine-tuned on this task, or get it again")
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise UserError(f"{where}: {name}: has NaN or infinity; fix: get the file again")
+
+
+def _positions(model: Any) -> int:
+    """The longest row in tokens; RoBERTa's family counts positions from behind the padding's."""
+    limit = getattr(model.config, "max_position_embeddings", None) or HUGE
+    tables = (part for name, part in model.named_modules() if name.endswith("position_embeddings"))
+    padding = next((table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None), -1)
+    return limit - padding - 1

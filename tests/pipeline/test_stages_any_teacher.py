@@ -1,0 +1,214 @@
+"""The stages of a task with a teacher of another family, or with its predictions alone."""
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from stages import (
+    baselines,
+    evaluate,
+    finetune_student,
+    finetune_teacher,
+    prune,
+    task_distill_intermediate,
+    task_distill_prediction,
+)
+from tests.support.builders import STUDENT, TEACHER, masked_lm
+from tests.support.fake_stage import FakeStage
+from tests.support.families import WORDS, save_family
+from tests.support.project import tiny_params, write_params
+from tests.unit.distill.test_loop import OPTIMIZER
+from tinybert.config.fields import ModelSource, Training
+from tinybert.config.load import load_params
+from tinybert.config.schema import PredictionFiles, ReadyTeacher
+from tinybert.data.tasks import TASKS, write_task
+from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from tinybert.distill.batches import predict
+from tinybert.distill.task_teacher import TaskTeacher
+from tinybert.models.checkpoints import save_model
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, read_jsonl, write_jsonl
+
+COLA = TASKS["cola"]
+SHORT = Training(epochs=2, max_steps=None, batch_size=8, learning_rate=5e-3)
+LONG = Training(epochs=25, max_steps=None, batch_size=8, learning_rate=1e-2)
+ROWS = {"train": 32, "dev": 12}
+
+
+def tree() -> dict:
+    found = tiny_params()
+    found["students"]["tinybert4"] |= {"prediction": {"losses": {"prediction": 1.0, "hard": 0.5}, "temperature": 2.0}}
+    found["students"]["tinybert4"]["intermediate"] = {"losses": {"pkd": 1.0}}
+    found["tasks"]["students"] = found["quantization"]["models"] = ["tinybert4"]
+    return found
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Tokenizer, encoder, general student and rows, whose label says whether the king is named."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    write_params(tmp_path, tree())
+    tokenizer = train_tokenizer(WORDS, vocabulary_size=60)
+    paths.TOKENIZER.mkdir(parents=True)
+    save_tokenizer(tokenizer, paths.TOKENIZER)
+    for folder, shape in ((paths.TEACHER, TEACHER), (paths.general_student("tinybert4"), STUDENT)):
+        folder.mkdir(parents=True)
+        save_model(masked_lm(replace(shape, vocab_size=tokenizer.get_vocab_size())), folder)
+    rng = random.Random(0)
+    for split, count in ROWS.items():
+        texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 8))) for _ in range(count)]
+        rows = [{"idx": idx, "sentence": text, "label": int("king" in text)} for idx, text in enumerate(texts)]
+        write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
+        if split == "train":
+            write_jsonl(paths.augmented("cola"), rows)
+    write_task(COLA, paths.task_rows("cola"))
+    return tmp_path
+
+
+def stage(name: str, items: dict[str, str] | None = None, **changes) -> FakeStage:
+    """A stage for CoLA; `changes`: "ready" (finetuned_teacher) and "encoder" (teacher_encoder)."""
+    settings = SimpleNamespace(
+        max_length_tokens=16, finetuned_teacher=changes.get("ready"), teacher=LONG, intermediate=SHORT,
+        prediction=SHORT, pruning=SHORT, train_fraction=1.0,
+    )  # fmt: skip
+
+    class Tasks(dict):
+        teacher_encoder, heldout_fraction, teacher_cache_gb = changes.get("encoder", "pretrained"), 0.0, 0.1
+        cola = settings
+
+    students = load_params().students
+    params = SimpleNamespace(
+        seed=1, seeds=(1,), tasks=Tasks(cola=settings), students=students, precision="float32", optimizer=OPTIMIZER,
+        pruning=SimpleNamespace(ramp_fraction=0.5),
+    )  # fmt: skip
+    return FakeStage(name, {"task": "cola"} | (items or {}), params)
+
+
+def run_students() -> dict[str, dict]:
+    """All stages that read the teacher; the metrics of each."""
+    of = {"student": "tinybert4"}
+    stages = [
+        (task_distill_intermediate, of | {"seed": "1"}),
+        (task_distill_prediction, of | {"seed": "1"}),
+        (evaluate, of),
+        (baselines, {}),
+        (finetune_student, of),
+        (prune, of | {"sparsity": "20"}),
+    ]
+    found = {}
+    for module, items in stages:
+        name = module.__name__.rpartition(".")[2]
+        run = stage(name, items)
+        module.main(run)
+        found[name] = run.metrics
+    return found
+
+
+@pytest.mark.parametrize("family", ["roberta", "deberta-v2"])
+def test_a_ready_teacher_of_another_family_teaches(project, family):
+    source = save_family(family, project / "model", COLA.labels)
+    run = stage("finetune_teacher", ready=ReadyTeacher(folder=str(source)))
+    finetune_teacher.main(run)
+    folder = paths.task_model("cola", 1, "teacher")
+    assert run.metrics["steps"] == 0 and run.metrics["curve"] == [] and run.metrics["layers"] == 2
+    stored, given = (load_file(at / "model.safetensors") for at in (folder, source))
+    assert all(torch.equal(part, given[name]) for name, part in stored.items())
+    assert (folder / "tokenizer.json").read_text() != (paths.TOKENIZER / "tokenizer.json").read_text()
+    found = run_students()
+    costs = found["evaluate"]["cola-tinybert4/1"]["costs"]
+    assert costs["teacher"] == {"parameters": sum(part.numel() for part in stored.values()), "flops": None}
+    assert costs["student"]["flops"] > 0
+    assert found["evaluate"]["cola-tinybert4/1"]["dev"]["teacher"] == run.metrics["dev"]
+    assert found["finetune_student"]["cola-tinybert4/1"]["dev"]["teacher"] == run.metrics["dev"]
+    assert {"pkd"} < set(found["task_distill_intermediate"]["curve"][-1])
+    assert found["task_distill_prediction"]["curve"][-1]["prediction"] > 0
+    assert found["prune"]["sparsity"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_the_dev_score_is_that_of_transformers(project):
+    from transformers import pipeline
+
+    source = save_family("electra", project / "model", COLA.labels)
+    run = stage("finetune_teacher", ready=ReadyTeacher(folder=str(source)))
+    finetune_teacher.main(run)
+    dev = list(read_jsonl(paths.task_rows("cola") / "dev.jsonl"))
+    published = pipeline("text-classification", str(source))([row["sentence"] for row in dev])
+    hits = [COLA.labels[row["label"]] == one["label"] for row, one in zip(dev, published, strict=True)]
+    assert run.metrics["dev"]["accuracy"] == pytest.approx(np.mean(hits))
+
+
+def test_an_encoder_of_another_family_is_fine_tuned_here(project):
+    source = save_family("distilbert", project / "model", head=False, initializer_range=0.1, dropout=0.0)
+    runs = []
+    for _ in range(2):
+        run = stage("finetune_teacher", encoder=ModelSource(folder=str(source)))
+        finetune_teacher.main(run)
+        runs.append((run.metrics, (paths.task_model("cola", 1, "teacher") / "model.safetensors").read_bytes()))
+    assert runs[0] == runs[1]  # the same bits again
+    metrics, _ = runs[0]
+    assert metrics["steps"] == 25 * 4
+    assert metrics["curve"][-1]["total"] < 0.3 < metrics["curve"][0]["total"]
+    assert metrics["dev"]["matthews"] > 0.5
+    folder = paths.task_model("cola", 1, "teacher")
+    stored, given = (load_file(at / "model.safetensors") for at in (folder, source))
+    name = "distilbert.transformer.layer.1.ffn.lin2.weight"
+    assert not torch.equal(stored[name], given[name])
+    assert list(read_json(folder / "config.json")["id2label"].values()) == list(COLA.labels)
+    found = run_students()
+    assert found["evaluate"]["cola-tinybert4/1"]["dev"]["teacher"] == metrics["dev"]
+
+
+@pytest.mark.parametrize("missing", ["gold", "drop"])
+def test_predictions_in_files_teach(project, missing):
+    for split, count in ROWS.items():
+        lines = ["id,no,yes", *(f"{idx},{0.9 - idx / 100:.2f},{0.1 + idx / 100:.2f}" for idx in range(count))]
+        lines = lines[:-2] if split == "train" else lines  # two rows without a prediction
+        (project / f"{split}.csv").write_text("\n".join(lines))
+    files = PredictionFiles(train="train.csv", dev="dev.csv", id="id", probabilities=("no", "yes"), missing=missing)
+    run = stage("finetune_teacher", ready=ReadyTeacher(predictions=files))
+    finetune_teacher.main(run)
+    assert run.metrics["without_prediction"] == 2 and run.metrics["curve"] == []
+    assert run.metrics["dev"]["matthews"] == 0.0  # it calls every dev row unacceptable
+    changed = tree()
+    changed["students"]["tinybert4"]["intermediate"] = None
+    write_params(project, changed)
+    found = run_students()
+    measured = found["evaluate"]["cola-tinybert4/1"]
+    assert measured["dev"]["teacher"] == run.metrics["dev"]
+    assert measured["costs"]["teacher"] == {"parameters": None, "flops": None}
+    rows = {"gold": 32, "drop": 30}[missing]
+    assert found["task_distill_prediction"]["steps"] == 2 * math.ceil(rows / 8) == 8
+    teacher = TaskTeacher.load(COLA, 1, load_tokenizer(paths.TOKENIZER), max_length_tokens=16)
+    examples, asked = teacher.read_both(read_jsonl(paths.augmented("cola")))
+    assert len(examples) == rows
+    predicted = predict(teacher.model, asked, COLA)
+    assert predicted[:30].tolist() == [0] * 30
+    assert predicted[30:].tolist() == examples.gold[30:].tolist()
+
+
+def test_losses_of_tokens_are_refused_before_training(project):
+    changed = tree()
+    changed["students"]["tinybert4"]["intermediate"] = {"losses": {"attention": 1.0}}
+    write_params(project, changed)
+    source = save_family("bert", project / "model", COLA.labels)  # by config.json alone it might be ours
+    with pytest.raises(UserError, match=r"students\.tinybert4\.intermediate\.losses: tasks\.cola\.finetuned_teacher "):
+        finetune_teacher.main(stage("finetune_teacher", ready=ReadyTeacher(folder=str(source))))
+    assert not Path(paths.task_model("cola", 1, "teacher")).exists()
+
+
+def test_a_layer_map_must_fit_its_depth(project):
+    changed = tree()
+    changed["students"]["tinybert4"]["layer_map"] = [1, 3]
+    write_params(project, changed)
+    source = save_family("roberta", project / "model", COLA.labels)  # two layers
+    with pytest.raises(UserError, match=r"students\.tinybert4\.layer_map: 3 is beyond the teacher's layers"):
+        finetune_teacher.main(stage("finetune_teacher", ready=ReadyTeacher(folder=str(source))))

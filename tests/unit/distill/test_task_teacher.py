@@ -1,0 +1,219 @@
+"""The task teacher: how each kind reads rows, and that students learn the same from its cache and live."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.builders import STUDENT, TEACHER, classifier
+from tests.support.families import WORDS, save_family
+from tests.support.hub_client import use_hub
+from tests.support.hub_server import Repository, serve_hub
+from tests.unit.distill.test_loop import OPTIMIZER, RUN
+from tinybert.config.fields import HubModel, ModelSource, Training
+from tinybert.config.schema import ReadyTeacher
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.distill.batches import ExampleBatches, labeled_by_teacher, predict
+from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.task_teacher import TaskTeacher, start_task_teacher
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import save_model
+from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+
+COLA = TASKS["cola"]
+TOKENIZER = train_tokenizer(WORDS, vocabulary_size=60)
+KEY = "tasks.cola.finetuned_teacher"
+
+
+def rows(count=24) -> list[dict]:
+    rng = random.Random(0)
+    texts = (" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(count))
+    return [{"idx": idx, "sentence": text, "label": idx % 2} for idx, text in enumerate(texts)]
+
+
+def reader(model) -> TaskTeacher:
+    return TaskTeacher(model, COLA, TOKENIZER, max_length_tokens=32)
+
+
+@pytest.fixture(params=["roberta", "deberta-v2", "electra"])
+def foreign(tmp_path, request) -> TaskTeacher:
+    save_family(request.param, tmp_path / "model", COLA.labels)
+    return reader(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(tmp_path / "model")), paths.TEACHER))
+
+
+def table(known=range(24)) -> TaskTeacher:
+    logits = torch.randn(len(known), 2, generator=torch.Generator().manual_seed(0))
+    return reader(PredictedTeacher({"train": logits}, {"train": torch.tensor(known)}, COLA.labels, multilabel=False))
+
+
+def distilled(teacher: TaskTeacher, losses: dict[str, float], cache: TeacherCache, *, accumulation_steps=1):
+    """The student's weights, loss curve, and how many rows the teacher computed, after two epochs."""
+    examples, asked = teacher.read_both(rows())
+    counted = []
+    hook = teacher.model.register_forward_pre_hook(lambda _, inputs: counted.append(len(inputs[0].input_ids)))
+    student = classifier(replace(STUDENT, vocab_size=TOKENIZER.get_vocab_size()), COLA.labels, seed=1)
+    torch.manual_seed(3)
+    loss = DistillationLoss(DistillationConfig(losses, temperature=2.0), student.config, teacher.model.config)
+    training = Training(
+        epochs=2, max_steps=None, batch_size=8, learning_rate=3e-3, accumulation_steps=accumulation_steps
+    )
+    cached = CachedTeacher(teacher.model, loss, asked, cache)
+    batches = ExampleBatches(examples, batch_size=8, seed=7)
+    curve = train(student, loss, batches, Settings(training, OPTIMIZER, 7), teacher=cached, run=RUN)
+    hook.remove()
+    return student.state_dict(), curve, sum(counted)
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_students_learn_the_same_from_cache_and_live(tmp_path, foreign, accumulation_steps):
+    losses = {"prediction": 1.0, "logit_mse": 0.5, "hard": 0.5}
+    settings = {"accumulation_steps": accumulation_steps}
+    live, live_curve, asked_live = distilled(foreign, losses, TeacherCache(tmp_path, 0), **settings)
+    cached, curve, asked = distilled(foreign, losses, TeacherCache(tmp_path, 10**8), **settings)
+    assert (asked_live, asked) == (2 * 24, 24 + 1)
+    for name, weight in live.items():
+        torch.testing.assert_close(cached[name], weight, rtol=1e-4, atol=1e-5)
+    assert curve[-1]["prediction"] == pytest.approx(live_curve[-1]["prediction"], rel=1e-4)
+    assert all(entry["prediction"] > 0 for entry in curve)
+
+
+def test_pkd_reads_first_tokens_of_another_width(tmp_path, foreign):
+    losses = {"pkd": 1.0, "prediction": 1.0}
+    _, live_curve, _ = distilled(foreign, losses, TeacherCache(tmp_path, 0))
+    _, curve, asked = distilled(foreign, losses, TeacherCache(tmp_path, 10**8))
+    assert asked == 24 + 1
+    assert [entry["pkd"] for entry in curve] == pytest.approx([entry["pkd"] for entry in live_curve], rel=2e-3)
+    files = list(tmp_path.glob("hidden_*.rows"))
+    assert [path.stat().st_size for path in files] == [24 * 16 * 2 + 4]  # a vector of 16 float16 a row, a checksum
+
+
+def test_a_batch_is_compared_with_the_teachers_own_rows(tmp_path, foreign):
+    """Computed by hand: row i of the student's batch against the teacher's logits of text i."""
+    examples, asked = foreign.read_both(rows())
+    loss = DistillationLoss(DistillationConfig({"logit_mse": 1.0}), STUDENT, foreign.model.config)
+    cached = CachedTeacher(foreign.model, loss, asked, TeacherCache(tmp_path, 10**8))
+    cached.begin(start_accelerator("float32"))
+    chosen = [5, 0, 23, 11]
+    student = torch.zeros(4, 2)
+    with torch.inference_mode():
+        alone = [foreign.model(asked.batch([row])).logits[0] for row in chosen]
+    found = loss.targets(cached(examples.batch(chosen))).logits
+    torch.testing.assert_close(found, torch.stack(alone), atol=1e-5, rtol=1e-4)
+    expected = torch.stack(alone).square().sum(dim=1).mean().item()
+    outputs = type(cached(examples.batch(chosen)))(logits=student)
+    term = loss(outputs, cached(examples.batch(chosen)), examples.batch(chosen))["logit_mse"]
+    assert term.item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["attention", "hidden", "embedding", "cosine", "value_relation"])
+def test_losses_of_tokens_are_refused(foreign, loss):
+    with pytest.raises(UserError, match=f"losses: {loss} compares tokens.*; allowed: hard, prediction, logit_mse, pkd"):
+        DistillationLoss(DistillationConfig({loss: 1.0}, relation_heads=4), STUDENT, foreign.model.config)
+
+
+def test_augmented_rows_get_the_teachers_labels(foreign):
+    examples, asked = foreign.read_both([row | {"augmented": row["idx"] > 11} for row in rows()])
+    found = labeled_by_teacher(examples, asked, foreign.model, COLA).gold
+    assert found[:12].tolist() == [idx % 2 for idx in range(12)]
+    assert found[12:].tolist() == predict(foreign.model, asked, COLA)[12:].tolist()
+
+
+def test_a_table_teaches_by_row_numbers(tmp_path):
+    teacher = table()
+    live, _, _ = distilled(teacher, {"prediction": 1.0}, TeacherCache(tmp_path, 0))
+    cached, _, _ = distilled(teacher, {"prediction": 1.0}, TeacherCache(tmp_path, 10**8))
+    assert all(torch.equal(cached[name], weight) for name, weight in live.items())
+    _, asked = teacher.read_both(list(reversed(rows())))
+    assert np.array_equal(predict(teacher.model, asked, COLA), teacher.model.table.argmax(1).flip(0).numpy())
+
+
+def test_rows_without_a_prediction_are_left_out():
+    teacher = table(known=[0, 2, 9])
+    examples, asked = teacher.read_both(rows())
+    assert len(examples) == len(asked) == 3
+    assert examples.input_ids[2].tolist() == reader(classifier()).read([rows()[9]], "train").input_ids[0].tolist()
+
+
+def test_a_foreign_teachers_positions_count_its_own_tokens(tmp_path):
+    """A student may have longer rows than the teacher's."""
+    save_family("distilbert", tmp_path / "model", COLA.labels, max_position_embeddings=8)
+    source = ReadyTeacher(folder=str(tmp_path / "model"))
+    teacher = reader(start_task_teacher(COLA, TOKENIZER, source, paths.TEACHER))
+    loss = DistillationLoss(DistillationConfig({"prediction": 1.0}), STUDENT, teacher.model.config)
+    _, short = teacher.read_both([{"idx": 0, "sentence": "fish swim the", "label": 1}])
+    long_batches = ExampleBatches(reader(classifier()).read(rows(), "train"), batch_size=8, seed=0)
+    assert long_batches.longest_row_tokens > 8
+    CachedTeacher(teacher.model, loss, short, TeacherCache(tmp_path, 0)).check_length(long_batches)
+    with pytest.raises(UserError, match="at most 8, the teacher's positions"):
+        LiveTeacher(teacher.model, loss).check_length(long_batches)
+
+
+def test_a_teacher_of_another_family_comes_from_the_hub(tmp_path, monkeypatch):
+    folder, sha = save_family("xlm-roberta", tmp_path / "model", COLA.labels), "a" * 40
+    (folder / "pytorch_model.bin").write_bytes(b"never asked for")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with serve_hub(Repository("models", "a/b", sha, files)) as hub:
+        use_hub(monkeypatch, hub.endpoint, tmp_path / "cache")
+        source = ReadyTeacher(hub=HubModel(model="a/b", revision=sha))
+        found = reader(start_task_teacher(COLA, TOKENIZER, source, paths.TEACHER))
+        fetched = {line.rsplit("/", 1)[1] for line in hub.requests if "/resolve/" in line}
+    assert fetched == files.keys() - {"pytorch_model.bin"}
+    local = reader(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), paths.TEACHER))
+    logits = [teacher.model(teacher.read(rows(), "train").batch([3, 1])).logits for teacher in (found, local)]
+    assert torch.equal(*logits)
+
+
+# --- which class computes a third-party model ---
+
+
+def own_bert(folder: Path) -> Path:
+    folder.mkdir()
+    save_model(classifier(replace(TEACHER, vocab_size=TOKENIZER.get_vocab_size()), COLA.labels), folder)
+    return folder
+
+
+def test_a_bert_with_the_projects_vocabulary_is_our_own(tmp_path):
+    folder, encoder = own_bert(tmp_path / "bert"), paths.TEACHER
+    assert type(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), encoder)) is SequenceClassifier
+    save_tokenizer(TOKENIZER, folder)
+    assert type(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), encoder)) is SequenceClassifier
+    assert type(start_task_teacher(COLA, TOKENIZER, None, ModelSource(folder=str(folder)))) is SequenceClassifier
+    assert type(start_task_teacher(COLA, TOKENIZER, None, folder)) is SequenceClassifier
+
+
+def test_a_bert_with_another_vocabulary_of_equal_size_is_foreign(tmp_path):
+    folder = own_bert(tmp_path / "bert")
+    other = train_tokenizer([word[::-1] for word in WORDS], vocabulary_size=60)
+    assert other.get_vocab_size() == TOKENIZER.get_vocab_size() and other.get_vocab() != TOKENIZER.get_vocab()
+    save_tokenizer(other, folder)
+    found = start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), paths.TEACHER)
+    assert type(found) is ForeignClassifier
+    text = reader(found).read([{"idx": 0, "sentence": "hsif miws", "label": 1}], "train").input_ids[0]
+    assert text.tolist() == other.encode("hsif miws").ids
+
+
+@pytest.mark.parametrize("kind", ["own", "foreign", "table"])
+def test_stages_load_what_was_saved(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    folder = paths.task_model("cola", 1, "teacher")
+    folder.mkdir(parents=True)
+    if kind == "own":
+        model = classifier(TEACHER, COLA.labels)
+    elif kind == "foreign":
+        source = ReadyTeacher(folder=str(save_family("bert", tmp_path / "bert", COLA.labels)))
+        model = start_task_teacher(COLA, TOKENIZER, source, paths.TEACHER)
+    else:
+        model = table().model
+    save_model(model, folder)
+    found = TaskTeacher.load(COLA, 1, TOKENIZER, max_length_tokens=32)
+    assert type(found.model) is type(model)
+    assert found.model.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(part, model.state_dict()[name]) for name, part in found.model.state_dict().items())
