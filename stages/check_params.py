@@ -1,22 +1,25 @@
-"""Checks all of params.yaml and its tables first: DVC clears the paths that its names make before it runs a stage."""
+"""Checks params.yaml and the local files that it names before anything runs.
+
+DVC clears the paths that the names in params.yaml make before it runs a stage.
+"""
 
 import sys
 
 from tinybert.config.load import load_params
-from tinybert.data.table_files import check_tables
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.files import atomic_file, printable
+from tinybert.sources import check_sources
 
 
 def main() -> None:
     """Prints one line for each mistake and exits with 1; otherwise writes a constant file that all stages depend on."""
     try:
-        check_tables(load_params().tasks.own)
+        check_sources(load_params())
         with atomic_file(paths.PARAMS_CHECKED) as handle:
             handle.write("params.yaml passes the checks of src/tinybert/config\n")
     except UserError as error:
-        sys.exit(str(error))
+        sys.exit("\n".join(map(printable, str(error).splitlines())))
 
 
 if __name__ == "__main__":

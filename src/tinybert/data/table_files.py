@@ -12,7 +12,7 @@ from typing import Any
 
 from tinybert.config.schema import HubTable, TableData
 from tinybert.pipeline import paths
-from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import LINE_LIMIT_BYTES, parse_json, printable, read_lines
 from tinybert.pipeline.hub import hub_access, load_verified
 
@@ -158,16 +158,12 @@ def tables_of(task: str, data: TableData) -> dict[str, Table]:
 
 def check_tables(own: dict[str, TableData]) -> None:
     """Opens the local tables of all tasks: they must exist and have the columns; UserError with a line for each."""
-    mistakes = []
-    for task, data in own.items():
-        for split, table in tables_of(task, data).items():
-            try:
-                if not data.hub:
-                    table.check_columns(data.texts if split == "test" else data.columns)
-            except UserError as error:
-                mistakes.append(str(error))
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    check_all(
+        partial(table.check_columns, data.texts if split == "test" else data.columns)
+        for task, data in own.items()
+        if not data.hub
+        for split, table in tables_of(task, data).items()
+    )
 
 
 def _names(columns: Sequence[str]) -> str:
