@@ -6,6 +6,7 @@ DVC clears the paths that the names in params.yaml make before it runs a stage.
 import sys
 
 from tinybert.config.load import load_params
+from tinybert.estimate import estimate
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, printable
@@ -13,9 +14,11 @@ from tinybert.sources import check_sources
 
 
 def main() -> None:
-    """Prints one line for each mistake and exits with 1; otherwise writes a constant file that all stages depend on."""
+    """Prints an estimate of the run and writes a constant file that all stages need; or a line per mistake, exit 1."""
     try:
-        check_sources(load_params())
+        params = load_params()
+        check_sources(params)
+        print("\n".join(estimate(params)))
         with atomic_file(paths.PARAMS_CHECKED) as handle:
             handle.write("params.yaml passes the checks of src/tinybert/config\n")
     except UserError as error:

@@ -7,8 +7,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from sklearn.model_selection import train_test_split
-
 from tinybert.config.fields import Source
 from tinybert.config.schema import Tasks
 from tinybert.data.tasks import ENTAILMENT, ENTAILMENT3, PAIR, Task
@@ -68,6 +66,8 @@ def hold_out(splits: dict[str, list[dict]], task: Task, fraction: float) -> dict
     """
     if not fraction:
         return splits
+    from sklearn.model_selection import train_test_split
+
     rows = splits["train"]
     classes = None if task.is_regression else [row["label"] for row in rows]
     train, heldout = train_test_split(rows, test_size=fraction, random_state=0, stratify=classes)
