@@ -6,9 +6,7 @@ from tinybert.config.students import training_of
 from tinybert.data.encoding import read_examples
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches, labeled_by_teacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import load_bert, load_classifier
 from tinybert.pipeline import paths
@@ -33,12 +31,8 @@ def main(stage: Stage) -> None:
     training = StageTraining(stage, student, loss, target, source)
 
     examples = read_examples(paths.augmented(task.name), task, tokenizer, max_length_tokens=limit)
-    if "hard" in loss.weights:
-        examples = labeled_by_teacher(examples, teacher, task)
     section = training_of(params, name, "intermediate", task=task.name)
-    batches = ExampleBatches(examples, batch_size=section.batch_size, seed=seed)
-    cached = CachedTeacher(teacher, loss, examples, TeacherCache.of(params.tasks.teacher_cache_gb))
-    training.run(batches, section, seed, teacher=cached)
+    training.distill(teacher, examples, task, section, seed)
     if is_main_process():
         training.save()
         training.finish()
