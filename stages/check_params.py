@@ -1,25 +1,28 @@
-"""Checks params.yaml, its tables and teachers first: DVC clears the paths that names make before it runs a stage."""
+"""Checks params.yaml and the local files that it names before anything runs.
+
+DVC clears the paths that the names in params.yaml make before it runs a stage.
+"""
 
 import sys
 
 from tinybert.config.load import load_params
-from tinybert.config.sources import check_teachers
-from tinybert.data.table_files import check_tables
+from tinybert.estimate import estimate
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.files import atomic_file, printable
+from tinybert.source_checks import check_sources
 
 
 def main() -> None:
-    """Prints one line for each mistake and exits with 1; otherwise writes a constant file that all stages depend on."""
+    """Prints an estimate of the run and writes a constant file that all stages need; or a line per mistake, exit 1."""
     try:
         params = load_params()
-        check_tables(params.tasks.own)
-        check_teachers(params)
+        check_sources(params)
+        print("\n".join(estimate(params)))
         with atomic_file(paths.PARAMS_CHECKED) as handle:
             handle.write("params.yaml passes the checks of src/tinybert/config\n")
     except UserError as error:
-        sys.exit(str(error))
+        sys.exit("\n".join(map(printable, str(error).splitlines())))
 
 
 if __name__ == "__main__":

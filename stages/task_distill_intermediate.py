@@ -5,10 +5,8 @@ import torch
 from tinybert.config.students import training_of
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches, labeled_by_teacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TaskTeacher
-from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.checkpoints import load_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_jsonl
@@ -32,13 +30,8 @@ def main(stage: Stage) -> None:
     loss.load(source)
     training = StageTraining(stage, student, loss, target, source)
 
-    examples, asked = teacher.read_both(read_jsonl(paths.augmented(task.name)))
-    if "hard" in loss.weights:
-        examples = labeled_by_teacher(examples, asked, teacher.model, task)
     section = training_of(params, name, "intermediate", task=task.name)
-    batches = ExampleBatches(examples, batch_size=section.batch_size, seed=seed)
-    cached = CachedTeacher(teacher.model, loss, asked, TeacherCache.of(params.tasks.teacher_cache_gb))
-    training.run(batches, section, seed, teacher=cached)
+    training.distill(teacher, read_jsonl(paths.augmented(task.name)), section, seed)
     if is_main_process():
         training.save()
         training.finish()

@@ -71,6 +71,13 @@ def quantize(argv: Sequence[str]) -> None:
     main(argv)
 
 
+def push(argv: Sequence[str]) -> None:
+    """Uploads a final model with its card to the Hub."""
+    from tinybert.pipeline.push import main
+
+    main(argv)
+
+
 def register(argv: Sequence[str]) -> None:
     """Adds a final model to MLflow's registry."""
     from tinybert.pipeline.mlflow_store import register_model
@@ -175,7 +182,7 @@ def remove_cut_files() -> list[Path]:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     command.__name__: command
-    for command in (ask, init, study, compare, profile, convert, quantize, record, register, repair)
+    for command in (ask, init, study, compare, profile, convert, push, quantize, record, register, repair)
 }
 
 

@@ -1,9 +1,10 @@
 """The code shared by stages that train a model: resuming, reporting, and saving the result."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from tinybert.config.fields import Training
 from tinybert.distill.batches import Batches
@@ -11,7 +12,10 @@ from tinybert.distill.loop import LiveTeacher, Pruner, Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.resume import Checkpoint
-from tinybert.models.checkpoints import Model, save_model, write_provenance
+from tinybert.distill.task_distillation import TaskDistillation
+from tinybert.distill.task_teacher import TaskTeacher
+from tinybert.distill.teacher_cache import TeacherCache
+from tinybert.models.checkpoints import Classifier, Model, save_model, write_provenance
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder
@@ -51,11 +55,24 @@ class StageTraining:
         pruner: Pruner | None = None,
     ) -> None:
         """Trains the model, or continues an interrupted run."""
+        settings = self._settings(training, seed, pruner)
+        self.curve = train(self.model, self.loss, batches, settings, teacher=teacher, run=self._reported())
+
+    def distill(self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int) -> None:
+        """Distills a task student on training rows, or continues an interrupted run."""
+        cache = TeacherCache.of(self.stage.params.tasks.teacher_cache_gb)
+        student = cast(Classifier, self.model)
+        distillation = TaskDistillation(student, teacher.model, self.loss, teacher.task, cache)
+        examples = teacher.read_both(rows)
+        self.curve = distillation.run(*examples, self._settings(training, seed), self._reported())
+
+    def _settings(self, training: Training, seed: int, pruner: Pruner | None = None) -> Settings:
         params = self.stage.params
-        settings = Settings(training, params.optimizer, seed, params.precision, pruner)
+        return Settings(training, params.optimizer, seed, params.precision, pruner)
+
+    def _reported(self) -> TrainRun:
         title = " ".join([self.stage.name, *self.stage.items.values()])
-        run = TrainRun(title, self.stage.log_entry, self.checkpoint)
-        self.curve = train(self.model, self.loss, batches, settings, teacher=teacher, run=run)
+        return TrainRun(title, self.stage.log_entry, self.checkpoint)
 
     def save(self) -> None:
         """Writes the model folder and the loss curve."""

@@ -1,8 +1,9 @@
-"""A Hub on loopback: as much of its protocol as load_dataset, from_pretrained and snapshot_download ask for.
+"""A Hub on loopback: as much of its protocol as load_dataset, from_pretrained, snapshot_download and uploads ask for.
 
 Small files lie as LFS keeps them or as git does, under a commit's sha; faults are put before them at will.
 """
 
+import base64
 import hashlib
 import json
 import re
@@ -12,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -20,18 +21,24 @@ from urllib.parse import unquote, urlsplit
 LFS_ENDINGS = (".safetensors", ".bin", ".parquet")
 API = re.compile(r"/api/(?P<kind>models|datasets)/(?P<name>[^/]+/[^/]+)(?:/(?P<call>[a-z-]+)/(?P<rest>.+))?")
 FILE = re.compile(r"/(?P<kind>datasets/)?(?P<name>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+LFS_BATCH = re.compile(r"/(?P<name>[^/]+/[^/]+)\.git/info/lfs/objects/batch")
 STORED = re.compile(r"/lfs/(?P<oid>[0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """kind: models or datasets. sha: its commit, also called main. files: contents by path. gated: needs a token."""
+    """kind: models or datasets. sha: its commit, also called main. files: contents by path. gated: needs a token.
+
+    summaries: of the commits that were uploaded.
+    """
 
     kind: str
     name: str
     sha: str
     files: dict[str, bytes]
     gated: bool = False
+    private: bool = False
+    summaries: tuple[str, ...] = ()
 
 
 @dataclass
@@ -53,13 +60,18 @@ class Fault:
 
 @dataclass
 class Hub:
-    """repositories: what is served, by (kind, name). faults: the first that fits counts. requests: the lines so far."""
+    """repositories: what is served, by (kind, name). faults: the first that fits counts. requests: the lines so far.
+
+    uploaded: contents that no commit names yet, by sha256. Uploads need `token`.
+    """
 
     repositories: dict[tuple[str, str], Repository]
     endpoint: str = ""
     store: str = ""
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    uploaded: dict[str, bytes] = field(default_factory=dict)
+    token: str = "hf_of_a_test"
 
     def fault(self, line: str) -> Fault | None:
         """The fault that befalls a request; it is used up by one."""
@@ -101,12 +113,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def do_POST(self):
+        self._answer()
+
+    do_PUT = do_POST
+
     def log_message(self, *_):
         pass
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         line = f"{self.command} {path}"
+        self.body = self._read_body()
         self.hub.requests.append(line)
         self.fault = self.hub.fault(line) or Fault("")
         time.sleep(self.fault.delay_s)
@@ -114,6 +132,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(self.fault.status, b"{}")
         elif path == "/":
             self._send(200, b"")
+        elif self.command == "PUT" and (found := STORED.fullmatch(path)):
+            self.hub.uploaded[found["oid"]] = self.body
+            self._send(200, b"")
+        elif self.command == "POST":
+            self._receive(path)
         elif found := STORED.fullmatch(path):
             content = self.hub.stored(found["oid"])
             self._send_content(content, {"ETag": f'"{found["oid"][:32]}"'})  # the store's own, no checksum
@@ -123,6 +146,59 @@ class _Handler(BaseHTTPRequestHandler):
             self._api(found)
         else:
             self._refuse(404, "EntryNotFound", "Not found")
+
+    def _read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        chunks = iter(lambda: self.rfile.read(int(self.rfile.readline(), 16) + 2)[:-2], b"")
+        return b"".join(chunks)
+
+    def _receive(self, path: str) -> None:
+        """Answers the requests of an upload: a new repository, which files LFS keeps, and the commit."""
+        if self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            self._refuse(401, "", "Invalid username or password.")
+        elif path == "/api/validate-yaml":
+            self._send_json({"errors": [], "warnings": []})
+        elif path == "/api/repos/create":
+            self._create(json.loads(self.body))
+        elif found := LFS_BATCH.fullmatch(path):
+            objects = json.loads(self.body)["objects"]
+            for each in objects:
+                each["actions"] = {"upload": {"href": f"{self.hub.store}/lfs/{each['oid']}"}}
+            self._send_json({"transfer": "basic", "objects": objects})
+        elif (found := API.fullmatch(path)) and found["call"] == "preupload":
+            files = [file["path"] for file in json.loads(self.body)["files"]]
+            modes = {True: "lfs", False: "regular"}
+            answers = [{"path": f, "uploadMode": modes[f.endswith(LFS_ENDINGS)], "shouldIgnore": False} for f in files]
+            self._send_json({"files": answers})
+        elif found and found["call"] == "commit":
+            self._commit(found["name"])
+        else:
+            self._refuse(404, "EntryNotFound", "Not found")
+
+    def _create(self, asked: dict) -> None:
+        name = f"{asked['organization']}/{asked['name']}"
+        url = {"url": f"{self.hub.endpoint}/{name}"}
+        if ("models", name) in self.hub.repositories:
+            self._send(409, json.dumps({"error": "You already created this model repo"} | url).encode())
+            return
+        private = asked.get("visibility") == "private"
+        self.hub.repositories["models", name] = Repository("models", name, "0" * 40, {}, private=private)
+        self._send_json(url)
+
+    def _commit(self, name: str) -> None:
+        header, *added = [json.loads(line) for line in self.body.splitlines()]
+        files = {}
+        for item in added:
+            value = item["value"]
+            is_lfs = item["key"] == "lfsFile"
+            files[value["path"]] = self.hub.uploaded[value["oid"]] if is_lfs else base64.b64decode(value["content"])
+        older = self.hub.repositories["models", name]
+        sha = hashlib.sha1(self.body).hexdigest()
+        summaries = (*older.summaries, header["value"]["summary"])
+        new = replace(older, sha=sha, files=older.files | files, summaries=summaries)
+        self.hub.repositories["models", name] = new
+        self._send_json({"success": True, "commitOid": sha, "commitUrl": f"{self.hub.endpoint}/{name}/commit/{sha}"})
 
     def _repository(self, kind: str, name: str, revision: str) -> Repository | None:
         """The repository at a revision; None, and the Hub's way to say so, where there is none."""

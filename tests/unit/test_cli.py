@@ -17,11 +17,11 @@ def test_help_names_all_commands_and_imports_nothing_heavy():
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True)
     assert found.returncode == 0 and found.stdout.endswith("[]\n")
-    for name in ("ask", "study", "compare", "profile", "convert", "quantize", "record", "register"):
+    for name in ("ask", "study", "compare", "profile", "convert", "push", "quantize", "record", "register"):
         assert f"\n    {name} " in found.stdout
 
 
-@pytest.mark.parametrize("command", ["convert", "profile", "quantize", "record", "register", "ask"])
+@pytest.mark.parametrize("command", ["convert", "push", "profile", "quantize", "record", "register", "ask"])
 def test_each_command_has_help_of_its_own(command, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])

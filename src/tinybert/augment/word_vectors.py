@@ -74,15 +74,15 @@ def word_vectors(settings: WordVectorSettings, corpus: str | Path, *, seed: int)
     return from_corpus(lambda: (row["text"] for row in read_jsonl(corpus)), settings, seed=seed)
 
 
-def from_file(path: str | Path) -> WordVectors:
-    """Reads the plain words among the first 100,000 lines of a GloVe text file, plain or .gz.
+def from_file(path: str | Path, *, max_lines: int | None = None) -> WordVectors:
+    """Reads the plain words among the first `max_lines` (100,000) lines of a GloVe text file, plain or .gz.
 
     A line is a word and its numbers, as many as in the first line, separated by spaces; UserError if one is not. Of
     spellings that differ in case the first line is taken.
     """
     vectors: dict[str, np.ndarray] = {}
     dimensions = 0
-    for number, line in islice(read_lines(path, key=FILE_KEY), FILE_WORDS):
+    for number, line in islice(read_lines(path, key=FILE_KEY), max_lines or FILE_WORDS):
         word, *columns = line.rstrip().rsplit(" ", dimensions or -1)
         dimensions = dimensions or len(columns)
         # A few words of the large GloVe files contain spaces (". . ."), but a number there is one too many.

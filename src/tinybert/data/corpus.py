@@ -3,7 +3,7 @@
 import glob
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice, starmap
 from pathlib import Path
@@ -120,18 +120,23 @@ def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
 
 
 def _local_articles(patterns: Iterable[str], progress: TextBar) -> Iterator[dict]:
-    files = _matching_files(patterns)
+    files = matching_files(patterns)
     progress.total = sum(path.stat().st_size for path in files)
     for path in files:
-        lines = read_lines(path, key=LOCAL_FILES_KEY, on_read=progress.update)
-        if path.name.lower().removesuffix(".gz").endswith(".jsonl"):
-            filled = ((line, f"{LOCAL_FILES_KEY}: {path}, line {at}") for at, line in lines if line.strip())
-            yield from (document for document in starmap(_json_document, filled) if document["text"])
-        else:
-            yield from wikitext_articles(line for _, line in lines)
+        yield from file_articles(path, on_read=progress.update)
 
 
-def _matching_files(patterns: Iterable[str]) -> list[Path]:
+def file_articles(path: Path, *, on_read: Callable[[int], object] = lambda size_bytes: None) -> Iterator[dict]:
+    """Yields the articles of a local file as `documents` does; `on_read` as in read_lines."""
+    lines = read_lines(path, key=LOCAL_FILES_KEY, on_read=on_read)
+    if path.name.lower().removesuffix(".gz").endswith(".jsonl"):
+        filled = ((line, f"{LOCAL_FILES_KEY}: {path}, line {at}") for at, line in lines if line.strip())
+        yield from (document for document in starmap(_json_document, filled) if document["text"])
+    else:
+        yield from wikitext_articles(line for _, line in lines)
+
+
+def matching_files(patterns: Iterable[str]) -> list[Path]:
     """The files of all paths and globs, in the order given, each once; endings are checked before any is read."""
     found: dict[Path, None] = {}
     for pattern in patterns:

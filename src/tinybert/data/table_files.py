@@ -190,20 +190,6 @@ def tables_of(task: str, data: TableData) -> dict[str, Table]:
     return {split: Table(name, f"tasks.{task}.data.{split}", data.hub) for split, name in data.splits.items()}
 
 
-def check_tables(own: dict[str, TableData]) -> None:
-    """Opens the local tables of all tasks: they must exist and have the columns; UserError with a line for each."""
-    mistakes = []
-    for task, data in own.items():
-        for split, table in tables_of(task, data).items():
-            try:
-                if not data.hub:
-                    table.check_columns(data.unlabeled_columns if split == "test" else data.columns)
-            except UserError as error:
-                mistakes.append(str(error))
-    if mistakes:
-        raise UserError("\n".join(mistakes))
-
-
 def _names(columns: Sequence[str]) -> str:
     return f"{', '.join(map(str, columns)):.200}"
 

@@ -98,7 +98,7 @@ def start_task_teacher(
     if found := teacher_source(task.name, ready, encoder):
         source, key = found
         folder = checkpoint_folder(source, key=key, files=ALL_FILES)
-        if not _has_tokens_of(tokenizer, folder):
+        if not has_tokens_of(tokenizer, folder):
             labels = task.labels or (REGRESSION_LABEL,)
             return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
     if not ready:
@@ -106,7 +106,7 @@ def start_task_teacher(
     return finetuned_teacher(folder, task.labels, key=key, vocab_size=vocab_size, multilabel=multilabel)
 
 
-def _has_tokens_of(tokenizer: Tokenizer, folder: Path) -> bool:
+def has_tokens_of(tokenizer: Tokenizer, folder: Path) -> bool:
     """Whether a folder holds a BERT with this vocabulary, or with none of its own."""
     if read_config(folder).get("model_type", "bert") != "bert":
         return False

@@ -107,7 +107,7 @@ def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], in
 
         rows, origin = questions(), "the synthetic quiz"
     else:
-        rows, origin = _read_quiz_file(paths.resolve(quiz.local.file)), quiz.local.file
+        rows, origin = read_quiz_file(paths.resolve(quiz.local.file)), quiz.local.file
     kept = []
     for row in rows:
         tokens = tokenizer.encode(row["answer"], add_special_tokens=False).ids
@@ -118,7 +118,8 @@ def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], in
     return kept, len(rows) - len(kept)
 
 
-def _read_quiz_file(path: Path) -> list[dict]:
+def read_quiz_file(path: Path) -> list[dict]:
+    """The questions of a JSON-lines file; UserError for the first that is malformed."""
     if not path.is_file():
         raise UserError(
             f"domain_evaluation.quiz.local.file: {path} is absent; fix: create it, or set source: synthetic"

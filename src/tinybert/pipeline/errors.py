@@ -1,4 +1,8 @@
-"""The error type for mistakes that the user can fix."""
+"""The error type for mistakes that the user can fix, and checks that find all of them."""
+
+from collections.abc import Callable, Iterable
+
+Check = Callable[[], object]
 
 
 class UserError(ValueError):
@@ -8,3 +12,15 @@ class UserError(ValueError):
     how to fix it. A stage prints it and exits with 1; every other exception is a bug and keeps its traceback.
     A ValueError, so that pydantic turns it into a line of its own wherever a check runs inside the schema.
     """
+
+
+def check_all(checks: Iterable[Check]) -> None:
+    """Calls all checks; one UserError with the lines of all that fail, each once."""
+    mistakes: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            mistakes += str(error).splitlines()
+    if mistakes:
+        raise UserError("\n".join(dict.fromkeys(mistakes)))

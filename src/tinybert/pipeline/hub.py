@@ -1,4 +1,4 @@
-"""Hub downloads: retry transient errors, drop damaged files, work offline from the cache, fail with one line."""
+"""The Hub: downloads retry transient errors, drop damaged files, work offline from the cache, fail with one line."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ class DamagedFileError(Exception):
 
 
 @contextmanager
-def hub_access(key: str, name: str, *, fix: str) -> Iterator[None]:
+def hub_access(key: str, name: str, *, fix: str, action: str = "loaded from") -> Iterator[None]:
     """Runs a block that loads `name` from the Hub; any error in it becomes a UserError with `key`, reason and `fix`.
 
     Import the Hub's libraries inside the block. If the Hub cannot be reached, they are put into offline mode for the
@@ -51,7 +51,7 @@ def hub_access(key: str, name: str, *, fix: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = obstacle + _reason(error)
-        raise UserError(f"{key}: {name} cannot be loaded from the Hub ({reason}); fix: {fix}") from error
+        raise UserError(f"{key}: {name} cannot be {action} the Hub ({reason}); fix: {fix}") from error
 
 
 def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: str) -> Path:
@@ -151,6 +151,8 @@ def _reason(error: Exception) -> str:
         for kind, reason in REASONS.items():
             if kind in _kinds(cause):
                 return reason
+        if _status(cause) in (401, 403):
+            return f"access refused ({_status(cause)}): HF_TOKEN holds no token that allows it"
         if _status(cause) >= 500:
             return f"server error {_status(cause)} {responses.get(_status(cause), '')}; try again later"
         if _kinds(cause) & BROKEN_CONNECTION:

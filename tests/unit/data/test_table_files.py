@@ -7,8 +7,8 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 
-from tinybert.config.schema import HubTable, TableData
-from tinybert.data.table_files import Table, check_tables
+from tinybert.config.schema import HubTable
+from tinybert.data.table_files import Table
 from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
 
@@ -96,19 +96,6 @@ def test_mistakes_in_a_file(tmp_path, name, content, line):
     path = tmp_path / name
     path.write_bytes(content)
     assert mistake(path).startswith(line)
-
-
-def test_all_tables_are_checked_and_all_mistakes_listed(tmp_path):
-    good, absent = write(tmp_path, "csv"), tmp_path / "absent.csv"
-    data = TableData(train=str(good), texts=("text",), label="label")
-    check_tables({"a": data, "b": data.model_copy(update={"test": str(good), "label": "label"})})
-    other = {"dev": str(absent), "label": "topic", "test": str(good)}
-    with pytest.raises(UserError) as caught:
-        check_tables({"a": data, "b": data.model_copy(update=other)})
-    assert str(caught.value).splitlines() == [
-        f"tasks.b.data.train: {good}: no column 'topic'; allowed: id, text, label; fix: correct it",
-        f"tasks.b.data.dev: {absent} does not exist; fix: correct the path",
-    ]
 
 
 def test_lists_of_numbered_classes_of_the_hub_come_as_names(monkeypatch):

@@ -261,6 +261,7 @@ def test_a_card_has_data_teacher_training_scores_and_limits(tmp_path, monkeypatc
     ):
         assert line in body.splitlines()
     assert "It started from random weights." in body
+    assert "## Intended use\n\nTo try and compare compression methods on synthetic rows." in body
     assert "synthetic" in body and "Collapsed" not in body and "Pruned" not in body
     chosen = "Chosen: `int8-qoperator.onnx`, the smallest INT8 file whose matthews is at most 0.02 below FP32's"
     similar = "(of similar sizes the one with the highest score)"
@@ -279,6 +280,7 @@ def test_a_card_of_real_data_lists_data_and_scores_for_the_hub(tmp_path, monkeyp
     assert {"type": "matthews_correlation", "value": 0.5} in result["metrics"]
     assert params.teacher.hub.revision in body
     assert "layers of the teacher (bottom)" in body
+    assert "## Intended use\n\nTo classify texts like those it was trained on" in body
     assert "synthetic" not in body
 
 
@@ -410,7 +412,7 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     front, body = parts(text)
     assert (front["pipeline_tag"], front["license"]) == ("fill-mask", "apache-2.0")
     assert "| student | 0.100 | 0.200 | 8.00 | 8.00 | 0.300 | 2.500 |" in body
-    assert "domain distillation | hard 1, prediction 1, T 2 |" in body
+    assert "domain distillation | hard 1, prediction 1, T 2 |" in body and "## Intended use\n\nTo fill masks" in body
     (code,) = blocks(text)
     (ours,) = best_answers(
         load_model(folder), tokenizer, [prompt_batch(["The capital of France is [MASK]."], tokenizer)]

@@ -1,0 +1,204 @@
+"""Task distillation as a Python call, for notebooks and scripts: no params.yaml, no pipeline."""
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+
+from tinybert.config.fields import ConfigModel, RowTokens, Seed, Training
+from tinybert.config.schema import Optimizer
+from tinybert.config.students import LayerMap, StageLosses
+from tinybert.data.encoding import encode
+from tinybert.data.tasks import RATING, Kind, Task
+from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
+from tinybert.distill.loop import Settings
+from tinybert.distill.metric_log import Entry, TrainRun
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.task_distillation import TaskDistillation
+from tinybert.distill.teacher_cache import TeacherCache
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import CLASSIFIERS, Classifier, load_bert, load_classifier, load_task_model, save_model
+from tinybert.models.outputs import MULTILABEL
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import atomic_folder, read_json
+
+CACHE_BYTES = 2 * 10**9  # of a temporary folder, removed after the call
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillSettings:
+    """How a student is distilled; the defaults are those of TinyBERT's prediction phase.
+
+    Attributes:
+        text: The column of the text, or the two columns of a pair.
+        label: The column of the gold labels: class names or numbers, a score, or a list of classes.
+        layer_map: A name of params.yaml's layer maps, or a teacher layer for each student layer.
+        relation_heads: Of the relation losses.
+        tokenizer: A folder; None: the teacher's, which then must be a folder too.
+    """
+
+    text: tuple[str, ...] = ("text",)
+    label: str = "label"
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 3e-5
+    max_length_tokens: int = 128
+    temperature: float = 1.0
+    layer_map: str | tuple[int, ...] = "uniform"
+    relation_heads: int | None = None
+    seed: int = 42
+    precision: str = "float32"
+    optimizer: Optimizer = field(
+        default_factory=lambda: Optimizer(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
+    )
+    tokenizer: str | Path | None = None
+
+
+@dataclass(frozen=True)
+class DistilledStudent:
+    """A trained student: the model, its tokenizer and the loss curve."""
+
+    model: Classifier
+    tokenizer: Tokenizer
+    curve: list[Entry]
+    max_length_tokens: int
+
+    def save(self, folder: str | Path) -> None:
+        """Replaces `folder` by model and tokenizer, which transformers loads."""
+        with atomic_folder(folder) as target:
+            save_model(self.model, target)
+            save_tokenizer(self.tokenizer, target, max_length_tokens=self.max_length_tokens)
+
+
+def distill_student(
+    teacher: str | Path | SequenceClassifier,
+    student: str | Path | Classifier,
+    rows: Sequence[Mapping[str, Any]] | pd.DataFrame,
+    losses: Mapping[str, float],
+    settings: DistillSettings | None = None,
+    *,
+    callback: Callable[[Entry], None] = lambda entry: None,
+) -> DistilledStudent:
+    """Distills a task student from a fine-tuned BERT, as the stages of task distillation do.
+
+    Args:
+        teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model.
+        student: A folder, or a loaded model, which is trained in place. A classifier goes on with its head; any other
+            model gets a new one for the teacher's classes.
+        rows: Mappings or a data frame with the text columns; gold labels are read only if the loss `hard` is on.
+        losses: Weight by name, for example {"prediction": 1.0}.
+        settings: All other settings.
+        callback: Called with each entry of the loss curve: step, epoch, learning rate, mean of each loss.
+
+    Raises:
+        UserError: A model, row, loss or setting that does not fit.
+    """
+    settings = settings or DistillSettings()
+    training, config = _checked(losses, settings)
+    source = settings.tokenizer or (None if isinstance(teacher, SequenceClassifier) else teacher)
+    if source is None:
+        raise UserError("tokenizer: missing, the teacher is no folder; fix: name a tokenizer folder in settings")
+    tokenizer = folder_tokenizer(source, key="tokenizer")
+    teacher = teacher if isinstance(teacher, SequenceClassifier) else load_bert(SequenceClassifier, teacher)
+    task = _task_of(teacher, settings.text)
+    torch.manual_seed(settings.seed)
+    model = student if isinstance(student, Classifier) else _load_student(student, task)
+    loss = DistillationLoss(config, model.config, teacher.config)
+    if not isinstance(student, Classifier):
+        loss.load(student)
+    examples = encode(
+        _rows(rows, task, settings.label if "hard" in config.weights else None), task, tokenizer,
+        max_length_tokens=settings.max_length_tokens,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        distillation = TaskDistillation(model, teacher, loss, task, TeacherCache(Path(folder), CACHE_BYTES))
+        run_settings = Settings(training, settings.optimizer, settings.seed, settings.precision)
+        curve = distillation.run(examples, examples, run_settings, TrainRun("distill_student", callback))
+    return DistilledStudent(model, tokenizer, curve, settings.max_length_tokens)
+
+
+class _Checked(ConfigModel):
+    """What params.yaml's schema has rules for."""
+
+    training: Training
+    stage: StageLosses
+    layer_map: LayerMap
+    max_length_tokens: RowTokens
+    seed: Seed
+    precision: Literal["float32", "bfloat16"]
+
+
+def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Training, DistillationConfig]:
+    """The settings in the form of the stages; UserError for the first that params.yaml would not allow."""
+    given = vars(settings)
+    layer_map = list(settings.layer_map) if isinstance(settings.layer_map, tuple) else settings.layer_map
+    tree = {name: given[name] for name in ("max_length_tokens", "seed", "precision")} | {"layer_map": layer_map}
+    tree["training"] = {name: given[name] for name in ("epochs", "batch_size", "learning_rate")} | {"max_steps": None}
+    weights = {name: float(weight) for name, weight in losses.items()}
+    tree["stage"] = {"losses": weights, "temperature": settings.temperature, "relation_heads": settings.relation_heads}
+    try:
+        checked = _Checked.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if part not in ("training", "stage", "[named]"))
+        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        raise UserError(f"{key}: {message}" if key else message) from None
+    return checked.training, DistillationConfig(
+        checked.stage.active_losses, settings.layer_map, temperature=settings.temperature,
+        relation_heads=settings.relation_heads or 1, seed=settings.seed,
+    )  # fmt: skip
+
+
+def _task_of(teacher: SequenceClassifier, columns: tuple[str, ...]) -> Task:
+    """The task that a teacher was fine-tuned on, as its config.json describes it."""
+    kind: Kind = "multilabel" if teacher.config.problem_type == MULTILABEL else "classification"
+    if len(teacher.labels) == 1:
+        return Task("rows", columns, (), "rows", RATING, kind="regression")
+    return Task("rows", columns, teacher.labels, "rows", kind=kind)
+
+
+def _load_student(folder: str | Path, task: Task) -> Classifier:
+    """A classifier of a folder with its head, if that is for the task's classes; otherwise with a new head."""
+    names = read_json(path).get("architectures") if (path := Path(folder) / "config.json").is_file() else None
+    if names and names[0] in CLASSIFIERS and (model := load_task_model(folder)).labels == task.labels:
+        return model
+    return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
+
+
+def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: str | None) -> list[dict]:
+    """The rows in the form of prepare_task: texts, and class numbers or scores if `label` names their column."""
+    records: Sequence[Mapping] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
+    if not len(records):
+        raise UserError("rows: none; fix: give at least one")
+    found = []
+    for number, row in enumerate(records):
+        for column in task.columns:
+            if not isinstance(row.get(column), str) or not row[column].strip():
+                raise UserError(f"rows[{number}].{column}: no text (got {row.get(column)!r:.40}); fix: settings.text")
+        found.append({column: row[column] for column in task.columns})
+        if label is not None:
+            found[-1]["label"] = _gold(row.get(label), task, f"rows[{number}].{label}")
+    return found
+
+
+def _gold(value: Any, task: Task, where: str) -> Any:
+    """A class number, a score, or a list of class numbers; classes may be given by name."""
+    if task.is_multilabel and isinstance(value, (list, tuple)):
+        return [_gold(one, replace(task, kind="classification"), where) for one in value]
+    if task.is_regression and isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    if task.kind == "classification":
+        if value in task.labels:
+            return task.labels.index(value)
+        if isinstance(value, Integral) and int(value) in range(len(task.labels)):
+            return int(value)
+    allowed = "a number" if task.is_regression else ", ".join(task.labels)
+    raise UserError(f"{where}: no label for the loss hard (got {value!r:.40}); allowed: {allowed:.100}")

@@ -1,0 +1,160 @@
+"""The Python call: the example of docs/python.md, equality with the stages' core, and wrong arguments."""
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tests.support.hub_content import bert, classifier
+from tests.support.root import ROOT
+from tinybert import DistillSettings, distill_student
+from tinybert.config.fields import Training
+from tinybert.config.schema import Optimizer
+from tinybert.data.encoding import encode
+from tinybert.data.tasks import Task
+from tinybert.data.tokenizer import folder_tokenizer
+from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.loop import LiveTeacher, Settings, train
+from tinybert.distill.metric_log import TrainRun
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import load_bert, load_classifier, save_model
+from tinybert.pipeline.errors import UserError
+
+LABELS = ("unacceptable", "acceptable")
+PAGE = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+ROWS = [{"text": "the king of old rome", "label": 1}, {"text": "rome old the of king is", "label": 0}] * 8
+PREDICTION = {"prediction": 1.0}
+SHORT = DistillSettings(epochs=2, batch_size=8, learning_rate=1e-3, max_length_tokens=16)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a teacher and a general student of the same vocabulary."""
+    monkeypatch.chdir(tmp_path)
+    for name, repository in (("teacher", classifier("a/b", "0", LABELS)), ("student", bert("a/c", "0"))):
+        (tmp_path / name).mkdir()
+        for file, content in repository.files.items():
+            (tmp_path / name / file).write_bytes(content)
+    return tmp_path
+
+
+def test_the_example_of_the_page_runs_and_prints_what_it_says(folder):
+    code, output = re.search(r"```python\n(.*?)```.*?```\n(.*?)```", PAGE, re.DOTALL).groups()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "docs/python.md", "exec"), {})
+    found, said = printed.getvalue().splitlines(), output.splitlines()
+    assert [line.split(" loss ")[0] for line in found] == [line.split(" loss ")[0] for line in said]
+    for ours, theirs in zip(found[:-1], said[:-1], strict=True):
+        assert float(ours.split()[-1]) == pytest.approx(float(theirs.split()[-1]), abs=2e-3)
+    assert {path.name for path in (folder / "distilled").iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"
+    }  # fmt: skip
+
+
+def test_the_call_is_the_loop_with_a_teacher_that_runs_once(folder):
+    """Against the parts, with a live teacher; logits are cached in float32, so that nothing differs."""
+    result = distill_student("teacher", "student", ROWS, PREDICTION | {"hard": 0.5}, SHORT)
+    teacher = load_bert(SequenceClassifier, "teacher")
+    torch.manual_seed(42)
+    student = load_classifier("student", LABELS, pair=False)
+    config = DistillationConfig({"prediction": 1.0, "hard": 0.5}, seed=42)
+    loss = DistillationLoss(config, student.config, teacher.config)
+    task = Task("rows", ("text",), LABELS, "rows")
+    examples = encode(ROWS, task, folder_tokenizer("teacher"), max_length_tokens=16)
+    training = Training(epochs=2, max_steps=None, batch_size=8, learning_rate=1e-3)
+    optimizer = Optimizer(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
+    batches = ExampleBatches(examples, batch_size=8, seed=42)
+    live = LiveTeacher(teacher, loss)
+    curve = train(student, loss, batches, Settings(training, optimizer, 42), teacher=live, run=TrainRun("live"))
+    for name, weight in result.model.state_dict().items():
+        torch.testing.assert_close(weight, student.state_dict()[name], rtol=1e-4, atol=1e-6)
+    assert [entry["step"] for entry in result.curve] == [entry["step"] for entry in curve] == [1, 2, 3, 4]
+
+
+def test_rows_without_labels_a_frame_and_loaded_models_give_the_same(folder):
+    entries = []
+    first = distill_student("teacher", "student", ROWS, PREDICTION, SHORT, callback=entries.append)
+    assert entries == first.curve and entries[-1]["total"] < entries[0]["total"]
+    teacher = load_bert(SequenceClassifier, "teacher")
+    torch.manual_seed(42)
+    student = load_classifier("student", LABELS, pair=False)
+    frame = pd.DataFrame({"sentence": [row["text"] for row in ROWS]})
+    settings = DistillSettings(**vars(SHORT) | {"text": ("sentence",), "tokenizer": "teacher"})
+    second = distill_student(teacher, student, frame, PREDICTION, settings)
+    assert second.model is student
+    for name, weight in first.model.state_dict().items():
+        assert torch.equal(weight, student.state_dict()[name])
+
+
+def test_labels_may_be_names_and_numbers(folder):
+    names = [row | {"label": LABELS[row["label"]]} for row in ROWS]
+    numbers = pd.DataFrame(ROWS).astype({"label": np.int64})
+    losses = {"hard": 1.0}
+    first, second = (distill_student("teacher", "student", rows, losses, SHORT).model for rows in (names, numbers))
+    assert torch.equal(first.classifier.weight, second.classifier.weight)
+
+
+def test_a_classifier_goes_on_with_its_head(folder):
+    first = distill_student("teacher", "student", ROWS, PREDICTION, SHORT)
+    first.save("saved")
+    none = DistillSettings(**vars(SHORT) | {"epochs": 0})
+    again = distill_student("teacher", "saved", ROWS, PREDICTION, none).model
+    assert torch.equal(again.classifier.weight, first.model.classifier.weight.cpu()) and again.labels == LABELS
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_type", "gold", "loss"),
+    [(("score",), None, 2.5, "logit_mse"), (("a", "b", "c"), "multi_label_classification", ["a", "c"], "prediction")],
+)
+def test_scores_and_several_labels(folder, labels, problem_type, gold, loss):
+    config = load_bert(SequenceClassifier, "teacher").config
+    config.__dict__["problem_type"] = problem_type
+    save_model(SequenceClassifier(config, labels), folder / "teacher")
+    rows = [{"one": "the king", "two": "old rome", "label": gold}] * 8
+    settings = DistillSettings(**vars(SHORT) | {"text": ("one", "two")})
+    result = distill_student("teacher", "student", rows, {loss: 1.0, "hard": 1.0}, settings)
+    assert result.model.labels == labels and {"hard", loss} < set(result.curve[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"rows": []}, "rows: none; fix: give at least one"),
+        ({"rows": [{"texts": "a"}]}, "rows[0].text: no text (got None); fix: settings.text"),
+        ({"losses": {"hard": 1.0}, "rows": [{"text": "a"}]}, "rows[0].label: no label for the loss hard (got None)"),
+        ({"losses": {"hard": 1.0}, "rows": [{"text": "a", "label": 2}]}, "rows[0].label: no label for the loss hard"),
+        ({"losses": {"warmth": 1.0}}, "losses.warmth: is not a loss; allowed: hard, prediction"),
+        (
+            {"losses": {"attention": 1.0}, "layer_map": "upward"},
+            "layer_map: must be uniform, top, bottom, mean",
+        ),
+        ({"epochs": -1}, "epochs: should be greater than or equal to 0"),
+        ({"max_length_tokens": 4}, "max_length_tokens: should be greater than or equal to 8"),
+        ({"teacher": "absent"}, "tokenizer: absent is not a folder; fix: correct the path"),
+    ],
+)
+def test_wrong_arguments_are_one_line(folder, changes, line):
+    arguments = {"teacher": "teacher", "student": "student", "rows": ROWS, "losses": PREDICTION}
+    own = {name: changes.pop(name) for name in list(changes) if name in arguments}
+    with pytest.raises(UserError) as caught:
+        distill_student(**arguments | own, settings=DistillSettings(**vars(SHORT) | changes))
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+
+
+def test_a_teacher_object_needs_a_tokenizer(folder):
+    with pytest.raises(UserError, match="tokenizer: missing, the teacher is no folder; fix: name a tokenizer folder"):
+        distill_student(load_bert(SequenceClassifier, "teacher"), "student", ROWS, PREDICTION)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, tinybert; print([name for name in ('torch', 'pandas', 'pydantic') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"

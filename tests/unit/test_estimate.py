@@ -1,0 +1,111 @@
+"""The estimate of a run: steps, tokens, time, disk and memory."""
+
+import json
+import math
+
+import pytest
+
+from tests.support.project import TASK, tiny_params
+from tests.support.root import ROOT
+from tinybert import estimate
+from tinybert.config.load import check_params, load_params, merged_profile
+from tinybert.estimate import Sizes, Work, duration, measured_speed
+
+FAST = 1e11
+
+
+@pytest.fixture
+def default(monkeypatch):
+    monkeypatch.setattr(estimate, "measured_speed", lambda teacher, precision: (2 * FAST, "a machine"))
+    return load_params(ROOT / "params.yaml")
+
+
+def test_the_default_takes_the_time_that_was_measured(default):
+    """Steps and tokens of docs/log.md, entry "estimate of a run"; seconds within a factor of two."""
+    works = Sizes(default).works()
+    found = {stage: Work.sum(of) for stage, of in works.items()}
+    assert found["prepare_teacher"].tokens == pytest.approx(9 * 191_031, rel=0.2)
+    assert found["finetune_teacher"].steps == 6 * 47
+    assert found["task_distill_prediction"].steps == pytest.approx(3 * 6 * math.ceil(2771 / 32), rel=0.1)
+    measured = {
+        "prepare_teacher": 103,
+        "general_distill": 39,
+        "domain_distill": 72,
+        "finetune_teacher": 9,
+        "task_distill_intermediate": 17,
+        "task_distill_prediction": 22,
+        "finetune_student": 20,
+        "prune": 5,
+    }
+    for stage, seconds in measured.items():
+        (line,) = [line for line in estimate.estimate(default) if line.startswith(stage)]
+        number, unit = line.split()[-2:]
+        shown = float(number) * {"s": 1, "min": 60}[unit]
+        assert seconds / 2 < shown < 2 * seconds, line
+
+
+def test_what_a_download_decides_is_unknown(default):
+    lines = list(estimate.estimate(check_params(merged_profile("bert-base", ROOT))))
+    (line,) = [line for line in lines if line.startswith("general_distill")]
+    assert line.split() == ["general_distill", "4", "?", "?", "?"]
+    assert lines[-2].endswith("at least; ?: unknown until downloaded")
+    assert "models unknown until downloaded" in lines[-1] and "memory: unknown until downloaded" in lines[-1]
+
+
+def test_skipped_training_is_not_listed(default):
+    tree = tiny_params()
+    tree["tasks"]["cola"] = TASK | {"augmented_copies": 0, "finetuned_teacher": {"folder": "ready"}}
+    stages = [line.split()[0] for line in estimate.estimate(check_params(tree))]
+    assert "finetune_teacher" not in stages and "augment" not in stages and "prune" in stages
+
+
+def test_limits_of_steps_and_of_documents_count(default):
+    tree = tiny_params()
+    sizes = Sizes(check_params(tree))
+    assert sizes.works()["prepare_teacher"][0].steps == 4
+    assert sizes.works()["general_distill"][2] == Work()  # a BiLSTM learns from task rows only
+    tree["corpus"]["max_documents"] = 50
+    assert Sizes(check_params(tree)).text.count == pytest.approx(sizes.text.count / 2, rel=0.2)
+
+
+def test_long_local_text_is_extrapolated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({"title": "", "text": "a word " * 100}) + "\n" for _ in range(400)]
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    tree = tiny_params()
+    tree["corpus"] |= {"source": "local", "max_documents": None, "local": {"files": ["a.jsonl"]}}
+    tree["tokenize"] = {"sequence_tokens": 66, "packing": "pack"}
+    whole = Sizes(check_params(tree)).text
+    assert whole.count == pytest.approx(0.9 * 400 * math.ceil(200 * 1.3 / 64))
+    monkeypatch.setattr(estimate, "SEEN_BYTES", 50_000)
+    assert Sizes(check_params(tree)).text.count == pytest.approx(whole.count, rel=0.05)
+    tree["corpus"]["max_documents"] = 100
+    assert Sizes(check_params(tree)).text.count == pytest.approx(whole.count / 4, rel=0.05)
+
+
+def test_rows_of_a_table_are_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.csv").write_text("text,label\n" + "one two three,1\n" * 30)
+    tree = tiny_params()
+    data = {"train": "own.csv", "texts": ["text"], "label": "label"}
+    tree["tasks"] |= {"run": ["mine"], "mine": TASK | {"data": data}}
+    rows = Sizes(check_params(tree)).rows["mine"]
+    assert (rows.count, rows.tokens) == (30, pytest.approx(3 * 1.3 + 2))
+
+
+def test_memory_and_disk_grow_with_the_models(default):
+    small = Sizes(check_params(tiny_params()))
+    assert 5e8 < small.memory_bytes() < Sizes(default).memory_bytes() < 1e9  # measured: 0.94 GB
+    assert small.disk_bytes() < Sizes(default).disk_bytes() < 3e8
+
+
+def test_the_speed_is_measured(default):
+    speed, machine = measured_speed(default.teacher.synthetic.architecture, "float32")
+    assert speed > 1e8 and "CPU threads" in machine
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(3.21, "3.2 s"), (89, "89 s"), (100, "1.7 min"), (5399, "90 min"), (9000, "2.5 h")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,181 @@
+"""The check of all local sources before a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.hub_content import bert, classifier
+from tests.support.project import TASK, tiny_params
+from tinybert.config.load import check_params
+from tinybert.models import outputs
+from tinybert.pipeline.errors import UserError
+from tinybert.source_checks import check_sources
+
+BERT = {"layers": 2, "width": 24, "heads": 3, "feed_forward": 48, "dropout": 0.0}
+QUIZ = {"subject": "city", "prompt": "The capital of France is [MASK] .", "answer": "paris"}
+
+
+def write_model(folder: Path, repository) -> None:
+    folder.mkdir(parents=True)
+    for name, content in repository.files.items():
+        (folder / name).write_bytes(content)
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> dict:
+    """Params whose sources all are local and present, with the current folder as the project."""
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "local/teacher", bert("a/b", "0"))
+    write_model(tmp_path / "local/ready", classifier("a/c", "0", ("unacceptable", "acceptable")))
+    for name in ("wiki", "glue/CoLA"):
+        (tmp_path / "local" / name).mkdir(parents=True)
+    (tmp_path / "local/wiki/a.jsonl").write_text('{"title": "A", "text": "A text."}\n')
+    (tmp_path / "local/wiki/b.txt").write_text(" = B = \nA text.\n")
+    for split in ("train", "dev"):
+        (tmp_path / f"local/glue/CoLA/{split}.tsv").write_text("x\t1\t\tA fine sentence.\n")
+    (tmp_path / "local/quiz.jsonl").write_text(json.dumps(QUIZ) + "\n")
+    (tmp_path / "local/glove.txt").write_text("the 0.1 0.2\nking 0.3 0.4\n")
+    tree = tiny_params(heads=3)
+    tree["teacher"] |= {"source": "local"}
+    tree["corpus"] |= {"source": "local", "local": {"files": ["local/wiki/*.jsonl", "local/wiki/b.txt"]}}
+    tree["domain_evaluation"]["quiz"]["source"] = "local"
+    for student in tree["students"].values():
+        student["architecture"] = student["architecture"] if "embedding" in student["architecture"] else BERT
+    tree["students"]["little_professor"]["init"] = {"folder": "local/teacher"}
+    tree["tasks"] |= {"source": "local", "cola": TASK | {"finetuned_teacher": {"folder": "local/ready"}}}
+    tree["augmentation"]["substitution"]["word_vectors"]["source"] = "file"
+    return tree
+
+
+def mistakes(tree: dict) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        check_sources(check_params(tree))
+    return str(caught.value).splitlines()
+
+
+def test_sources_that_are_all_here_pass(tree):
+    check_sources(check_params(tree))
+
+
+def test_all_that_is_missing_is_listed_in_one_go(tree, tmp_path):
+    (tmp_path / "local").rename(tmp_path / "elsewhere")
+    found = mistakes(tree)
+    assert [line.split("; ")[0] for line in found] == [
+        "corpus.local.files: 'local/wiki/*.jsonl' matches no file",
+        "corpus.local.files: 'local/wiki/b.txt' matches no file",
+        "tasks.local.folder: local/glue/CoLA/train.tsv does not exist",
+        "tasks.local.folder: local/glue/CoLA/dev.tsv does not exist",
+        "domain_evaluation.quiz.local.file: local/quiz.jsonl is absent",
+        "augmentation.substitution.word_vectors.file: local/glove.txt does not exist",
+        "teacher.local.folder: not a folder (got 'local/teacher')",
+        "tasks.cola.finetuned_teacher.folder: not a folder (got 'local/ready')",
+        "students.little_professor.init.folder: not a folder (got 'local/teacher')",
+    ]
+
+
+def test_what_the_run_does_not_use_is_not_opened(tree, tmp_path):
+    (tmp_path / "local").rename(tmp_path / "elsewhere")
+    for section in ("corpus", "teacher", "tasks"):
+        tree[section]["source"] = "hub"
+    tree["domain_evaluation"]["quiz"]["source"] = "synthetic"
+    tree["students"]["little_professor"]["init"] = "random"
+    tree["tasks"]["cola"] = TASK | {"augmented_copies": 0}
+    check_sources(check_params(tree))
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "line"),
+    [
+        ("wiki/a.jsonl", "text", "corpus.local.files: local/wiki/a.jsonl, line 1: no JSON"),
+        ("glue/CoLA/dev.tsv", "x\t1\n", "tasks.local.folder: local/glue/CoLA/dev.tsv, line 1: 2 fields; 4 are"),
+        ("quiz.jsonl", '{"subject": "a"}', "local/quiz.jsonl, line 1: prompt: must be a non-empty text"),
+        ("quiz.jsonl", json.dumps(QUIZ | {"answer": "the king"}), "local/quiz.jsonl: no question whose answer is a"),
+        ("glove.txt", "2 2\nthe 0.1 0.2", "augmentation.substitution.word_vectors.file: local/glove.txt, line 2"),
+        ("teacher/tokenizer.json", "{}", "local/teacher/tokenizer.json: no tokenizer"),
+        ("teacher/model.safetensors", "", "local/teacher/model.safetensors: damaged"),
+        ("teacher/config.json", '{"model_type": "t5"}', "local/teacher/config.json: model_type: not supported"),
+    ],
+)
+def test_damaged_files_are_reported(tree, tmp_path, path, content, line):
+    (tmp_path / "local" / path).write_text(content)
+    assert mistakes(tree)[0].startswith(line)
+
+
+def test_students_are_compared_with_the_teachers_shape(tree):
+    for name in ("tinybert4", "bilstm"):
+        tree["students"][name]["init"] = {"teacher": "bottom"}
+    tree["students"]["tinybert4"]["architecture"] = BERT | {"width": 48}
+    tree["students"]["bilstm"]["architecture"]["embedding"] = 32
+    tree["students"]["little_professor"]["architecture"] = BERT | {"feed_forward": 24}
+    found = mistakes(tree)
+    assert found[0].startswith("students.tinybert4.init.teacher: architecture.width is 48, the teacher has 24")
+    assert found[1].startswith("students.bilstm.architecture.embedding: 32 is above the width 24")
+    assert found[2].startswith("students.little_professor.init: local/teacher: wrong intermediate_size (got 48)")
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"labels": ["a", "b", "c"]}, "tasks.mine.finetuned_teacher: wrong number of outputs (got 2); allowed: 3"),
+        ({"kind": "regression"}, "tasks.mine.finetuned_teacher: wrong number of outputs (got 2); allowed: 1"),
+        ({"labels": ["a", "b"]}, "tasks.mine.finetuned_teacher: unknown classes (got unacceptable, acceptable)"),
+        ({}, None),
+    ],
+)
+def test_classes_of_a_task_teacher_are_compared_if_known(tree, tmp_path, data, expected):
+    names = data.get("labels", [1, 2])
+    rows = "".join(f"text {number},{names[number % len(names)]}\n" for number in range(40))
+    (tmp_path / "own.csv").write_text(f"text,label\n{rows}")
+    data = {"train": "own.csv", "texts": ["text"], "label": "label"} | data
+    tree["tasks"]["mine"] = tree["tasks"]["cola"] | {"data": data}
+    tree["tasks"]["run"] = ["mine"]
+    if expected is None:
+        check_sources(check_params(tree))
+    else:
+        assert mistakes(tree)[0].startswith(expected)
+
+
+def test_all_rows_of_own_tables_are_read(tree, tmp_path):
+    rows = "".join(f"text {number},{number % 2}\n" for number in range(15))
+    (tmp_path / "own.csv").write_text(f"text,label\n{rows}")
+    tree["tasks"]["mine"] = tree["tasks"]["cola"] | {"data": {"train": "own.csv", "texts": ["text"], "label": "label"}}
+    tree["tasks"] |= {"run": ["mine", "other"]}
+    tree["tasks"]["other"] = tree["tasks"]["mine"] | {"data": tree["tasks"]["mine"]["data"] | {"train": "absent.csv"}}
+    for task in ("mine", "other"):
+        tree["tasks"][task]["finetuned_teacher"] = None
+    first, second = mistakes(tree)
+    few = "quantization.calibration.examples: more than the training rows of mine (got 16); allowed: at most 13;"
+    assert first.startswith(few) and second.startswith("tasks.other.data.train: ") and "does not exist" in second
+    (tmp_path / "own.csv").write_text(f"text,label\n{rows},0\n")
+    assert "line 17, column text: no text (got nothing)" in mistakes(tree)[0]
+
+
+def test_stop_words_are_read_if_they_are_used(tree):
+    tree["augmentation"]["substitution"]["stop_words"] = "englsh"
+    (line,) = mistakes(tree)
+    assert line.startswith("augmentation.substitution.stop_words: ") and "does not exist" in line
+    tree["tasks"]["cola"]["augmented_copies"] = 0
+    check_sources(check_params(tree))
+
+
+def test_a_machine_without_bfloat16_is_reported(tree, monkeypatch):
+    def reject() -> None:
+        raise UserError("precision: bfloat16 is not supported by this machine; fix: set it to float32")
+
+    monkeypatch.setattr(outputs, "check_bfloat16", reject)
+    tree["precision"] = "bfloat16"
+    assert mistakes(tree) == ["precision: bfloat16 is not supported by this machine; fix: set it to float32"]
+
+
+def test_nltk_is_asked_for_a_tag_if_it_is_used(tree, monkeypatch):
+    from tinybert.augment import sampling
+
+    asked: list = []
+    monkeypatch.setattr(sampling, "tag_with_nltk", asked.append)
+    tree["augmentation"]["sampling"]["pos_tagger"] = "nltk"
+    check_sources(check_params(tree))
+    assert not asked
+    tree["augmentation"]["strategy"] = "sampling"
+    check_sources(check_params(tree))
+    assert asked == [[["word"]]]
