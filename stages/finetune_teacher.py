@@ -5,17 +5,14 @@ import torch
 from tinybert.config.fields import ModelSource
 from tinybert.config.load import load_params
 from tinybert.config.schema import teacher_source
-from tinybert.config.students import ROW_LOSSES, check_students
 from tinybert.data.prediction_files import read_predicted_teacher
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import ExampleBatches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.task_teacher import TaskTeacher, start_task_teacher
+from tinybert.distill.task_teacher import TaskTeacher, check_teacher, start_task_teacher
 from tinybert.evaluate.scoring import score
-from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import TaskModel
-from tinybert.models.foreign import ForeignClassifier
 from tinybert.models.initialization import given_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.process import is_main_process
@@ -40,7 +37,7 @@ def main(stage: Stage) -> None:
             encoder = given_teacher(params.teacher) if encoder == "given" and not ready else paths.TEACHER
         teacher = start_task_teacher(task, tokenizer, ready, encoder)
         if third_party := teacher_source(task.name, ready, encoder):
-            check_teacher(teacher, third_party[1])
+            check_teacher(teacher, third_party[1], load_params())
     reader = TaskTeacher(teacher, task, tokenizer, config.max_length_tokens)
     examples, dev = (reader.read_split(split) for split in ("train", task.dev_splits[0]))
     for rows in (examples, dev):
@@ -56,17 +53,6 @@ def main(stage: Stage) -> None:
         training.save()
         scores = score(task, predict(teacher, dev, task), dev.gold)
         training.finish({"layers": teacher.config.num_hidden_layers, "dev": scores} | counts)
-
-
-def check_teacher(teacher: TaskModel, key: str) -> None:
-    """Raises UserError if students cannot learn from the third-party model that `key` of params names."""
-    params, phases = load_params(), ("intermediate", "prediction")
-    if isinstance(teacher, ForeignClassifier):
-        params.check_row_teacher(key, "a model with its own vocabulary", ROW_LOSSES)
-        students = {name: params.students[name] for name in params.tasks.students}
-        check_students(students, teacher.config.shape, phases)
-    elif isinstance(teacher, SequenceClassifier):
-        check_students(params.used_students, teacher.config.shape, phases)
 
 
 if __name__ == "__main__":

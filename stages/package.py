@@ -39,9 +39,8 @@ def package_task_model(task: Task, name: str, params: StageParams) -> dict:
         limit = getattr(params.tasks, task.name).max_length_tokens
         save_tokenizer(load_tokenizer(paths.TOKENIZER), folder, max_length_tokens=limit)
         shutil.copytree(paths.onnx(task.name, name), folder, copy_function=shutil.copy, dirs_exist_ok=True)
-        # transformers.js looks for these names.
         write_portable(folder / "fp32.onnx", folder / "onnx/model.onnx")
-        if params.quantization.method == "smoothed":  # the others have operators of ONNX Runtime alone
+        if params.quantization.method == "smoothed":  # published ones need ONNX Runtime
             write_portable(folder / f"{chosen}.onnx", folder / "onnx/model_quantized.onnx")
         finished = Finished(name, load_task_model(source), read_provenance(source), params)
         write_task_card(folder, finished, task, metrics, chosen)

@@ -74,7 +74,13 @@ def check_glue(params: Params, task: str) -> None:
 def check_own_task(params: Params, task: str, data: TableData) -> None:
     """Reads all rows of a task's local tables; INT8 calibration needs enough of them."""
     from tinybert.data.own_tasks import read_own
+    from tinybert.data.table_files import tables_of
 
+    tables = tables_of(task, data).items()
+    check_all(
+        partial(table.check_columns, data.unlabeled_columns if split == "test" else data.columns)
+        for split, table in tables
+    )
     _, splits = read_own(task, data)
     asked, rows = params.quantization.calibration.examples, len(splits["train"])
     if params.quantization.models and asked > rows * (1 - params.tasks.heldout_fraction):

@@ -104,10 +104,11 @@ def test_tables_are_checked_first_and_all_mistakes_are_listed(project):
     del own["dev"]
     write_params(project, tree)
     (project / "own.csv").write_text("text,label\n" + "".join(f"row {n},x\n" for n in range(20)) + "row,y\n")
-    assert run(project, "stages.check_params").returncode == 0
+    line = "tasks.mine.data.dev_fraction: class 'y' of mine has at most one text of its own"
+    found = run(project, "stages.check_params")
+    assert found.returncode == 1 and found.stderr.startswith(line)
     found = run(project, "stages.prepare_task", "--task", "mine")
-    assert found.returncode == 1
-    assert found.stderr.startswith("prepare_task@mine: tasks.mine.data.dev_fraction: class 'y' has at most one text")
+    assert found.returncode == 1 and found.stderr.startswith(f"prepare_task@mine: {line}")
     assert not (project / "data/tasks/mine").exists()
 
 

@@ -39,7 +39,7 @@ class PredictionReader:
         """Where each id stands in a table and its logits; UserError for the first mistake. Empty cells are none."""
         found: dict[str, tuple[str, np.ndarray]] = {}
         known: dict[str, Any] = {"labels": self.task.labels or None, "separator": self.settings.separator}
-        self.classes = Labels(TableData.model_construct(kind=self.task.kind, **known))
+        self.classes = Labels(TableData.model_construct(kind=self.task.kind, **known), self.task.labels)
         for where, cells in table.rows((self.settings.id, *self.settings.columns)):
             name = row_id(cells.pop(self.settings.id))
             if name in found:

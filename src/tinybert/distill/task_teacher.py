@@ -8,8 +8,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tinybert.config.fields import ModelSource
-from tinybert.config.schema import ReadyTeacher, teacher_source
+from tinybert.config.schema import Params, ReadyTeacher, teacher_source
 from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
+from tinybert.config.students import ROW_LOSSES, check_students
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer
@@ -104,6 +105,17 @@ def start_task_teacher(
     if not ready:
         return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=multilabel)
     return finetuned_teacher(folder, task.labels, key=key, vocab_size=vocab_size, multilabel=multilabel)
+
+
+def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
+    """Raises UserError if students cannot learn from the third-party model that `key` of params names."""
+    phases = ("intermediate", "prediction")
+    if isinstance(teacher, ForeignClassifier):
+        params.check_row_teacher(key, "a model with its own vocabulary", ROW_LOSSES)
+        students = {name: params.students[name] for name in params.tasks.students}
+        check_students(students, teacher.config.shape, phases)
+    elif isinstance(teacher, SequenceClassifier):
+        check_students(params.used_students, teacher.config.shape, phases)
 
 
 def has_tokens_of(tokenizer: Tokenizer, folder: Path) -> bool:
