@@ -121,12 +121,12 @@ def start_task_teacher(
 def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
     """Raises UserError if students cannot learn from the third-party model that `key` of params names."""
     phases = ("intermediate", "prediction")
+    students = {name: params.students[name] for name in params.tasks.students}
     if isinstance(teacher, ForeignClassifier):
         params.check_row_teacher(key, "a model with its own vocabulary", ROW_LOSSES)
-        students = {name: params.students[name] for name in params.tasks.students}
         check_students(students, teacher.config.shape, phases)
     elif isinstance(teacher, SequenceClassifier):
-        check_students(params.used_students, teacher.config.shape, phases)
+        check_students(students, teacher.config.shape, phases)
 
 
 def _has_class_names(folder: Path) -> bool:

@@ -189,9 +189,7 @@ def test_classes_without_names_need_an_order_of_the_labels(tmp_path, names, has_
     if has_label_order or names[0] == "yes":
         assert start_task_teacher(*arguments).order.tolist() == ([1, 0] if names[0] == "yes" else [0, 1])
     else:
-        with pytest.raises(
-            UserError, match=r"^tasks\.mine\.finetuned_teacher: its classes have no names"
-        ):
+        with pytest.raises(UserError, match=r"^tasks\.mine\.finetuned_teacher: its classes have no names"):
             start_task_teacher(*arguments)
 
 
