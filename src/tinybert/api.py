@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from tinybert.config.fields import ConfigModel, RowTokens, Seed, Training
 from tinybert.config.schema import Optimizer
-from tinybert.config.students import LayerMap, StageLosses
+from tinybert.config.students import LayerMap, Learnable, StageLosses
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import RATING, Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
@@ -25,7 +25,15 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_distillation import TaskDistillation
 from tinybert.distill.teacher_cache import TeacherCache
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import CLASSIFIERS, Classifier, load_bert, load_classifier, load_task_model, save_model
+from tinybert.models.checkpoints import (
+    CLASSIFIERS,
+    REGRESSION_LABEL,
+    Classifier,
+    load_bert,
+    load_classifier,
+    load_task_model,
+    save_model,
+)
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, read_json
@@ -104,13 +112,25 @@ def distill_student(
     settings = settings or DistillSettings()
     training, config = _checked(losses, settings)
     source = settings.tokenizer or (None if isinstance(teacher, SequenceClassifier) else teacher)
+    if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
+        raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
     if source is None:
         raise UserError("tokenizer: missing, the teacher is no folder; fix: name a tokenizer folder in settings")
     tokenizer = folder_tokenizer(source, key="tokenizer")
     teacher = teacher if isinstance(teacher, SequenceClassifier) else load_bert(SequenceClassifier, teacher)
     task = _task_of(teacher, settings.text)
+    if tokenizer.get_vocab_size() > teacher.config.vocab_size:
+        raise UserError(f"tokenizer: {source} has more tokens than the teacher; fix: name the teacher's tokenizer")
     torch.manual_seed(settings.seed)
     model = student if isinstance(student, Classifier) else _load_student(student, task)
+    if len(model.labels) != len(teacher.labels):
+        problem = f"it has other classes than the teacher (got {', '.join(model.labels):.60})"
+        raise UserError(f"student: {problem}; allowed: {', '.join(teacher.labels):.60}; fix: give its folder instead")
+    if isinstance(config.layer_map, tuple) and len(config.layer_map) != model.config.num_hidden_layers:
+        layers = model.config.num_hidden_layers
+        raise UserError(
+            f"layer_map: one layer for each of the student's (got {len(config.layer_map)}); allowed: {layers}"
+        )
     loss = DistillationLoss(config, model.config, teacher.config)
     if not isinstance(student, Classifier):
         loss.load(student)
@@ -142,8 +162,7 @@ def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Tr
     layer_map = list(settings.layer_map) if isinstance(settings.layer_map, tuple) else settings.layer_map
     tree = {name: given[name] for name in ("max_length_tokens", "seed", "precision")} | {"layer_map": layer_map}
     tree["training"] = {name: given[name] for name in ("epochs", "batch_size", "learning_rate")} | {"max_steps": None}
-    weights = {name: float(weight) for name, weight in losses.items()}
-    tree["stage"] = {"losses": weights, "temperature": settings.temperature, "relation_heads": settings.relation_heads}
+    tree["stage"] = {name: given[name] for name in ("temperature", "relation_heads")} | {"losses": dict(losses)}
     try:
         checked = _Checked.model_validate(tree)
     except ValidationError as error:
@@ -151,8 +170,10 @@ def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Tr
         key = ".".join(str(part) for part in first["loc"] if part not in ("training", "stage", "[named]"))
         message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         raise UserError(f"{key}: {message}" if key else message) from None
+    if isinstance(checked.layer_map, Learnable):
+        raise UserError("layer_map: learnable maps need the pipeline (got a mapping); allowed: a name, teacher layers")
     return checked.training, DistillationConfig(
-        checked.stage.active_losses, settings.layer_map, temperature=settings.temperature,
+        checked.stage.active_losses, checked.layer_map, temperature=settings.temperature,
         relation_heads=settings.relation_heads or 1, seed=settings.seed,
     )  # fmt: skip
 
@@ -168,8 +189,10 @@ def _task_of(teacher: SequenceClassifier, columns: tuple[str, ...]) -> Task:
 def _load_student(folder: str | Path, task: Task) -> Classifier:
     """A classifier of a folder with its head, if that is for the task's classes; otherwise with a new head."""
     names = read_json(path).get("architectures") if (path := Path(folder) / "config.json").is_file() else None
-    if names and names[0] in CLASSIFIERS and (model := load_task_model(folder)).labels == task.labels:
-        return model
+    if names and names[0] in CLASSIFIERS:
+        model, labels = load_task_model(folder), task.labels or (REGRESSION_LABEL,)
+        if model.labels == labels and (model.config.problem_type == MULTILABEL) == task.is_multilabel:
+            return model
     return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
 
 
@@ -196,8 +219,8 @@ def _gold(value: Any, task: Task, where: str) -> Any:
     if task.is_regression and isinstance(value, Real) and math.isfinite(value):
         return float(value)
     if task.kind == "classification":
-        if value in task.labels:
-            return task.labels.index(value)
+        if str(value) in task.labels:  # a class may be named by a number
+            return task.labels.index(str(value))
         if isinstance(value, Integral) and int(value) in range(len(task.labels)):
             return int(value)
     allowed = "a number" if task.is_regression else ", ".join(task.labels)

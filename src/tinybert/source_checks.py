@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterator
 from functools import partial
 
 from tinybert.config.fields import Architecture
-from tinybert.config.schema import Params, TableData
+from tinybert.config.schema import Params, PredictionFiles, TableData
 from tinybert.config.sources import check_teachers, checkpoint_folder, read_config
-from tinybert.config.students import STAGES, check_students
+from tinybert.config.students import ROW_LOSSES, STAGES, check_students
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import Check, UserError, check_all
 
 SEEN_VECTORS = 100  # lines of a file of word vectors
+SPLITS = ("train", "dev", "test")
 
 
 def check_sources(params: Params) -> None:
@@ -48,8 +49,11 @@ def _model_checks(params: Params) -> Iterator[Check]:
         yield partial(check_teacher, params)
     yield partial(check_teachers, params)
     for task in params.tasks.run:
-        if (source := getattr(params.tasks, task).finetuned_teacher) and source.folder:
+        source = getattr(params.tasks, task).finetuned_teacher
+        if source and source.folder:
             yield partial(check_task_teacher, params, task)
+        if source and source.predictions:
+            yield partial(check_predictions, task, source.predictions)
     for name, student in params.used_students.items():
         if student.init.folder:
             yield partial(check_init, params, name)
@@ -73,7 +77,7 @@ def check_glue(params: Params, task: str) -> None:
 
 def check_own_task(params: Params, task: str, data: TableData) -> None:
     """Reads all rows of a task's local tables; INT8 calibration needs enough of them."""
-    from tinybert.data.own_tasks import read_own
+    from tinybert.data.own_tasks import hold_out_rows, read_own
     from tinybert.data.table_files import tables_of
 
     tables = tables_of(task, data).items()
@@ -81,9 +85,11 @@ def check_own_task(params: Params, task: str, data: TableData) -> None:
         partial(table.check_columns, data.unlabeled_columns if split == "test" else data.columns)
         for split, table in tables
     )
-    _, splits = read_own(task, data)
-    asked, rows = params.quantization.calibration.examples, len(splits["train"])
-    if params.quantization.models and asked > rows * (1 - params.tasks.heldout_fraction):
+    of_task, splits = read_own(task, data)
+    asked, train = params.quantization.calibration.examples, splits["train"]
+    if fraction := params.tasks.heldout_fraction:
+        train, _ = hold_out_rows(train, of_task, fraction, key="tasks.heldout_fraction")
+    if params.quantization.models and asked > (rows := len(train)):
         key, problem = "quantization.calibration.examples", f"more than the training rows of {task} (got {asked})"
         raise UserError(f"{key}: {problem}; allowed: at most {rows}; fix: lower it")
 
@@ -101,7 +107,7 @@ def check_quiz(params: Params) -> None:
 
 
 def check_augmentation(params: Params) -> None:
-    """Reads stop words and the first word vectors of files, or asks NLTK's tagger for one tag, as the strategy does."""
+    """Reads stop words and the first word vectors, or tags a word with NLTK, whichever the strategy uses."""
     settings = params.augmentation
     if settings.strategy == "sampling" and settings.sampling.pos_tagger == "nltk":
         from tinybert.augment.sampling import tag_with_nltk
@@ -135,7 +141,10 @@ def check_shapes(params: Params, teacher: Architecture, stages: Collection[str] 
 
 
 def check_task_teacher(params: Params, task: str) -> None:
-    """Loads a fine-tuned BERT and compares its shape with students; classes are compared if params.yaml has them."""
+    """Loads a fine-tuned BERT and compares its shape with the task students, and its classes if params.yaml has them.
+
+    Other models are loaded by stage finetune_teacher.
+    """
     from tinybert.data.tasks import TASKS
     from tinybert.data.tokenizer import folder_tokenizer
     from tinybert.distill.task_teacher import has_tokens_of
@@ -145,11 +154,11 @@ def check_task_teacher(params: Params, task: str) -> None:
 
     settings, key = getattr(params.tasks, task), f"tasks.{task}.finetuned_teacher"
     folder = checkpoint_folder(settings.finetuned_teacher, key=key)
-    if read_config(folder).get("model_type") != "bert":
+    if read_config(folder).get("model_type", "bert") != "bert":
         return
-    if params.teacher.source == "local" and not has_tokens_of(
-        folder_tokenizer(paths.resolve(params.teacher.local.folder)), folder
-    ):
+    local = paths.resolve(params.teacher.local.folder)
+    if params.teacher.source == "local" and not has_tokens_of(folder_tokenizer(local), folder):
+        params.check_row_teacher(key, "a BERT with another vocabulary", ROW_LOSSES)
         return
     teacher = load_bert(SequenceClassifier, folder)
     data, vocab_size = settings.data, teacher.config.vocab_size
@@ -157,7 +166,17 @@ def check_task_teacher(params: Params, task: str) -> None:
     labels = (TASKS[task].labels if data is None else data.labels or ()) if is_known else teacher.labels
     multilabel = data is not None and data.kind == "multilabel"
     finetuned_teacher(folder, labels, key=key, vocab_size=vocab_size, multilabel=multilabel)
-    check_shapes(params, teacher.config.shape, ("intermediate", "prediction"))
+    students = {name: params.students[name] for name in params.tasks.students}
+    check_students(students, teacher.config.shape, ("intermediate", "prediction"))
+
+
+def check_predictions(task: str, files: PredictionFiles) -> None:
+    """Looks for the columns of the files of a task teacher's predictions."""
+    from tinybert.data.table_files import Table
+
+    key = f"tasks.{task}.finetuned_teacher.predictions"
+    tables = (Table(name, f"{key}.{split}") for split in SPLITS if (name := getattr(files, split)))
+    check_all(partial(table.check_columns, (files.id, *files.columns)) for table in tables)
 
 
 def check_init(params: Params, name: str) -> None:

@@ -14,17 +14,18 @@ import torch
 from tests.support.hub_content import bert, classifier
 from tests.support.root import ROOT
 from tinybert import DistillSettings, distill_student
+from tinybert.api import _gold, _load_student
 from tinybert.config.fields import Training
 from tinybert.config.schema import Optimizer
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import Task
+from tinybert.data.tasks import RATING, Task
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import ExampleBatches
 from tinybert.distill.loop import LiveTeacher, Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import load_bert, load_classifier, save_model
+from tinybert.models.checkpoints import load_bert, load_classifier, load_task_model, save_model
 from tinybert.pipeline.errors import UserError
 
 LABELS = ("unacceptable", "acceptable")
@@ -39,10 +40,14 @@ def folder(tmp_path, monkeypatch):
     """The current folder, with a teacher and a general student of the same vocabulary."""
     monkeypatch.chdir(tmp_path)
     for name, repository in (("teacher", classifier("a/b", "0", LABELS)), ("student", bert("a/c", "0"))):
-        (tmp_path / name).mkdir()
-        for file, content in repository.files.items():
-            (tmp_path / name / file).write_bytes(content)
+        write_model(tmp_path / name, repository)
     return tmp_path
+
+
+def write_model(folder, repository):
+    folder.mkdir()
+    for file, content in repository.files.items():
+        (folder / file).write_bytes(content)
 
 
 def test_the_example_of_the_page_runs_and_prints_what_it_says(folder):
@@ -102,6 +107,18 @@ def test_labels_may_be_names_and_numbers(folder):
     assert torch.equal(first.classifier.weight, second.classifier.weight)
 
 
+def test_classes_may_be_named_by_numbers():
+    stars = Task("stars", ("text",), ("1", "2"), "stars")
+    found = [_gold(value, stars, "rows[0].label") for value in (1, "2", 0)]
+    assert found == [0, 1, 0]  # 0 is no name, so it is a class number
+
+
+def test_a_regression_keeps_its_head(folder):
+    write_model(folder / "scorer", classifier("a/d", "0", ("score",)))
+    student = _load_student(folder / "scorer", Task("rows", ("text",), (), "rows", RATING, kind="regression"))
+    assert torch.equal(student.classifier.weight, load_task_model(folder / "scorer").classifier.weight)
+
+
 def test_a_classifier_goes_on_with_its_head(folder):
     first = distill_student("teacher", "student", ROWS, PREDICTION, SHORT)
     first.save("saved")
@@ -136,6 +153,10 @@ def test_scores_and_several_labels(folder, labels, problem_type, gold, loss):
             {"losses": {"attention": 1.0}, "layer_map": "upward"},
             "layer_map: must be uniform, top, bottom, mean",
         ),
+        ({"losses": {"prediction": "x"}}, "losses.prediction: should be a valid number"),
+        ({"losses": {"hidden": 1.0}, "layer_map": (1,)}, "layer_map: one layer for each of the student's (got 1)"),
+        ({"losses": {"hidden": 1.0}, "layer_map": [1]}, "layer_map: one layer for each of the student's (got 1)"),
+        ({"text": "text"}, "text: no columns (got 'text'); allowed: a tuple of one or two names"),
         ({"epochs": -1}, "epochs: should be greater than or equal to 0"),
         ({"max_length_tokens": 4}, "max_length_tokens: should be greater than or equal to 8"),
         ({"teacher": "absent"}, "tokenizer: absent is not a folder; fix: correct the path"),

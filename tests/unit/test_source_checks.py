@@ -151,6 +151,20 @@ def test_all_rows_of_own_tables_are_read(tree, tmp_path):
     assert "line 17, column text: no text (got nothing)" in mistakes(tree)[0]
 
 
+def test_columns_of_prediction_files_are_looked_for(tree, tmp_path):
+    (tmp_path / "p.csv").write_text("id,label\n0,acceptable\n")
+    files = {"train": "p.csv", "dev": "absent.csv", "id": "row", "label": "label", "missing": "gold"}
+    tree["tasks"]["cola"] |= {"augmented_copies": 0, "finetuned_teacher": {"predictions": files}}
+    tree["students"]["tinybert4"] |= {
+        "intermediate": None,
+        "prediction": {"losses": {"prediction": 1.0}, "temperature": 1.0},
+    }
+    tree["tasks"]["students"] = tree["quantization"]["models"] = ["tinybert4"]
+    key = "tasks.cola.finetuned_teacher.predictions"
+    first, second = mistakes(tree)
+    assert first.startswith(f"{key}.train: p.csv: no column 'row'") and second.startswith(f"{key}.dev: ")
+
+
 def test_stop_words_are_read_if_they_are_used(tree):
     tree["augmentation"]["substitution"]["stop_words"] = "englsh"
     (line,) = mistakes(tree)

@@ -473,10 +473,11 @@ class Params(ConfigModel):
         if self.teacher.source == "synthetic" and self.tasks.teacher_encoder == "given":
             problem = "a synthetic teacher starts from scratch (got given)"
             raise ValueError(f"tasks.teacher_encoder: {problem}; allowed: pretrained")
-        asked, made = self.quantization.calibration.examples, self.tasks.synthetic.train_examples
+        asked = self.quantization.calibration.examples
+        made = int(self.tasks.synthetic.train_examples * (1 - self.tasks.heldout_fraction))
         is_synthetic = self.tasks.source == "synthetic" and len(self.tasks.own) < len(self.tasks.run)
         if is_synthetic and asked > made:
-            allowed = f"at most tasks.synthetic.train_examples, {made}"
+            allowed = f"at most {made}, tasks.synthetic.train_examples less tasks.heldout_fraction"
             raise ValueError(f"quantization.calibration.examples: too many (got {asked}); allowed: {allowed}")
         for task in self.tasks.run:
             ready = getattr(self.tasks, task).finetuned_teacher
@@ -487,7 +488,7 @@ class Params(ConfigModel):
                     raise ValueError(f"{key}: mnli has two dev splits; allowed: tasks with one; fix: null")
 
     def check_row_teacher(self, key: str, teacher: str, losses: Collection[str]) -> None:
-        """Checks that nobody reads more of a task teacher than outputs for rows; UserError if a student or stage does.
+        """Checks that students and stages only read outputs for rows of a task teacher; UserError if one reads more.
 
         Args:
             key: That of the teacher.
@@ -502,7 +503,7 @@ class Params(ConfigModel):
                 section = getattr(self.students[name], stage)
                 for loss in section.active_losses if section else ():
                     if loss not in losses:
-                        problem = f"{key} names {teacher}, without what it compares (got {loss})"
+                        problem = f"no targets for {loss}: {key} names {teacher} (got {loss})"
                         fix = f"use these, or set students.{name}.intermediate to null"
                         fix = fix if stage == "intermediate" else "use these"
                         allowed = ", ".join(losses)

@@ -51,5 +51,5 @@ def check_teachers(params: Params) -> None:
         if found := teacher_source(task, ready, params.tasks.teacher_encoder):
             source, key = found
             folder = checkpoint_folder(source, key=key, files=("config.json",))
-            if (family := read_config(folder).get("model_type")) != "bert":
+            if (family := read_config(folder).get("model_type", "bert")) != "bert":
                 params.check_row_teacher(key, f"a {family!s:.40} with its own vocabulary", ROW_LOSSES)

@@ -115,7 +115,8 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         class ids; absent from a test split without labels) and "idx".
     """
     tables, splits = tables_of(name, data), {}
-    labels = Labels(data, data.labels or tables["train"].class_names(data.label))
+    given = data.labels or tables["train"].class_names(data.label)
+    labels = Labels(data, given)
     for split, table in tables.items():
         if split == "test" and not table.has_values(data.label):
             splits["test"] = _frame(table, None, data)
@@ -137,6 +138,7 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         dev_splits=("dev", LABELED_TEST) if LABELED_TEST in splits else ("dev",),
         kind=data.kind,
         is_own=True,
+        has_label_order=bool(given) or list(labels.ids) == [str(number) for number in range(len(labels.ids))],
     )
     if "dev" not in splits:
         kept, dev = hold_out_rows(train, task, data.dev_fraction, key=f"tasks.{name}.data.dev_fraction")

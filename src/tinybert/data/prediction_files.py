@@ -106,7 +106,7 @@ def read_predicted_teacher(
     for table, splits in _tables(task, settings, heldout_fraction):
         rows = {split: list(read_jsonl(paths.task_rows(task.name) / f"{split}.jsonl")) for split in splits}
         found = reader.table(table)
-        _check_ids(table, found, rows)
+        _check_ids(table, found, rows, is_part=heldout_fraction > 0)
         for split, of_split in rows.items():
             known = [row for row in of_split if _id(row) in found]
             if split != "train" and len(known) < len(of_split):
@@ -140,17 +140,18 @@ def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> l
             if splits and (name := getattr(settings, key))]  # fmt: skip
 
 
-def _check_ids(table: Table, found: dict[str, tuple[str, np.ndarray]], rows: dict[str, list[dict]]) -> None:
-    """UserError if two rows have one id, or a prediction's id is that of no row."""
-    names: set[str] = set()
-    for split, of_split in rows.items():
-        counts = Counter(map(_id, of_split))
-        if repeated := [name for name, count in counts.items() if count > 1]:
-            raise table.error(f"rows of {split} share the id {repeated[0]!r:.40}; fix: name another column in data.id")
-        names |= counts.keys()
+def _check_ids(
+    table: Table, found: dict[str, tuple[str, np.ndarray]], rows: dict[str, list[dict]], *, is_part: bool
+) -> None:
+    """UserError if two rows share an id, or a prediction's id is unknown; `is_part`: the table has other rows."""
+    ids = {row["idx"]: _id(row) for of_split in rows.values() for row in of_split}
+    counts = Counter(ids.values())
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        problem = f"rows of {' and '.join(rows)} share the id {repeated[0]!r:.40}"
+        raise table.error(f"{problem}; fix: name another column in data.id")
     for name, (where, _) in found.items():
-        if name not in names:
-            allowed = f"{', '.join(sorted(names)[:3]):.60}, ..."
+        if name not in counts and not is_part:
+            allowed = f"{', '.join(sorted(counts)[:3]):.60}, ..."
             raise table.error(f"{where}: no row has this id (got {name!r:.40}); allowed: {allowed}; fix: correct it")
 
 

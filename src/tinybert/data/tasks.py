@@ -25,6 +25,8 @@ class Task:
         score_range: Least and greatest gold score of a regression.
         dev_splits: The splits that are scored.
         is_own: Whether its rows come from a table of the user.
+        has_label_order: Whether the order of the labels means more than that of their names: it was given, or they are
+            the numbers from 0.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Task:
     dev_splits: tuple[str, ...] = ("dev",)
     kind: Kind = "classification"
     is_own: bool = False
+    has_label_order: bool = True
 
     @property
     def test_splits(self) -> tuple[str, ...]:

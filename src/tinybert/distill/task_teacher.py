@@ -16,7 +16,14 @@ from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
-from tinybert.models.foreign import OWN_TOKENIZER, PREDICTIONS_FILE, ForeignClassifier, PredictedTeacher, load_foreign
+from tinybert.models.foreign import (
+    DEFAULT_LABEL,
+    OWN_TOKENIZER,
+    PREDICTIONS_FILE,
+    ForeignClassifier,
+    PredictedTeacher,
+    load_foreign,
+)
 from tinybert.models.initialization import finetuned_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -99,6 +106,10 @@ def start_task_teacher(
     if found := teacher_source(task.name, ready, encoder):
         source, key = found
         folder = checkpoint_folder(source, key=key, files=ALL_FILES)
+        if ready and not task.has_label_order and not _has_class_names(folder):
+            problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
+            fix = f"list them in tasks.{task.name}.data.labels in the teacher's order"
+            raise UserError(f"{key}: {problem}; allowed: names or an order; fix: {fix}")
         if not has_tokens_of(tokenizer, folder):
             labels = task.labels or (REGRESSION_LABEL,)
             return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
@@ -110,12 +121,18 @@ def start_task_teacher(
 def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
     """Raises UserError if students cannot learn from the third-party model that `key` of params names."""
     phases = ("intermediate", "prediction")
+    students = {name: params.students[name] for name in params.tasks.students}
     if isinstance(teacher, ForeignClassifier):
         params.check_row_teacher(key, "a model with its own vocabulary", ROW_LOSSES)
-        students = {name: params.students[name] for name in params.tasks.students}
         check_students(students, teacher.config.shape, phases)
     elif isinstance(teacher, SequenceClassifier):
-        check_students(params.used_students, teacher.config.shape, phases)
+        check_students(students, teacher.config.shape, phases)
+
+
+def _has_class_names(folder: Path) -> bool:
+    """Whether config.json names classes by more than their numbers."""
+    names = read_config(folder).get("id2label") or {}
+    return isinstance(names, dict) and not all(DEFAULT_LABEL.fullmatch(str(name).lower()) for name in names.values())
 
 
 def has_tokens_of(tokenizer: Tokenizer, folder: Path) -> bool:

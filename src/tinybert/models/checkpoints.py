@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from tinybert.config.sources import read_config
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.foreign import ForeignClassifier, ForeignConfig, PredictedTeacher
+from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, ForeignConfig, PredictedTeacher
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, read_json, write_json
@@ -177,6 +177,8 @@ def _read_folder(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """config.json and the weights under our names, if the model has one of these types and is supported."""
     path, weights, config = Path(folder) / "config.json", Path(folder) / "model.safetensors", read_config(folder)
+    if config.get(OWN_TOKENIZER):
+        raise UserError(f"{path}: a task teacher with its own vocabulary; allowed: students; fix: name no teacher")
     for key, allowed in ({"model_type": model_types} | ALLOWED_VALUES).items():
         if config.get(key, allowed[0]) not in allowed:
             names, found = " or ".join(allowed), f"{config[key]!r:.40}"

@@ -74,6 +74,7 @@ class ForeignClassifier(nn.Module):
         if config.pad_token_id is None:  # of decoders, which find a row's last token by it
             config.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         details = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
+        details["takes_segments"] = self.takes_segments
         known = {name: getattr(config, name, 0) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
         self.config = ForeignConfig(
             **known,
@@ -171,18 +172,21 @@ def load_foreign(
         raise UserError(f"{key}: {folder} has no model.safetensors; fix: tinybert convert, if it has pytorch_model.bin")
     known: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     names = dict(enumerate(labels))
-    head: dict[str, Any] = {} if with_head else {"id2label": names, "label2id": {names[at]: at for at in names}}
-    head |= {"problem_type": MULTILABEL} if multilabel and not with_head else {}
+    head: dict[str, Any] = {
+        "id2label": names, "label2id": {names[at]: at for at in names},
+        "problem_type": MULTILABEL if multilabel else None,
+    }  # fmt: skip
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **known)
         model, found = AutoModelForSequenceClassification.from_pretrained(
             folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True,
-            ignore_mismatched_sizes=not with_head, **known, **head,
+            ignore_mismatched_sizes=not with_head, **known, **({} if with_head else head),
         )  # fmt: skip
     except Exception as error:  # of many types, by family and file
         reason = printable(" ".join(str(error).split()))
         raise UserError(f"{key}: {folder} cannot be loaded ({reason:.200}); fix: choose another model") from None
-    _check_loaded(model, tokenizer, found["missing_keys"], f"{key}: {folder}", with_head=with_head)
+    missing = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
+    _check_loaded(model, tokenizer, missing, f"{key}: {folder}", with_head=with_head)
     if not with_head:
         return ForeignClassifier(model, tokenizer, labels, list(names), multilabel=multilabel).eval()
     theirs = [str(model.config.id2label[at]) for at in sorted(model.config.id2label)]
@@ -219,9 +223,14 @@ def _plain_name(label: str) -> str:
 
 
 def _check_loaded(model: Any, tokenizer: Any, missing: Iterable[str], where: str, *, with_head: bool) -> None:
-    """UserError that begins with `where` if weights are missing or not finite, or the tokenizer is a slow one."""
+    """UserError that begins with `where` if weights are missing or not finite, or rows cannot be padded."""
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise UserError(f"{where} has no tokenizer.json; fix: write one with save_pretrained of a fast tokenizer")
+    ids = (model.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
+    has_mask = "attention_mask" in inspect.signature(model.forward).parameters
+    if not has_mask or tokenizer.padding_side == "left" or all(one is None for one in ids):
+        problem = f"a {model.config.model_type} cannot ignore padding on the right"
+        raise UserError(f"{where}: {problem}; allowed: models with an attention mask; fix: choose another model")
     of_encoder = f"{model.base_model_prefix}."
     lacking = sorted(name for name in missing if with_head or (name.startswith(of_encoder) and "pooler" not in name))
     if lacking:

@@ -147,7 +147,7 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         (
             "quantization.calibration.examples",
             1501,
-            "quantization.calibration.examples: too many (got 1501); allowed: at most tasks.synthetic.train_exam",
+            "quantization.calibration.examples: too many (got 1501); allowed: at most 1500, tasks.synthetic.train_ex",
         ),
         (
             "students.lazy.layer_map",

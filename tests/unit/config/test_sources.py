@@ -61,8 +61,8 @@ def test_predictions_teach_by_logits(losses):
         (tree(**{"finetuned_teacher": HUB | {"predictions": FILES}}), "or {predictions: {train, dev, id, ...}}"),
         (
             tree(losses=("pkd",), **predicted()),
-            "students.tinybert4.prediction.losses: tasks.cola.finetuned_teacher.predictions names files of predictions,"
-            " without what it compares (got pkd); allowed: hard, prediction, logit_mse; fix: use these",
+            "students.tinybert4.prediction.losses: no targets for pkd: tasks.cola.finetuned_teacher.predictions names"
+            " files of predictions (got pkd); allowed: hard, prediction, logit_mse; fix: use these",
         ),
         (
             tree(losses=("logit_mse",), **predicted(missing="gold")),
@@ -74,7 +74,7 @@ def test_predictions_teach_by_logits(losses):
         ),
         (
             tree(intermediate={"losses": {"attention": 1.0}}, **predicted()),
-            "students.tinybert4.intermediate.losses: tasks.cola.finetuned_teacher.predictions names files of pr",
+            "students.tinybert4.intermediate.losses: no targets for attention: tasks.cola.finetuned_teacher",
         ),
     ],
 )
@@ -117,8 +117,8 @@ def test_another_family_teaches_rows_only(tmp_path, key):
         with pytest.raises(UserError) as caught:
             check_teachers(params(intermediate={"losses": {loss: 1.0}, "relation_heads": 2}))
         assert str(caught.value) == (
-            f"students.tinybert4.intermediate.losses: {name} names a roberta with its own vocabulary, without what it "
-            f"compares (got {loss}); allowed: hard, prediction, logit_mse, pkd; fix: use these, or set "
+            f"students.tinybert4.intermediate.losses: no targets for {loss}: {name} names a roberta with its own "
+            f"vocabulary (got {loss}); allowed: hard, prediction, logit_mse, pkd; fix: use these, or set "
             "students.tinybert4.intermediate to null"
         )
 

@@ -134,6 +134,21 @@ def test_a_test_of_which_some_rows_have_labels_needs_all(tmp_path):
     assert "tasks.mine.data.test" in line and "no column 'label'" in line
 
 
+@pytest.mark.parametrize(
+    ("names", "changes", "expected"),
+    [
+        (("b", "a"), {}, False),
+        (("b", "a"), {"labels": ("b", "a")}, True),
+        ((1, 0), {}, True),
+        ((2, 1), {}, False),
+    ],
+)
+def test_labels_have_an_order_if_it_is_given_or_they_are_numbers_from_0(tmp_path, names, changes, expected):
+    rows = [{"text": f"t {number}", "label": names[number % 2]} for number in range(20)]
+    task, _ = read(tmp_path, rows, **changes)
+    assert task.has_label_order is expected
+
+
 def test_label_types_may_differ_between_tables(tmp_path):
     """Cells of CSV are text."""
     rows = [{"text": f"t {number}", "label": number % 2} for number in range(20)]

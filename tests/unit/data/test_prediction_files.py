@@ -119,6 +119,23 @@ def test_dev_rows_from_train_have_predictions_in_trains_file(task):
     assert logits(teacher, "dev", 1)[1] == 0
 
 
+def test_held_out_rows_leave_rows_of_the_table_out():
+    """The dev share is split off first, then held-out rows replace it."""
+    write_rows(OWN, train=[0, 2], dev=[1])
+    table("train.csv", "id,label", *(f"{idx},{OWN.labels[idx % 2]}" for idx in range(5)))
+    teacher, counts = read(OWN, dev=None, label="label", heldout_fraction=0.3)
+    assert set(teacher.places) == {("train", 0), ("train", 2), ("dev", 1)} and counts == {"without_prediction": 0}
+
+
+def test_an_id_of_rows_in_two_splits_is_refused():
+    for split, idx in (("train", 0), ("dev", 1)):
+        row = {"idx": idx, "id": "a", "text": "x", "label": 1}
+        write_jsonl(paths.task_rows(OWN.name) / f"{split}.jsonl", [row])
+    table("train.csv", "id,label", f"a,{OWN.labels[1]}")
+    with pytest.raises(UserError, match="rows of train and dev share the id 'a'"):
+        read(OWN, dev=None, label="label")
+
+
 @pytest.mark.parametrize(
     ("file", "lines", "settings", "line"),
     [

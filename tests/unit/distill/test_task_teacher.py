@@ -180,6 +180,19 @@ def own_bert(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("names", [("LABEL_0", "LABEL_1"), ("yes", "no")])
+@pytest.mark.parametrize("has_label_order", [True, False])
+def test_classes_without_names_need_an_order_of_the_labels(tmp_path, names, has_label_order):
+    save_family("roberta", tmp_path / "model", names)
+    task = replace(COLA, name="mine", labels=("no", "yes"), is_own=True, has_label_order=has_label_order)
+    arguments = (task, TOKENIZER, ReadyTeacher(folder=str(tmp_path / "model")), paths.TEACHER)
+    if has_label_order or names[0] == "yes":
+        assert start_task_teacher(*arguments).order.tolist() == ([1, 0] if names[0] == "yes" else [0, 1])
+    else:
+        with pytest.raises(UserError, match=r"^tasks\.mine\.finetuned_teacher: its classes have no names"):
+            start_task_teacher(*arguments)
+
+
 def test_a_bert_with_the_projects_vocabulary_is_our_own(tmp_path):
     folder, encoder = own_bert(tmp_path / "bert"), paths.TEACHER
     assert type(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), encoder)) is SequenceClassifier

@@ -12,8 +12,9 @@ from tests.support.families import FAMILIES, WORDS, save_family
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE
+from tinybert.models.checkpoints import load_task_model
 from tinybert.models.foreign import PredictedTeacher, load_foreign
-from tinybert.models.outputs import Batch, OutputSpec
+from tinybert.models.outputs import MULTILABEL, Batch, OutputSpec
 from tinybert.pipeline.errors import UserError
 
 LIMIT_TOKENS = 24  # shorter than the longest rows
@@ -178,6 +179,38 @@ def test_what_cannot_be_loaded_is_one_line(tmp_path):
     assert "lacks roberta.encoder.layer.1.output.dense.weight" in line(with_head=False)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "has no model.safetensors; fix: tinybert convert" in line()
+
+
+def test_an_encoder_of_another_shape_is_refused(tmp_path):
+    save_family("roberta", tmp_path / "model", head=False)
+    path = tmp_path / "model/config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"vocab_size": config["vocab_size"] + 7}))
+    with pytest.raises(UserError, match=r"lacks roberta\.embeddings\.word_embeddings\.weight"):
+        load(tmp_path / "model", with_head=False)
+
+
+def test_a_new_head_forgets_the_kind_of_the_old_one(tmp_path):
+    save_family("roberta", tmp_path / "model", ("a", "b", "c"), problem_type=MULTILABEL)
+    teacher = load(tmp_path / "model", with_head=False)
+    teacher.save(tmp_path / "model")
+    assert load(tmp_path / "model").config.problem_type is None
+
+
+def test_a_model_that_pads_on_the_left_is_refused(tmp_path):
+    save_family("roberta", tmp_path / "model", RTE.labels)
+    path = tmp_path / "model/tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"padding_side": "left"}))
+    with pytest.raises(UserError, match="a roberta cannot ignore padding on the right"):
+        load(tmp_path / "model")
+
+
+def test_a_foreign_teacher_is_not_loaded_as_ours(tmp_path):
+    save_family("bert", tmp_path / "model", RTE.labels)
+    (tmp_path / "saved").mkdir()
+    load(tmp_path / "model").save(tmp_path / "saved")
+    with pytest.raises(UserError, match="a task teacher with its own vocabulary"):
+        load_task_model(tmp_path / "saved")
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):
