@@ -1,5 +1,7 @@
 """What people see when something is wrong: one line, exit code 1, nothing half-written."""
 
+import json
+
 import pytest
 
 from tests.support.project import copy_project, run, tiny_params, write_params
@@ -110,6 +112,25 @@ def test_tables_are_checked_first_and_all_mistakes_are_listed(project):
     found = run(project, "stages.prepare_task", "--task", "mine")
     assert found.returncode == 1 and found.stderr.startswith(f"prepare_task@mine: {line}")
     assert not (project / "data/tasks/mine").exists()
+
+
+def test_held_out_training_rows_replace_the_scored_splits(project):
+    """Every tenth text twice: equal texts stay on one side; the given dev and the labeled test are left out."""
+    lines = [f"row {n % 54},{'xy'[n % 2]}\n" for n in range(60)]
+    (project / "own.csv").write_text("text,label\n" + "".join(lines))
+    (project / "other.csv").write_text("text,label\n" + "".join(f"new {n},x\n" for n in range(5)))
+    tree = tiny_params()
+    data = {"train": "own.csv", "dev": "other.csv", "test": "other.csv", "texts": ["text"], "label": "label"}
+    tree["tasks"] |= {"run": ["mine"], "heldout_fraction": 0.2, "mine": tree["tasks"]["cola"] | {"data": data}}
+    write_params(project, tree)
+    assert run(project, "stages.prepare_task", "--task", "mine").returncode == 0
+    found = {path.stem: path.read_text().splitlines() for path in (project / "data/tasks/mine").glob("*.jsonl")}
+    assert found.keys() == {"train", "dev", "dev_test"} and found["dev"] == found["dev_test"]
+    parts = {split: [json.loads(line) for line in found[split]] for split in ("train", "dev")}
+    assert sorted(row["idx"] for rows in parts.values() for row in rows) == list(range(60))
+    assert 10 <= len(parts["dev"]) <= 12 and {row["label"] for row in parts["dev"]} == {0, 1}
+    train, dev = ({row["text"] for row in rows} for rows in parts.values())
+    assert not train & dev
 
 
 def test_ctrl_c_is_one_line_and_leaves_nothing(project):

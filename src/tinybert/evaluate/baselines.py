@@ -137,11 +137,9 @@ class LinearModel:
 
 
 def _best(results: dict[str, Any]) -> int:
-    """The first of the best mean scores of folds that have one; without any, the middle of the grid."""
+    """The first of the best mean scores; the fold that has all rows of a class is NaN, as nothing could be fitted."""
     folds = np.stack([results[f"split{fold}_test_score"] for fold in range(FOLDS)])
-    if np.isnan(folds).all():
-        return len(STRENGTHS) // 2
-    return int(np.nanargmax(np.nanmean(folds, axis=0)))
+    return int(np.argmax(np.nanmean(folds, axis=0)))
 
 
 def _sides(rows: Encoded, pair: bool) -> list[list[np.ndarray]]:
