@@ -3,8 +3,9 @@
 A tokenizer folder holds tokenizer.json (everything), tokenizer_config.json (for transformers) and vocab.txt.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def trimmed_tokenizer(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
+    """The tokenizer with the tokens `kept` only, which are numbered in their order; words may fall into more tokens."""
+    state = json.loads(tokenizer.to_str())
+    tokens = [tokenizer.id_to_token(number) for number in kept]
+    state["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
+    return _framed(Tokenizer.from_str(json.dumps(state | {"added_tokens": [], "post_processor": None})))
 
 
 def hub_tokenizer(hub: HubModel) -> Tokenizer:

@@ -1,0 +1,101 @@
+"""Vocabulary trimming: the same logits on rows whose tokens remain, and no word unknown that was known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from tests.support.builders import STUDENT, classifier
+from tinybert.compress.vocabulary import frequent_tokens, trim_vocabulary
+from tinybert.data.encoding import encode
+from tinybert.data.tasks import TASKS
+from tinybert.data.tokenizer import SPECIAL_TOKENS, folder_tokenizer, save_tokenizer, train_tokenizer
+from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
+
+TEXTS = ["the river flows past the mill", "old mills stand by the river", "the bridge crosses the river"] * 3
+OTHERS = ["a flowing river by the old bridge", "stands", "mill the bridge", "crossing xyz"]
+
+
+def encoded(texts, tokenizer):
+    return encode([{"sentence": text} for text in texts], TASKS["cola"], tokenizer, max_length_tokens=32)
+
+
+def student_of(tokenizer, kind="bert"):
+    size = tokenizer.get_vocab_size()
+    if kind == "bert":
+        return classifier(replace(STUDENT, vocab_size=size))
+    torch.manual_seed(0)
+    return BiLstmClassifier(BiLstmConfig(size, 12, 8, 1, 6), ("no", "yes"), pair=False).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXTS + OTHERS, vocabulary_size=90)
+
+
+def logits(model, texts, tokenizer):
+    with torch.no_grad():
+        return model(encoded(texts, tokenizer).batch(range(len(texts)))).logits
+
+
+@pytest.mark.parametrize("kind", ["bert", "bilstm"])
+def test_logits_of_rows_that_keep_their_tokens_stay(tokenizer, kind):
+    student = student_of(tokenizer, kind)
+    before, size = logits(student, TEXTS[:3], tokenizer), student.parameter_count
+    smaller = trim_vocabulary(student, tokenizer, encoded(TEXTS, tokenizer), limit=1000)
+    assert smaller.get_vocab_size() == student.config.vocab_size < tokenizer.get_vocab_size()
+    assert torch.equal(logits(student, TEXTS[:3], smaller), before)
+    width = STUDENT.hidden_size
+    assert student.parameter_count == size - width * (tokenizer.get_vocab_size() - smaller.get_vocab_size())
+
+
+def test_other_rows_fall_into_more_tokens_none_unknown(tokenizer):
+    smaller = trim_vocabulary(student_of(tokenizer), tokenizer, encoded(TEXTS, tokenizer), limit=1000)
+    for text in OTHERS:
+        wide, narrow = tokenizer.encode(text), smaller.encode(text)
+        assert narrow.tokens.count("[UNK]") == wide.tokens.count("[UNK]")
+        assert len(narrow.ids) >= len(wide.ids)
+    assert smaller.encode("flowing").tokens != tokenizer.encode("flowing").tokens
+
+
+def test_the_most_frequent_tokens_remain(tokenizer):
+    rows = encoded(TEXTS, tokenizer)
+    most = frequent_tokens(tokenizer, rows, limit=1000)
+    always = frequent_tokens(tokenizer, rows, limit=0)
+    fewer = frequent_tokens(tokenizer, rows, limit=len(always) + 2)
+    names = {tokenizer.id_to_token(number) for number in always}
+    assert names >= {*SPECIAL_TOKENS, "a", "##a"}
+    assert set(always) < set(fewer) < set(most)
+    assert len(fewer) == len(always) + 2
+    added = {tokenizer.id_to_token(number) for number in set(fewer) - set(always)}
+    assert added == {"the", "river"}
+
+
+def test_tokens_with_a_character_of_no_token_remain(tmp_path):
+    tokens = [*SPECIAL_TOKENS, "a", "b", "##b", "ab", "aß", "##ab"]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    tokenizer = folder_tokenizer(tmp_path)
+    kept = frequent_tokens(tokenizer, encoded(["b"], tokenizer), limit=0)
+    assert {tokenizer.id_to_token(number) for number in kept} == set(tokens) - {"ab"}
+
+
+def test_the_padding_row_stays_the_padding_row(tmp_path):
+    tokens = ["one", "o", "##n", "##e", "##o", "n", "e", *SPECIAL_TOKENS, "two"]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    tokenizer = folder_tokenizer(tmp_path)
+    student = classifier(replace(STUDENT, vocab_size=len(tokens), pad_token_id=tokens.index("[PAD]")))
+    smaller = trim_vocabulary(student, tokenizer, encoded(["two"], tokenizer), limit=100)
+    words = student.bert.embeddings.word_embeddings
+    assert student.config.pad_token_id == words.padding_idx == smaller.token_to_id("[PAD]")
+    assert not words.weight[words.padding_idx].any()
+
+
+def test_transformers_reads_the_trimmed_tokenizer(tokenizer, tmp_path):
+    smaller = trim_vocabulary(student_of(tokenizer), tokenizer, encoded(TEXTS, tokenizer), limit=1000)
+    save_tokenizer(smaller, tmp_path, max_length_tokens=16)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    for text in TEXTS[:3] + OTHERS:
+        assert theirs(text)["input_ids"] == smaller.encode(text).ids
+    assert np.all(np.array(theirs("zebra é")["input_ids"]) < smaller.get_vocab_size())
