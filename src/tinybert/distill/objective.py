@@ -174,6 +174,11 @@ class DistillationLoss(nn.Module):
             return "embedding"
         return "hidden" if self.config.projection == "shared" else f"hidden_{layer}"
 
+    @property
+    def compares_tokens(self) -> bool:
+        """Whether a loss needs rows that have the same tokens for student and teacher."""
+        return any(name not in ROW_LOSSES for name in self.weights)
+
     def prepare(self, batch: Batch) -> Batch:
         """The batch as student and teacher compute it: with padding if losses are means over it."""
         tokens = self.config.padded_tokens
@@ -297,7 +302,7 @@ def _check_pair(config: DistillationConfig, student: Config, teacher: Config) ->
         if unfit := [name for name in config.weights if name not in ROW_LOSSES]:
             allowed = ", ".join(ROW_LOSSES)
             raise UserError(f"losses: {unfit[0]} compares tokens, the teacher has its own; allowed: {allowed}")
-    elif student.vocab_size != teacher.vocab_size:
+    elif student.vocab_size > teacher.vocab_size:  # a trimmed one is smaller
         raise UserError(
             f"vocabulary: the student has {student.vocab_size} word pieces, the teacher {teacher.vocab_size}; "
             "fix: start the student at random or from a folder with the teacher's vocabulary"

@@ -1,7 +1,7 @@
 """The task teacher as stages use it: a BERT with the students' tokens, a classifier with its own, or a table."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
 from tinybert.config.students import ROW_LOSSES, check_students
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task
-from tinybert.data.tokenizer import folder_tokenizer
+from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
 from tinybert.models.foreign import (
@@ -39,41 +39,47 @@ class TaskTeacher:
     Attributes:
         model: The teacher.
         task: Its task.
-        tokenizer: The project's, which students read with, and a BERT teacher too.
+        tokenizer: That of its student.
         max_length_tokens: Of a row, for every tokenizer.
+        full_tokenizer: That of a BERT teacher whose student has a trimmed vocabulary.
     """
 
     model: TaskModel
     task: Task
     tokenizer: Tokenizer
     max_length_tokens: int
+    full_tokenizer: Tokenizer | None = None
 
     @classmethod
     def load(cls, task: Task, seed: int | str, tokenizer: Tokenizer, *, max_length_tokens: int) -> "TaskTeacher":
-        """The teacher that stage finetune_teacher left."""
+        """The teacher that stage finetune_teacher left, for a student with this tokenizer."""
         folder = paths.task_model(task.name, seed, "teacher")
         labels = task.labels or (REGRESSION_LABEL,)
         model: TaskModel
+        full: Tokenizer | None = None
         if (folder / PREDICTIONS_FILE).is_file():
             model = PredictedTeacher.load(folder, labels, multilabel=task.is_multilabel)
         elif read_config(folder).get(OWN_TOKENIZER):
             model = load_foreign(folder, labels, key=str(folder), multilabel=task.is_multilabel)
         else:
-            model = load_bert(SequenceClassifier, folder)
-        return cls(model, task, tokenizer, max_length_tokens)
+            model, full = load_bert(SequenceClassifier, folder), load_tokenizer(folder)
+            full = full if full.get_vocab() != tokenizer.get_vocab() else None
+        return cls(model, task, tokenizer, max_length_tokens, full)
 
     def read_split(self, split: str) -> Encoded:
         """The rows of a split of the task, those it has outputs for, as the teacher reads them."""
         return self.read(self.known(read_jsonl(paths.task_rows(self.task.name) / f"{split}.jsonl"), split), split)
 
     def read(self, rows: list[dict], split: str) -> Encoded:
-        """The rows of a split as the teacher reads them: with the project's tokenizer, its own, or as numbers."""
+        """The rows of a split as the teacher reads them: with its own tokenizer, or as numbers."""
         if isinstance(self.model, PredictedTeacher):
             places = [np.array([self.model.places[split, row["idx"]]]) for row in rows]
             labels = label_array((row["label"] for row in rows), self.task)
             return Encoded(places, [np.zeros(1, dtype=np.int64)] * len(rows), labels)
-        own = self.model.tokenizer.backend_tokenizer if isinstance(self.model, ForeignClassifier) else None
-        return encode(rows, self.task, own or self.tokenizer, max_length_tokens=self.max_length_tokens)
+        own = self.full_tokenizer or self.tokenizer
+        if isinstance(self.model, ForeignClassifier):
+            own = self.model.tokenizer.backend_tokenizer
+        return encode(rows, self.task, own, max_length_tokens=self.max_length_tokens)
 
     def known(self, rows: Iterable[dict], split: str = "train") -> list[dict]:
         """The rows that it has outputs for: all, unless only some predictions are known."""
@@ -81,11 +87,24 @@ class TaskTeacher:
             return [row for row in rows if (split, row["idx"]) in self.model.places]
         return list(rows)
 
-    def read_both(self, rows: Iterable[dict], split: str = "train") -> tuple[Encoded, Encoded]:
-        """The known rows of a split as students read them, and as the teacher does."""
+    def read_both(
+        self, rows: Iterable[dict], split: str = "train", *, by_token: bool = False
+    ) -> tuple[Encoded, Encoded]:
+        """The known rows of a split as the student reads them, and as the teacher does.
+
+        Args:
+            by_token: The teacher reads the student's tokens, as losses that compare tokens need it. A trimmed
+                vocabulary cuts rare words into more tokens than the teacher's own.
+        """
         known = self.known(rows, split)
         examples = encode(known, self.task, self.tokenizer, max_length_tokens=self.max_length_tokens)
-        return examples, examples if isinstance(self.model, SequenceClassifier) else self.read(known, split)
+        if isinstance(self.model, SequenceClassifier) and not self.full_tokenizer:
+            return examples, examples
+        if self.full_tokenizer and by_token:
+            numbers, vocabulary = self.full_tokenizer.get_vocab(), self.tokenizer.get_vocab()
+            of_teacher = np.array([numbers[token] for token in sorted(vocabulary, key=vocabulary.__getitem__)])
+            return examples, replace(examples, input_ids=[of_teacher[ids] for ids in examples.input_ids])
+        return examples, self.read(known, split)
 
 
 def start_task_teacher(

@@ -13,8 +13,10 @@ from tests.support.families import WORDS, save_family
 from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
 from tests.unit.distill.test_loop import OPTIMIZER, RUN
+from tinybert.compress.vocabulary import trim_vocabulary
 from tinybert.config.fields import HubModel, ModelSource, Training
 from tinybert.config.schema import ReadyTeacher
+from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.batches import ExampleBatches, labeled_by_teacher, predict
@@ -220,6 +222,7 @@ def test_stages_load_what_was_saved(tmp_path, monkeypatch, kind):
     folder.mkdir(parents=True)
     if kind == "own":
         model = classifier(TEACHER, COLA.labels)
+        save_tokenizer(TOKENIZER, folder)
     elif kind == "foreign":
         source = ReadyTeacher(folder=str(save_family("bert", tmp_path / "bert", COLA.labels)))
         model = start_task_teacher(COLA, TOKENIZER, source, paths.TEACHER)
@@ -230,3 +233,55 @@ def test_stages_load_what_was_saved(tmp_path, monkeypatch, kind):
     assert type(found.model) is type(model)
     assert found.model.state_dict().keys() == model.state_dict().keys()
     assert all(torch.equal(part, model.state_dict()[name]) for name, part in found.model.state_dict().items())
+
+
+@pytest.fixture
+def trimmed(tmp_path, monkeypatch) -> tuple[TaskTeacher, SequenceClassifier]:
+    """A saved BERT teacher for a student whose vocabulary lacks most words, and that student."""
+    monkeypatch.chdir(tmp_path)
+    folder = paths.task_model("cola", 1, "teacher")
+    folder.mkdir(parents=True)
+    size = TOKENIZER.get_vocab_size()
+    save_model(classifier(replace(TEACHER, vocab_size=size), COLA.labels), folder)
+    save_tokenizer(TOKENIZER, folder)
+    student = classifier(replace(STUDENT, vocab_size=size), COLA.labels)
+    few = encode(rows(2), COLA, TOKENIZER, max_length_tokens=32)
+    tokenizer = trim_vocabulary(student, TOKENIZER, few, limit=1000)
+    return TaskTeacher.load(COLA, 1, tokenizer, max_length_tokens=32), student
+
+
+def test_a_teacher_reads_its_own_tokens_beside_a_trimmed_student(trimmed):
+    teacher, student = trimmed
+    examples, asked = teacher.read_both(rows())
+    expected = encode(rows(), COLA, TOKENIZER, max_length_tokens=32)
+    assert [ids.tolist() for ids in asked.input_ids] == [ids.tolist() for ids in expected.input_ids]
+    assert examples.lengths.sum() > asked.lengths.sum()
+    assert max(ids.max() for ids in examples.input_ids) < student.config.vocab_size < TOKENIZER.get_vocab_size()
+
+
+def test_losses_of_tokens_make_the_teacher_read_the_students(trimmed):
+    teacher, _ = trimmed
+    examples, asked = teacher.read_both(rows(), by_token=True)
+    for ours, theirs in zip(examples.input_ids, asked.input_ids, strict=True):
+        assert [teacher.tokenizer.id_to_token(n) for n in ours] == [TOKENIZER.id_to_token(n) for n in theirs]
+    assert any(
+        ours.tolist() != theirs.tolist() for ours, theirs in zip(examples.input_ids, asked.input_ids, strict=True)
+    )
+
+
+@pytest.mark.parametrize("cached", [0, 10**8])
+def test_a_trimmed_student_learns_inner_layers(tmp_path, trimmed, cached):
+    """The student's hidden states of a batch against the teacher's on the same tokens, computed directly."""
+    teacher, student = trimmed
+    examples, asked = teacher.read_both(rows(), by_token=True)
+    loss = DistillationLoss(DistillationConfig({"hidden": 1.0, "attention": 1.0}), student.config, teacher.model.config)
+    found = CachedTeacher(teacher.model, loss, asked, TeacherCache(tmp_path, cached))
+    found.begin(start_accelerator("float32"))
+    batch = examples.batch([3, 0, 7])
+    with torch.no_grad():
+        live = loss.targets(teacher.model(asked.batch([3, 0, 7]), loss.teacher_spec()))
+        ours = student(batch, loss.student_spec)
+        terms, expected = loss(ours, found(batch), batch), loss(ours, live, batch)
+    for name, term in terms.items():
+        assert term.item() == pytest.approx(expected[name].item(), rel=1e-3)
+        assert term > 0
