@@ -15,15 +15,16 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Scores the student of each seed, the teacher and the majority class on each dev split; counts their FLOPs."""
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
-    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+    tokenizer = load_tokenizer(paths.task_model(task.name, params.seed, name))
+    limit = params.tasks[task.name].max_length_tokens
     teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)
     references = predict_references(teacher)
-    dev, _ = references[task.dev_splits[0]]
+    (dev, _), asked = references[task.dev_splits[0]], teacher.read_split(task.dev_splits[0])
     for seed in params.seeds:
         student = load_task_model(paths.task_model(task.name, seed, name))
         scores, predictions = compare_splits(partial(predict, student, task=task), references, task)
         save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), predictions)
-        costs = {"teacher": model_costs(teacher.model, dev), "student": model_costs(student, dev)}
+        costs = {"teacher": model_costs(teacher.model, asked), "student": model_costs(student, dev)}
         stage.write_metrics({"costs": costs} | scores, f"{stage.instance}/{seed}")
 
 

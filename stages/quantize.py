@@ -15,10 +15,10 @@ def main(stage: Stage) -> None:
     """Writes and measures the ONNX files of one task model."""
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["model"]
     settings, limit = params.quantization, params.tasks[task.name].max_length_tokens
-    tokenizer, data = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name)
+    source, data = paths.task_model(task.name, params.seed, name), paths.task_rows(task.name)
+    model, tokenizer = load_task_model(source), load_tokenizer(source)
     train = read_examples(data / "train.jsonl", task, tokenizer, max_length_tokens=limit)
     dev = read_examples(data / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
-    model = load_task_model(paths.task_model(task.name, params.seed, name))
     model.config.check_length(settings.latency.length_tokens, "quantization.latency.length_tokens")
 
     with atomic_folder(paths.onnx(task.name, name)) as folder:
