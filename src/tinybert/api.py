@@ -19,11 +19,10 @@ from tinybert.config.students import LayerMap, Learnable, StageLosses
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import RATING, Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
-from tinybert.distill.loop import Settings
+from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.task_distillation import TaskDistillation
-from tinybert.distill.teacher_cache import TeacherCache
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import (
     CLASSIFIERS,
@@ -139,9 +138,11 @@ def distill_student(
         max_length_tokens=settings.max_length_tokens,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        distillation = TaskDistillation(model, teacher, loss, task, TeacherCache(Path(folder), CACHE_BYTES))
+        cached = CachedTeacher(teacher, loss, examples, TeacherCache(Path(folder), CACHE_BYTES))
+        batches = cached.student_batches(examples, task, batch_size=settings.batch_size, seed=settings.seed)
         run_settings = Settings(training, settings.optimizer, settings.seed, settings.precision)
-        curve = distillation.run(examples, examples, run_settings, TrainRun("distill_student", callback))
+        run = TrainRun("distill_student", callback)
+        curve = train(model, loss, batches, run_settings, teacher=cached, run=run)
     return DistilledStudent(model, tokenizer, curve, settings.max_length_tokens)
 
 
