@@ -19,10 +19,17 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
-from tinybert.models.checkpoints import Model, load_classifier, load_task_model, save_model, write_provenance
+from tinybert.models.checkpoints import (
+    PROVENANCE_FILE,
+    Model,
+    load_classifier,
+    load_task_model,
+    read_provenance,
+    save_model,
+)
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import atomic_folder, read_jsonl
+from tinybert.pipeline.files import atomic_folder, read_jsonl, write_json
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage
 
@@ -76,8 +83,14 @@ class StageTraining:
         self.run(batches, training, seed, teacher=cached, pruner=pruner)
 
     def save(self) -> None:
-        """Writes the model folder and the loss curve."""
-        save_trained(self.model, self.loss, self.target, self.stage.provenance(self.curve, self.source))
+        """Replaces the model folder, which has all that later stages need, and writes the loss curve."""
+        history = read_provenance(self.source) if self.source else []
+        with atomic_folder(self.target) as folder:
+            save_model(self.model, folder)
+            self.loss.save(folder)
+            write_json(folder / PROVENANCE_FILE, self.stage.provenance(self.curve, history))
+            if not isinstance(self.model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way
+                shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
         self.stage.write_curve(self.curve)
 
     def finish(self, measured: dict | None = None) -> None:
@@ -113,23 +126,6 @@ def distill_phase(stage: Stage, phase: Literal["intermediate", "prediction"]) ->
     if is_main_process():
         training.save()
         training.finish()
-
-
-def save_trained(model: Model, loss: DistillationLoss, target: Path, provenance: Sequence[dict] = ()) -> None:
-    """Replaces the folder `target` by the trained model and all that later stages need.
-
-    Args:
-        model: Its weights and configuration.
-        loss: Its projections and map weights are saved with the model.
-        target: The folder.
-        provenance: The stages that the model went through (Stage.provenance).
-    """
-    with atomic_folder(target) as folder:
-        save_model(model, folder)
-        loss.save(folder)
-        write_provenance(provenance, folder)
-        if not isinstance(model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way
-            shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
 
 
 def training_metrics(model: Model, curve: Sequence[Entry]) -> dict:
