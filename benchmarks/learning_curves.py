@@ -9,6 +9,7 @@ models/general; it has no provenance, so its model cards leave out general disti
 
 import argparse
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -46,11 +47,12 @@ from tinybert.distill.loop import (
 from tinybert.distill.metric_log import MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.models.checkpoints import save_model
 from tinybert.models.initialization import InitializedStudent, general_teacher, initialize_student, subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import atomic_folder
 from tinybert.pipeline.process import torch_seed
-from tinybert.training import save_trained
 
 INITS = ("random", "subcloning", "narrowing")
 SUBCLONING_SEQUENCES = 256  # as in stages/general_distill.py
@@ -218,7 +220,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             values = [(entry | entry["losses"])[column] for column in columns]
             tqdm.write(" ".join(f"{value:13{'.5g' if isinstance(value, float) else 'd'}}" for value in values))
     if options.save:
-        save_trained(module.student, module.loss, options.save)
+        with atomic_folder(options.save) as folder:
+            save_model(module.student, folder)
+            module.loss.save(folder)
+            shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:

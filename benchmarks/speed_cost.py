@@ -26,16 +26,15 @@ from tinybert.config.students import training_of
 from tinybert.data.encoding import Encoded, read_examples
 from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches, labeled_by_teacher, predict
+from tinybert.distill.batches import predict
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.evaluate.scoring import METRICS, paired_interval, score
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import Classifier, load_bert, load_classifier, load_task_model
+from tinybert.models.checkpoints import Classifier, load_bert, load_classifier, load_task_model, save_model
 from tinybert.pipeline import paths
-from tinybert.training import save_trained
 
 KEPT_GB = 10.0
 
@@ -71,7 +70,9 @@ def distilled(params: Params, task_name: str, seed: int) -> Run:
         student, loss = distill_phase(
             "intermediate", params, task, seed, paths.general_student(params.tasks.students[0])
         )
-        save_trained(student, loss, between)
+        between.mkdir()
+        save_model(student, between)
+        loss.save(between)
         student, _ = distill_phase("prediction", params, task, seed, between)
     seconds, dev = time.perf_counter() - started, dev_rows(params, task)
     predictions = predict(student, dev, task)
@@ -95,9 +96,8 @@ def distill_phase(
     if loss.weights and training.epochs:
         limit = settings.max_length_tokens
         rows = read_examples(paths.augmented(task.name), task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
-        rows = labeled_by_teacher(rows, rows, teacher, task) if "hard" in loss.weights else rows
-        batches = ExampleBatches(rows, batch_size=training.batch_size, seed=seed)
         cached = CachedTeacher(teacher, loss, rows, TeacherCache.of(params.tasks.teacher_cache_gb))
+        batches = cached.student_batches(rows, task, batch_size=training.batch_size, seed=seed)
         how = Settings(training, params.optimizer, seed, params.precision)
         train(student, loss, batches, how, teacher=cached, run=TrainRun(phase))
     return student, loss

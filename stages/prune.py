@@ -6,10 +6,9 @@ from tinybert.compress.pruning import Pruner, linear_sparsity
 from tinybert.data.encoding import fraction_of, read_examples
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches, predict
+from tinybert.distill.batches import predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TaskTeacher
-from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.evaluate.scoring import Predictions, save_predictions, score
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
@@ -27,18 +26,15 @@ def main(stage: Stage) -> None:
     tokenizer, data, limit = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name), config.max_length_tokens
     rows = fraction_of(list(read_jsonl(data / "train.jsonl")), config.train_fraction, seed=seed)
     student, teacher = load_task_model(source), TaskTeacher.load(task, seed, tokenizer, max_length_tokens=limit)
-    examples, asked = teacher.read_both(rows)
     dev = read_examples(data / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
 
     torch.manual_seed(seed)
     losses = DistillationConfig.of(params.students[name], "prediction", seed=seed, length_tokens=limit)
     loss = DistillationLoss(losses, student.config, teacher.model.config)
     loss.load(source)
-    batches = ExampleBatches(examples, batch_size=config.pruning.batch_size, seed=seed)
     pruner = Pruner(student, percent / 100, params.pruning.ramp_fraction)
-    cached = CachedTeacher(teacher.model, loss, asked, TeacherCache.of(params.tasks.teacher_cache_gb))
     training = StageTraining(stage, student, loss, target, source)
-    training.run(batches, config.pruning, seed, teacher=cached, pruner=pruner)
+    training.distill(teacher, rows, config.pruning, seed, pruner=pruner)
 
     if is_main_process():
         training.save()

@@ -13,17 +13,17 @@ import torch
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from tinybert.config.fields import ConfigModel, RowTokens, Seed, Training
+from tinybert.config.fields import RowTokens, Seed, Training
+from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Optimizer
 from tinybert.config.students import LayerMap, Learnable, StageLosses
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import RATING, Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
-from tinybert.distill.loop import Settings
+from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.task_distillation import TaskDistillation
-from tinybert.distill.teacher_cache import TeacherCache
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import (
     CLASSIFIERS,
@@ -139,17 +139,18 @@ def distill_student(
         max_length_tokens=settings.max_length_tokens,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        distillation = TaskDistillation(model, teacher, loss, task, TeacherCache(Path(folder), CACHE_BYTES))
+        cached = CachedTeacher(teacher, loss, examples, TeacherCache(Path(folder), CACHE_BYTES))
+        batches = cached.student_batches(examples, task, batch_size=settings.batch_size, seed=settings.seed)
         run_settings = Settings(training, settings.optimizer, settings.seed, settings.precision)
-        curve = distillation.run(examples, examples, run_settings, TrainRun("distill_student", callback))
+        run = TrainRun("distill_student", callback)
+        curve = train(model, loss, batches, run_settings, teacher=cached, run=run)
     return DistilledStudent(model, tokenizer, curve, settings.max_length_tokens)
 
 
-class _Checked(ConfigModel):
-    """What params.yaml's schema has rules for."""
+class _Checked(Training):
+    """The settings, but those of the losses, that params.yaml's schema has rules for."""
 
-    training: Training
-    stage: StageLosses
+    max_steps: None = None
     layer_map: LayerMap
     max_length_tokens: RowTokens
     seed: Seed
@@ -158,22 +159,16 @@ class _Checked(ConfigModel):
 
 def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Training, DistillationConfig]:
     """The settings in the form of the stages; UserError for the first that params.yaml would not allow."""
-    given = vars(settings)
-    layer_map = list(settings.layer_map) if isinstance(settings.layer_map, tuple) else settings.layer_map
-    tree = {name: given[name] for name in ("max_length_tokens", "seed", "precision")} | {"layer_map": layer_map}
-    tree["training"] = {name: given[name] for name in ("epochs", "batch_size", "learning_rate")} | {"max_steps": None}
-    tree["stage"] = {name: given[name] for name in ("temperature", "relation_heads")} | {"losses": dict(losses)}
+    of_losses = {"losses": dict(losses), "temperature": settings.temperature, "relation_heads": settings.relation_heads}
     try:
-        checked = _Checked.model_validate(tree)
+        checked = _Checked.model_validate(settings, from_attributes=True)
+        stage = StageLosses.model_validate(of_losses)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"] if part not in ("training", "stage", "[named]"))
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        raise UserError(f"{key}: {message}" if key else message) from None
+        raise UserError(describe_mistake(error.errors()[0])) from None
     if isinstance(checked.layer_map, Learnable):
         raise UserError("layer_map: learnable maps need the pipeline (got a mapping); allowed: a name, teacher layers")
-    return checked.training, DistillationConfig(
-        checked.stage.active_losses, checked.layer_map, temperature=settings.temperature,
+    return checked, DistillationConfig(
+        stage.active_losses, checked.layer_map, temperature=settings.temperature,
         relation_heads=settings.relation_heads or 1, seed=settings.seed,
     )  # fmt: skip
 

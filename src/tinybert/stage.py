@@ -23,7 +23,7 @@ from tinybert.config.schema import Params
 from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, printable, read_json, report_full_disk, write_json
+from tinybert.pipeline.files import atomic_file, printable, report_full_disk, write_json
 from tinybert.pipeline.process import is_main_process, relaunch
 from tinybert.pipeline.tracking import Run, stage_run
 
@@ -76,17 +76,16 @@ class Stage:
         """Where the instance, or the named part of it, keeps its resume checkpoint."""
         return paths.checkpoints(self.name, self.items | part)
 
-    def provenance(self, entries: Sequence[dict[str, float]], source: Path | None = None) -> list[dict[str, Any]]:
+    def provenance(self, entries: Sequence[dict[str, float]], history: Sequence[dict] = ()) -> list[dict[str, Any]]:
         """How a model was trained: one entry for each training stage, this one last.
 
         Args:
             entries: The loss curve of this stage.
-            source: The folder of the model that this stage continued, if any.
+            history: The provenance of the model that this stage continued, if any.
         """
         params = dict(self.values)
         params.pop("tasks.teacher_cache_gb", None)  # changes the speed of a run, not its result
         steps = entries[-1]["step"] if entries else 0
-        history = read_json(source / "training.json") if source and (source / "training.json").is_file() else []
         return [*history, {"stage": self.name, **self.items, "steps": steps, "params": params}]
 
     def write_metrics(self, metrics: dict[str, Any], part: str = "") -> None:

@@ -1,24 +1,35 @@
-"""The code shared by stages that train a model: resuming, reporting, and saving the result."""
+"""The code shared by stages that train a model: resuming, reporting, saving the result, and task distillation."""
 
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Literal
+
+import torch
 
 from tinybert.config.fields import Training
+from tinybert.config.students import training_of
+from tinybert.data.tasks import read_task
+from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher, Pruner, Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
-from tinybert.distill.objective import DistillationLoss
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
-from tinybert.distill.task_distillation import TaskDistillation
 from tinybert.distill.task_teacher import TaskTeacher
-from tinybert.distill.teacher_cache import TeacherCache
-from tinybert.models.checkpoints import Classifier, Model, save_model, write_provenance
+from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
+from tinybert.models.checkpoints import (
+    PROVENANCE_FILE,
+    Model,
+    load_classifier,
+    load_task_model,
+    read_provenance,
+    save_model,
+)
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import atomic_folder
+from tinybert.pipeline.files import atomic_folder, read_jsonl, write_json
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage
 
@@ -55,28 +66,31 @@ class StageTraining:
         pruner: Pruner | None = None,
     ) -> None:
         """Trains the model, or continues an interrupted run."""
-        settings = self._settings(training, seed, pruner)
-        self.curve = train(self.model, self.loss, batches, settings, teacher=teacher, run=self._reported())
-
-    def distill(self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int) -> None:
-        """Distills a task student on training rows, or continues an interrupted run."""
-        cache = TeacherCache.of(self.stage.params.tasks.teacher_cache_gb)
-        student = cast(Classifier, self.model)
-        distillation = TaskDistillation(student, teacher.model, self.loss, teacher.task, cache)
-        examples = teacher.read_both(rows)
-        self.curve = distillation.run(*examples, self._settings(training, seed), self._reported())
-
-    def _settings(self, training: Training, seed: int, pruner: Pruner | None = None) -> Settings:
         params = self.stage.params
-        return Settings(training, params.optimizer, seed, params.precision, pruner)
-
-    def _reported(self) -> TrainRun:
+        settings = Settings(training, params.optimizer, seed, params.precision, pruner)
         title = " ".join([self.stage.name, *self.stage.items.values()])
-        return TrainRun(title, self.stage.log_entry, self.checkpoint)
+        run = TrainRun(title, self.stage.log_entry, self.checkpoint)
+        self.curve = train(self.model, self.loss, batches, settings, teacher=teacher, run=run)
+
+    def distill(
+        self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int, *, pruner: Pruner | None = None
+    ) -> None:
+        """As `run`, on training rows of a task, whose teacher runs once."""
+        examples, asked = teacher.read_both(rows)
+        cache = TeacherCache.of(self.stage.params.tasks.teacher_cache_gb)
+        cached = CachedTeacher(teacher.model, self.loss, asked, cache)
+        batches = cached.student_batches(examples, teacher.task, batch_size=training.batch_size, seed=seed)
+        self.run(batches, training, seed, teacher=cached, pruner=pruner)
 
     def save(self) -> None:
-        """Writes the model folder and the loss curve."""
-        save_trained(self.model, self.loss, self.target, self.stage.provenance(self.curve, self.source))
+        """Replaces the model folder, which has all that later stages need, and writes the loss curve."""
+        history = read_provenance(self.source) if self.source else []
+        with atomic_folder(self.target) as folder:
+            save_model(self.model, folder)
+            self.loss.save(folder)
+            write_json(folder / PROVENANCE_FILE, self.stage.provenance(self.curve, history))
+            if not isinstance(self.model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way
+                shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
         self.stage.write_curve(self.curve)
 
     def finish(self, measured: dict | None = None) -> None:
@@ -85,21 +99,33 @@ class StageTraining:
         self.checkpoint.remove()
 
 
-def save_trained(model: Model, loss: DistillationLoss, target: Path, provenance: Sequence[dict] = ()) -> None:
-    """Replaces the folder `target` by the trained model and all that later stages need.
+def distill_phase(stage: Stage, phase: Literal["intermediate", "prediction"]) -> None:
+    """Trains a task student on the augmented rows with the losses of a phase of task distillation.
 
-    Args:
-        model: Its weights and configuration.
-        loss: Its projections and map weights are saved with the model.
-        target: The folder.
-        provenance: The stages that the model went through (Stage.provenance).
+    The intermediate phase starts from the general student with a new head, the prediction phase from its result. No
+    model is selected: the last step counts.
     """
-    with atomic_folder(target) as folder:
-        save_model(model, folder)
-        loss.save(folder)
-        write_provenance(provenance, folder)
-        if not isinstance(model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way
-            shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
+    params, task = stage.params, read_task(stage.items["task"])
+    name, seed = stage.items["student"], int(stage.items["seed"])
+    between = paths.intermediate(task.name, seed, name)
+    torch.manual_seed(seed)
+    if phase == "intermediate":
+        source, target = paths.general_student(name), between
+        student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
+    else:
+        source, target = between, paths.task_model(task.name, seed, name)
+        student = load_task_model(source)
+    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+    teacher = TaskTeacher.load(task, stage.names["seed"], tokenizer, max_length_tokens=limit)
+    config = DistillationConfig.of(params.students[name], phase, seed=seed, length_tokens=limit)
+    loss = DistillationLoss(config, student.config, teacher.model.config)
+    loss.load(source)
+    training = StageTraining(stage, student, loss, target, source)
+    section = training_of(params, name, phase, task=task.name)
+    training.distill(teacher, read_jsonl(paths.augmented(task.name)), section, seed)
+    if is_main_process():
+        training.save()
+        training.finish()
 
 
 def training_metrics(model: Model, curve: Sequence[Entry]) -> dict:

@@ -23,7 +23,7 @@ class FakeStage:
     def checkpoint_folder(self, **part):
         return paths.checkpoints(self.name, self.items | part)
 
-    def provenance(self, entries, source=None):
+    def provenance(self, entries, history=()):
         return []
 
     def log_entry(self, entry):

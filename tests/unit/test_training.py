@@ -40,5 +40,7 @@ def test_the_checkpoint_is_kept_until_the_metrics_are_written(training):
 def test_the_model_folder_has_weights_and_tokenizer(training):
     training.save()
     assert load_model(training.target).parameter_count == training.model.parameter_count
-    assert {"config.json", "model.safetensors", "vocab.txt"} <= {path.name for path in training.target.iterdir()}
+    assert {"config.json", "model.safetensors", "training.json", "vocab.txt"} <= {
+        path.name for path in training.target.iterdir()
+    }
     assert training.curve == []

@@ -80,7 +80,7 @@ def check_params(tree: Any, path: str | Path = PARAMS) -> Params:
     try:
         return Params.model_validate(tree)
     except ValidationError as error:
-        lines = list(dict.fromkeys(f"{path}: {_line(item)}"[:LINE_CHARACTERS] for item in error.errors()))
+        lines = list(dict.fromkeys(f"{path}: {describe_mistake(item)}"[:LINE_CHARACTERS] for item in error.errors()))
         more = [f"{path}: and {len(lines) - REPORTED_MISTAKES} more mistakes"] if len(lines) > REPORTED_MISTAKES else []
         raise UserError("\n".join(lines[:REPORTED_MISTAKES] + more)) from None
 
@@ -93,7 +93,7 @@ def _yaml_mistake(error: Exception) -> str:
     return printable(" ".join(str(error).split())) or type(error).__name__
 
 
-def _line(item: ErrorDetails) -> str:
+def describe_mistake(item: ErrorDetails) -> str:
     """One mistake as one line: key path, what is allowed, and the value."""
     key = ".".join(_shown(part).strip("'") for part in item["loc"] if part not in PATH_TAGS)
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")

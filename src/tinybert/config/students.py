@@ -126,7 +126,7 @@ def _map_choice(named: Iterable[str]) -> Any:
     def choose(value: Any) -> Any:
         if isinstance(value, str) and value in named:
             return value
-        if isinstance(value, list) and value and all(type(layer) is int and 1 <= layer <= 1000 for layer in value):
+        if isinstance(value, list | tuple) and value and all(type(one) is int and 1 <= one <= 1000 for one in value):
             return tuple(value)
         hint = "; a learnable map is {learnable: {learning_rate: 1.0e-3, init: equal}}" if value == "learnable" else ""
         raise ValueError(f"must be {', '.join(named)}, or a list of one teacher layer for each student layer{hint}")

@@ -19,12 +19,13 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from tinybert.data.encoding import Encoded
+from tinybert.data.tasks import Task
 from tinybert.distill import objective
-from tinybert.distill.batches import Batches
+from tinybert.distill.batches import Batches, ExampleBatches, labeled_by_teacher
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationLoss
 from tinybert.models import bert, foreign, outputs
-from tinybert.models.checkpoints import Model
+from tinybert.models.checkpoints import TaskModel
 from tinybert.models.foreign import ForeignConfig
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput
 from tinybert.pipeline import paths
@@ -170,7 +171,9 @@ class CachedTeacher(LiveTeacher):
             vocabulary has a tokenizer of its own.
     """
 
-    def __init__(self, model: Model, loss: DistillationLoss, examples: Encoded, cache: TeacherCache) -> None:
+    model: TaskModel
+
+    def __init__(self, model: TaskModel, loss: DistillationLoss, examples: Encoded, cache: TeacherCache) -> None:
         super().__init__(model, loss)
         self.examples, self.cache, self.is_foreign = examples, cache, isinstance(model.config, ForeignConfig)
         self.files: list[OutputFile] = []  # empty: the teacher is asked live
@@ -178,6 +181,12 @@ class CachedTeacher(LiveTeacher):
     def check_length(self, batches: Batches) -> None:
         """Raises UserError if rows, as the teacher reads them, have more tokens than it has positions."""
         self.model.config.check_length(int(self.examples.lengths.max()), batches.length_key)
+
+    def student_batches(self, rows: Encoded, task: Task, *, batch_size: int, seed: int) -> ExampleBatches:
+        """The same rows as the student reads them; the loss `hard` takes labels of augmented ones from the teacher."""
+        if "hard" in self.loss.weights:
+            rows = labeled_by_teacher(rows, self.examples, self.model, task)
+        return ExampleBatches(rows, batch_size=batch_size, seed=seed)
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
         """Fills the cache, unless the run is shorter than an epoch: it would read fewer rows than the cache stores.

@@ -7,7 +7,7 @@ import json
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -160,14 +160,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return stored
 
 
-def write_provenance(entries: Sequence[dict[str, Any]], folder: str | Path) -> None:
-    """Writes how a model was trained beside it, if anything is known: one entry for each stage it went through."""
-    if entries:
-        write_json(Path(folder) / PROVENANCE_FILE, list(entries))
-
-
 def read_provenance(folder: str | Path) -> list[dict[str, Any]]:
-    """The entries in the order of training; none for a model without a record."""
+    """One entry for each stage that a model went through, in the order of training; none without a record."""
     path = Path(folder) / PROVENANCE_FILE
     return read_json(path) if path.is_file() else []
 

@@ -24,9 +24,9 @@ from tinybert.models.checkpoints import (
     load_task_model,
     read_provenance,
     save_model,
-    write_provenance,
 )
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import write_json
 
 
 def test_a_classifier_takes_the_encoder_and_draws_a_new_head(tmp_path):
@@ -222,15 +222,13 @@ print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modu
     assert done.stdout.strip() == "[]"
 
 
-def test_a_folder_without_history_has_none_and_gets_no_file(tmp_path):
-    write_provenance([], tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_a_folder_without_history_has_none(tmp_path):
     assert read_provenance(tmp_path) == []
 
 
-def test_provenance_is_written_and_read_in_order(tmp_path):
+def test_provenance_is_read_in_order(tmp_path):
     entries = [{"stage": "general_distill", "steps": 7}, {"stage": "prune", "steps": 0}]
-    write_provenance(entries, tmp_path)
+    write_json(tmp_path / "training.json", entries)
     assert read_provenance(tmp_path) == entries
 
 
