@@ -20,12 +20,13 @@ def main(stage: Stage) -> None:
     teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)
     references = predict_references(teacher)
     (dev, _), asked = references[task.dev_splits[0]], teacher.read_split(task.dev_splits[0])
+    trimmed = {"retokenized": teacher.retokenized(task.dev_splits[0])} if teacher.full_tokenizer else {}
     for seed in params.seeds:
         student = load_task_model(paths.task_model(task.name, seed, name))
         scores, predictions = compare_splits(partial(predict, student, task=task), references, task)
         save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), predictions)
         costs = {"teacher": model_costs(teacher.model, asked), "student": model_costs(student, dev)}
-        stage.write_metrics({"costs": costs} | scores, f"{stage.instance}/{seed}")
+        stage.write_metrics({"costs": costs} | trimmed | scores, f"{stage.instance}/{seed}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def main(stage: Stage) -> None:
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     config, seed, percent = params.tasks[task.name], params.seed, int(stage.items["sparsity"])
     source, target = (paths.task_model(task.name, seed, model) for model in (name, f"{name}_pruned{percent}"))
-    tokenizer, data, limit = load_tokenizer(paths.TOKENIZER), paths.task_rows(task.name), config.max_length_tokens
+    tokenizer, data, limit = load_tokenizer(source), paths.task_rows(task.name), config.max_length_tokens
     rows = fraction_of(list(read_jsonl(data / "train.jsonl")), config.train_fraction, seed=seed)
     student, teacher = load_task_model(source), TaskTeacher.load(task, seed, tokenizer, max_length_tokens=limit)
     dev = read_examples(data / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
@@ -33,7 +33,7 @@ def main(stage: Stage) -> None:
     loss = DistillationLoss(losses, student.config, teacher.model.config)
     loss.load(source)
     pruner = Pruner(student, percent / 100, params.pruning.ramp_fraction)
-    training = StageTraining(stage, student, loss, target, source)
+    training = StageTraining(stage, student, loss, target, source, tokenizer)
     training.distill(teacher, rows, config.pruning, seed, pruner=pruner)
 
     if is_main_process():

@@ -4,14 +4,17 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from tokenizers import Tokenizer
 
+from tinybert.compress.vocabulary import trim_vocabulary
 from tinybert.config.fields import Training
 from tinybert.config.students import training_of
-from tinybert.data.tasks import read_task
-from tinybert.data.tokenizer import load_tokenizer
+from tinybert.data.encoding import encode
+from tinybert.data.tasks import Task, read_task
+from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher, Pruner, Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
@@ -21,6 +24,7 @@ from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.checkpoints import (
     PROVENANCE_FILE,
+    Classifier,
     Model,
     load_classifier,
     load_task_model,
@@ -42,6 +46,7 @@ class StageTraining:
         loss: Trained with the model.
         target: The folder that the model is saved in.
         source: The folder of the model that this stage continues, if any.
+        tokenizer: The model's; None: the project's.
         curve: Of the run; empty without one.
     """
 
@@ -50,6 +55,7 @@ class StageTraining:
     loss: DistillationLoss
     target: Path
     source: Path | None = None
+    tokenizer: Tokenizer | None = None
     curve: list[Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,7 +82,7 @@ class StageTraining:
         self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int, *, pruner: Pruner | None = None
     ) -> None:
         """As `run`, on training rows of a task, whose teacher runs once."""
-        examples, asked = teacher.read_both(rows)
+        examples, asked = teacher.read_both(rows, by_token=self.loss.compares_tokens)
         cache = TeacherCache.of(self.stage.params.tasks.teacher_cache_gb)
         cached = CachedTeacher(teacher.model, self.loss, asked, cache)
         batches = cached.student_batches(examples, teacher.task, batch_size=training.batch_size, seed=seed)
@@ -89,7 +95,9 @@ class StageTraining:
             save_model(self.model, folder)
             self.loss.save(folder)
             write_json(folder / PROVENANCE_FILE, self.stage.provenance(self.curve, history))
-            if not isinstance(self.model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way
+            if self.tokenizer:
+                save_tokenizer(self.tokenizer, folder)
+            elif not isinstance(self.model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way
                 shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
         self.stage.write_curve(self.curve)
 
@@ -107,25 +115,42 @@ def distill_phase(stage: Stage, phase: Literal["intermediate", "prediction"]) ->
     """
     params, task = stage.params, read_task(stage.items["task"])
     name, seed = stage.items["student"], int(stage.items["seed"])
-    between = paths.intermediate(task.name, seed, name)
+    between, limit = paths.intermediate(task.name, seed, name), params.tasks[task.name].max_length_tokens
+    rows = list(read_jsonl(paths.augmented(task.name)))
     torch.manual_seed(seed)
     if phase == "intermediate":
         source, target = paths.general_student(name), between
-        student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
+        student, tokenizer = start_task_student(source, task, rows, params.tasks)
     else:
         source, target = between, paths.task_model(task.name, seed, name)
-        student = load_task_model(source)
-    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
+        student, tokenizer = load_task_model(source), load_tokenizer(source)
     teacher = TaskTeacher.load(task, stage.names["seed"], tokenizer, max_length_tokens=limit)
     config = DistillationConfig.of(params.students[name], phase, seed=seed, length_tokens=limit)
     loss = DistillationLoss(config, student.config, teacher.model.config)
     loss.load(source)
-    training = StageTraining(stage, student, loss, target, source)
+    training = StageTraining(stage, student, loss, target, source, tokenizer)
     section = training_of(params, name, phase, task=task.name)
-    training.distill(teacher, read_jsonl(paths.augmented(task.name)), section, seed)
+    training.distill(teacher, rows, section, seed)
     if is_main_process():
         training.save()
         training.finish()
+
+
+def start_task_student(source: Path, task: Task, rows: Sequence[dict], tasks: Any) -> tuple[Classifier, Tokenizer]:
+    """A general student with a new head for the task, in training mode, and its tokenizer.
+
+    Args:
+        source: The general student's folder.
+        task: The task.
+        rows: All training rows of the task.
+        tasks: The section `tasks` of params; its `vocabulary_tokens` says how much of the vocabulary remains.
+    """
+    student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
+    tokenizer = load_tokenizer(source)
+    if limit := tasks.vocabulary_tokens:
+        examples = encode(rows, task, tokenizer, max_length_tokens=tasks[task.name].max_length_tokens)
+        tokenizer = trim_vocabulary(student, tokenizer, examples, limit=limit)
+    return student, tokenizer
 
 
 def training_metrics(model: Model, curve: Sequence[Entry]) -> dict:

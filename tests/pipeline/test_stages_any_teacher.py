@@ -63,6 +63,7 @@ def project(tmp_path, monkeypatch):
     for folder, shape in ((paths.TEACHER, TEACHER), (paths.general_student("tinybert4"), STUDENT)):
         folder.mkdir(parents=True)
         save_model(masked_lm(replace(shape, vocab_size=tokenizer.get_vocab_size())), folder)
+        save_tokenizer(tokenizer, folder)
     rng = random.Random(0)
     for split, count in ROWS.items():
         texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 8))) for _ in range(count)]
@@ -75,7 +76,7 @@ def project(tmp_path, monkeypatch):
 
 
 def stage(name: str, items: dict[str, str] | None = None, **changes) -> FakeStage:
-    """A stage for CoLA; `changes`: "ready" (finetuned_teacher) and "encoder" (teacher_encoder)."""
+    """A stage for CoLA; `changes`: "ready" (finetuned_teacher), "encoder" (teacher_encoder), "vocabulary_tokens"."""
     settings = SimpleNamespace(
         max_length_tokens=16, finetuned_teacher=changes.get("ready"), teacher=LONG, intermediate=SHORT,
         prediction=SHORT, pruning=SHORT, train_fraction=1.0,
@@ -83,6 +84,7 @@ def stage(name: str, items: dict[str, str] | None = None, **changes) -> FakeStag
 
     class Tasks(dict):
         teacher_encoder, heldout_fraction, teacher_cache_gb = changes.get("encoder", "pretrained"), 0.0, 0.1
+        vocabulary_tokens = changes.get("vocabulary_tokens")
         cola = settings
 
     students = load_params().students
@@ -93,7 +95,7 @@ def stage(name: str, items: dict[str, str] | None = None, **changes) -> FakeStag
     return FakeStage(name, {"task": "cola"} | (items or {}), params)
 
 
-def run_students() -> dict[str, dict]:
+def run_students(**changes) -> dict[str, dict]:
     """All stages that read the teacher; the metrics of each."""
     of = {"student": "tinybert4"}
     stages = [
@@ -107,7 +109,7 @@ def run_students() -> dict[str, dict]:
     found = {}
     for module, items in stages:
         name = module.__name__.rpartition(".")[2]
-        run = stage(name, items)
+        run = stage(name, items, **changes)
         module.main(run)
         found[name] = run.metrics
     return found
@@ -212,3 +214,25 @@ def test_a_layer_map_must_fit_its_depth(project):
     source = save_family("roberta", project / "model", COLA.labels)  # two layers
     with pytest.raises(UserError, match=r"students\.tinybert4\.layer_map: 3 is beyond the teacher's layers"):
         finetune_teacher.main(stage("finetune_teacher", ready=ReadyTeacher(folder=str(source))))
+
+
+def test_a_trimmed_student_goes_through_all_stages(project):
+    finetune_teacher.main(stage("finetune_teacher"))
+    changed = tree()
+    changed["students"]["tinybert4"]["intermediate"] = {"losses": {"hidden": 1.0, "attention": 1.0}}
+    write_params(project, changed)
+    found = run_students(vocabulary_tokens=37)
+    tokens = load_tokenizer(paths.TOKENIZER).get_vocab_size()
+    for folder in (paths.intermediate("cola", 1, "tinybert4"), paths.task_model("cola", 1, "tinybert4"),
+                   paths.task_model("cola", 1, "tinybert4_pruned20")):  # fmt: skip
+        config = read_json(folder / "config.json")
+        assert config["vocab_size"] == load_tokenizer(folder).get_vocab_size() < tokens
+        assert load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"].shape[0] < tokens
+    measured = found["evaluate"]["cola-tinybert4/1"]
+    assert 0 < measured["retokenized"] < 1
+    assert measured["costs"]["student"]["parameters"] == found["task_distill_prediction"]["parameters"]
+    assert found["task_distill_intermediate"]["curve"][-1]["hidden"] > 0
+    full = run_students()["evaluate"]["cola-tinybert4/1"]
+    assert "retokenized" not in full
+    assert full["dev"]["teacher"] == measured["dev"]["teacher"]
+    assert full["costs"]["teacher"] == measured["costs"]["teacher"]

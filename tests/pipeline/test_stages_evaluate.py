@@ -32,6 +32,7 @@ def models(tmp_path, monkeypatch):
         folder = paths.task_model("cola", 1, name)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(model, folder)
+        save_tokenizer(tokenizer, folder)
     rows = [{"idx": idx, "sentence": text, "label": idx % 2} for idx, text in enumerate(TEXTS)]
     for split in ("train", "dev"):
         write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)

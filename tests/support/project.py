@@ -37,6 +37,7 @@ def tiny_params(*, heads: int = 2) -> dict:
         "students": ["tinybert4", "bilstm"],
         "synthetic": {"train_examples": 40, "dev_examples": 20},
         "cola": TASK,
+        "vocabulary_tokens": 200,
     }
     tree["seeds"] = [42, 43]
     tree["augmentation"]["substitution"]["word_vectors"]["dimensions"] = 4

@@ -336,6 +336,7 @@ class Tasks(ConfigModel):
     heldout_fraction: Annotated[Real, Field(ge=0, le=0.5)]
     teacher_encoder: TeacherEncoder
     teacher_cache_gb: NonNegative
+    vocabulary_tokens: PositiveInt | None
 
     @property
     def own(self) -> dict[str, TableData]:

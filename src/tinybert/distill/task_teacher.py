@@ -81,6 +81,12 @@ class TaskTeacher:
             own = self.model.tokenizer.backend_tokenizer
         return encode(rows, self.task, own, max_length_tokens=self.max_length_tokens)
 
+    def retokenized(self, split: str) -> float:
+        """The share of a split's rows that the student reads as other tokens than a BERT with all tokens would."""
+        rows = list(read_jsonl(paths.task_rows(self.task.name) / f"{split}.jsonl"))
+        (_, ours), theirs = self.read_both(rows, split, by_token=True), self.read(rows, split)
+        return float(np.mean([not np.array_equal(*ids) for ids in zip(ours.input_ids, theirs.input_ids, strict=True)]))
+
     def known(self, rows: Iterable[dict], split: str = "train") -> list[dict]:
         """The rows that it has outputs for: all, unless only some predictions are known."""
         if isinstance(self.model, PredictedTeacher):
