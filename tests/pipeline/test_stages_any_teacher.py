@@ -221,7 +221,7 @@ def test_a_trimmed_student_goes_through_all_stages(project):
     changed = tree()
     changed["students"]["tinybert4"]["intermediate"] = {"losses": {"hidden": 1.0, "attention": 1.0}}
     write_params(project, changed)
-    found = run_students(vocabulary_tokens=37)
+    found = run_students(vocabulary_tokens=47)
     tokens = load_tokenizer(paths.TOKENIZER).get_vocab_size()
     for folder in (paths.intermediate("cola", 1, "tinybert4"), paths.task_model("cola", 1, "tinybert4"),
                    paths.task_model("cola", 1, "tinybert4_pruned20")):  # fmt: skip
