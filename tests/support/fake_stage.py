@@ -24,7 +24,7 @@ class FakeStage:
         return paths.checkpoints(self.name, self.items | part)
 
     def provenance(self, entries, history=()):
-        return []
+        return [*history]
 
     def log_entry(self, entry):
         pass

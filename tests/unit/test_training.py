@@ -10,8 +10,9 @@ from tests.unit.distill.test_loop import OPTIMIZER, examples, settings
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.batches import ExampleBatches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.models.checkpoints import load_model
+from tinybert.models.checkpoints import load_model, read_provenance
 from tinybert.pipeline import paths
+from tinybert.pipeline.files import write_json
 from tinybert.training import StageTraining
 
 
@@ -44,3 +45,12 @@ def test_the_model_folder_has_weights_and_tokenizer(training):
         path.name for path in training.target.iterdir()
     }
     assert training.curve == []
+
+
+def test_the_provenance_of_the_source_is_passed_on(training, tmp_path):
+    training.source, history = tmp_path / "source", [{"stage": "general_distill", "steps": 7}]
+    training.save()
+    assert read_provenance(training.target) == []  # the source has none
+    write_json(training.source / "training.json", history)
+    training.save()
+    assert read_provenance(training.target) == history

@@ -40,8 +40,14 @@ class Pruner:
         `step` counts from 0; gradients are clipped afterwards, so that pruned weights do not count in the norm.
         """
         if step < self.ramp_steps:
-            self._raise_masks(round(self.scheduled_sparsity(step) * sum(weight.numel() for weight in self.weights)))
-        self._mask_gradients()
+            count = round(self.scheduled_sparsity(step) * sum(weight.numel() for weight in self.weights))
+            if count > sum(int(pruned.sum()) for pruned in self.pruned):
+                masked = zip(self.weights, self.pruned, strict=True)
+                # -1 ranks pruned weights below all others, even below a weight that happens to be 0.
+                self.pruned = _lowest([weight.abs().masked_fill(pruned, -1.0) for weight, pruned in masked], count)
+        for weight, pruned in zip(self.weights, self.pruned, strict=True):
+            if weight.grad is not None:
+                weight.grad.masked_fill_(pruned, 0.0)
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -56,18 +62,6 @@ class Pruner:
     def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
         """Restores the state of a checkpoint; the model's weights must be restored before."""
         self.pruned = [part.to(weight.device) for part, weight in zip(state["pruned"], self.weights, strict=True)]
-
-    def _raise_masks(self, count: int) -> None:
-        """Chooses the `count` weights to prune from now on; gradients are those of this step, not masked yet."""
-        if count > sum(int(pruned.sum()) for pruned in self.pruned):
-            masked = zip(self.weights, self.pruned, strict=True)
-            # -1 ranks pruned weights below all others, even below a weight that happens to be 0.
-            self.pruned = _lowest([weight.abs().masked_fill(pruned, -1.0) for weight, pruned in masked], count)
-
-    def _mask_gradients(self) -> None:
-        for weight, pruned in zip(self.weights, self.pruned, strict=True):
-            if weight.grad is not None:
-                weight.grad.masked_fill_(pruned, 0.0)
 
 
 def linear_sparsity(model: nn.Module) -> float:

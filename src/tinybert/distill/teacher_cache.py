@@ -203,25 +203,23 @@ class CachedTeacher(LiveTeacher):
             self.files = files
 
     def __call__(self, batch: Batch) -> ModelOutput:
-        """Distillation targets if the layer map is fixed, otherwise the teacher's outputs."""
+        """Cached distillation targets if the layer map is fixed, otherwise the teacher's outputs."""
         assert batch.numbers is not None
         rows = batch.numbers.tolist()
         if not self.files:
             own = self.examples.batch(rows).to(self.accelerator.device)
-            return self._reduced(super().__call__(own))
+            return super().__call__(own)
         fields: dict = {name: {} for name in (*LAYER_FIELDS, "logits")}
         for file in self.files:
             fields[file.field][file.layer] = file.read(rows).to(batch.mask.device)
         logits = fields.pop("logits")[0]
         return (DistillationTargets if self.loss.map.is_fixed else ModelOutput)(**fields, logits=logits)
 
-    def _reduced(self, teacher_outputs: ModelOutput) -> ModelOutput:
-        return self.loss.targets(teacher_outputs) if self.loss.map.is_fixed else teacher_outputs
-
     def _compute(self, batch: Batch) -> dict[tuple[str, int], Tensor]:
         """All that is cached of a batch, by field and layer; logits last."""
         spec = replace(self.loss.teacher_spec(at_any_step=True), logits=True)
-        found = self._reduced(self.ask(batch.to(self.accelerator.device), spec))
+        found = self.ask(batch.to(self.accelerator.device), spec)
+        found = self.loss.targets(found) if self.loss.map.is_fixed else found
         by_field = ((name, getattr(found, name)) for name in LAYER_FIELDS)
         of_layers = {(name, layer): parts[layer] for name, parts in by_field for layer in sorted(parts)}
         return of_layers | {("logits", 0): found.required_logits}

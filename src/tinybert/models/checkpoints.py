@@ -56,17 +56,11 @@ def save_model(model: Model, folder: str | Path) -> None:
     if isinstance(model, Classifier):
         config["id2label"] = {str(index): label for index, label in enumerate(model.labels)}
         config["label2id"] = {label: index for index, label in enumerate(model.labels)}
-        config["problem_type"] = problem_type(model)
+        kind = "regression" if len(model.labels) == 1 else model.config.problem_type
+        config["problem_type"] = kind or "single_label_classification"
     write_json(Path(folder) / "config.json", config)
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-
-
-def problem_type(model: Classifier) -> str:
-    """What transformers calls the model's kind of task."""
-    if len(model.labels) == 1:
-        return "regression"
-    return model.config.problem_type or "single_label_classification"
 
 
 def copy_model(source: str | Path, folder: str | Path) -> None:

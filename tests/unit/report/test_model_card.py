@@ -179,7 +179,7 @@ def provenance(params, *stages: tuple[str, dict], steps=7):
         names = {f"item.{key}": value for key, value in items.items()} | {"seed": "42"}
         stage = type("Stage", (), {"name": name, "items": items})
         stage.values = declared_values(params, declared("params", name, names))
-        entries += Stage.provenance(stage, [{"step": steps}], source=None)
+        entries += Stage.provenance(stage, [{"step": steps}])
     return entries
 
 
