@@ -113,7 +113,7 @@ def result_rows(results: Results) -> list[dict[str, Any]]:
     """One row for each system, means over seeds: `group` ("domain" or a task), `model` and its numbers."""
     domain, systems, pruned = domain_scores(results)["mean"], onnx_systems(results), pruned_students(results)
     scores = task_systems(results).query("is_headline")
-    is_first = scores["split"] == scores["task"].map(results.first_splits)
+    is_first = scores["split"] == scores["task"].map({name: task.dev_splits[0] for name, task in results.tasks.items()})
     groups = scores["task"].where(is_first, scores["task"] + "_" + scores["split"])
     frames = [
         domain.assign(group="domain", model=domain.index),

@@ -17,7 +17,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.paths import VARIANTS
 
-COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value"]
+COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value", "is_headline"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
 LEVELS = {
     "evaluate": ("split", "variant"),
@@ -114,16 +114,6 @@ class Results:
             chosen &= self.frame[column] == value
         return self.frame[chosen]
 
-    @property
-    def headlines(self) -> dict[str, str]:
-        """The headline metric of each task."""
-        return {name: task.headline for name, task in self.tasks.items()}
-
-    @property
-    def first_splits(self) -> dict[str, str]:
-        """The split of each task that its first scores are of."""
-        return {name: task.dev_splits[0] for name, task in self.tasks.items()}
-
     def value(self, stage: str, **columns: Any) -> float:
         """Returns one number, NaN where it is not known."""
         return next(iter(self.select(stage, **columns)["value"]), math.nan)
@@ -170,7 +160,10 @@ def load_results(params: Params, root: Path) -> Results:
         rows += _rows(instance, {"timing": timing}, ("variant",))
     for instance in stage_instances(params, {"latency": "{task}-{model}"}):
         rows += _rows(instance, results.read(paths.latency(instance.task, instance.model), _mapping, {}))
-    return Results(params, root, results.tasks, results.trees, pd.DataFrame(rows, columns=COLUMNS))
+    frame = pd.DataFrame(rows, columns=COLUMNS[:-1])
+    headlines = frame["task"].map({name: task.headline for name, task in results.tasks.items()})
+    frame["is_headline"] = frame["metric"].str.rpartition(".")[2] == headlines
+    return Results(params, root, results.tasks, results.trees, frame)
 
 
 def _required(instance: Instance, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str, str]]:

@@ -371,10 +371,9 @@ def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
         better = difference(found, reference, seed=seed) if found is not reference else Difference(*[math.nan] * 3)
         rows.append((task, variant, metric, scores.mean(), scores.std(), len(scores), *better))
     columns = ["task", "variant", "metric", "mean", "std", "seeds", "better", "low", "high"]
-    return table(pd.DataFrame(rows, columns=columns), {
-        "task": (str, "task"), "variant": (str, "variant"), "metric": (str, "metric"), "mean": (fixed, "mean"),
-        "± over seeds": (fixed, "std"), "seeds": ("{:.0f}".format, "seeds"), "better than first by": (signed, "better"),
-        "95 %": (interval, "low", "high"),
+    return table(pd.DataFrame(rows, columns=columns), columns[:3], {
+        "mean": (fixed, "mean"), "± over seeds": (fixed, "std"), "seeds": ("{:.0f}".format, "seeds"),
+        "better than first by": (signed, "better"), "95 %": (interval, "low", "high"),
     })  # fmt: skip
 
 
@@ -389,9 +388,9 @@ def claims_table(study: Study, measured: Measured, *, seed: int) -> Table:
                 found = difference(first, second, seed=seed)
                 text = f"{variant} {relation.replace('_', ' ')} {other}"
                 rows.append((text, task, claim.published, judged(study, relation, first, second, found), *found))
-    frame = pd.DataFrame(rows, columns=["claim", "task", "published", "outcome", "difference", "low", "high"])
-    names = {name: (str, name) for name in ("claim", "task", "published", "outcome")}
-    return table(frame, names | {"difference": (signed, "difference"), "95 %": (interval, "low", "high")})
+    columns = ["claim", "task", "published", "outcome", "difference", "low", "high"]
+    numbers = {"difference": (signed, "difference"), "95 %": (interval, "low", "high")}
+    return table(pd.DataFrame(rows, columns=columns), columns[:4], numbers)
 
 
 def write_result(name: str, study: Study, measured: Measured, planned: Sequence[Experiment], *, seed: int) -> str:
