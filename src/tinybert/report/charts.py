@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.report.results import NO_SEED, Results
+from tinybert.report.results import Results
 from tinybert.report.scores import onnx_systems, pruned_students
 from tinybert.report.tables import task_name
 
@@ -47,7 +47,7 @@ def svg_of(figure: Figure, label: str) -> Markup:
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     svg = text.getvalue()[text.getvalue().index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"| width="[^"]*pt"| height="[^"]*pt"', "", svg, count=4)
     return Markup(svg.replace(INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
@@ -149,7 +149,7 @@ def curve_charts(results: Results) -> dict[str, Markup]:
     for instance in results.trees:
         curve = results.read(paths.curve(instance.stage, instance.name), _curve, pd.DataFrame())
         title = task_name(results, instance.task) if instance.task else instance.stage
-        name = f"{instance.model or 'teacher'} {instance.seed if instance.seed != NO_SEED else ''}".strip()
+        name = f"{instance.model or 'teacher'} {instance.seed}".strip()
         for column in (c for c in map(str, curve) if c not in NOT_LOSSES and not c.startswith("Unnamed")):
             points = curve[["step", column]].dropna()
             points = points[:: -(len(points) // POINTS_A_LINE + 1)][::-1]  # the last point is among them

@@ -57,17 +57,13 @@ def task_systems(results: Results) -> pd.DataFrame:
     frame["model"] = frame["student"].replace(NAMES).mask(is_tuned, frame["student"] + " fine-tuned")
     costs = pd.concat([results.select(stage, split="costs") for stage in ("evaluate", "baselines")])
     costs = costs.assign(student=costs["model"].where(costs["variant"] == "student", "teacher"))
-    costs = wide(costs, ["task", "student"]).reindex(columns=["parameters", "flops"])
     times = onnx_systems(results).query("variant == 'fp32'").set_index(["task", "model"])["row_ms"]
-    frame = frame.join(costs, on=["task", "student"]).join(times, on=["task", "student"])
+    frame = frame.join(wide(costs, ["task", "student"]), on=["task", "student"]).join(times, on=["task", "student"])
     return frame.assign(row_ms=frame["row_ms"].mask(is_tuned))  # the fine-tuned are not exported
 
 
-@lru_cache(maxsize=64)
-def retained(
-    results: Results, task: str, model: str, stage: str = "evaluate"
-) -> tuple[dict[str, float] | None, int, int]:
-    """How sure the above-majority retention of a task student, or of a baseline of another stage, is.
+def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[str, float] | None, int, int]:
+    """How sure the above-majority retention of a task student or a baseline is, by the stage that scored it.
 
     Returns:
         Its 95 % interval on the first dev split, None if the teacher is within noise of the majority class; the number
@@ -172,8 +168,7 @@ def pareto(frame: pd.DataFrame, cost: str) -> list[int]:
 
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
     """The sound systems of one task to use: the "best" score, and the "smallest" and "fastest" within a point of it."""
-    sound = frame[frame["sound"]].dropna(subset=["size_mb.raw"])
-    best = sound.sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
+    best = frame[frame["sound"]].sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
     chosen = {"best": best}
     for need, cost in (("smallest", "size_mb.raw"), ("fastest", "row_ms")):
         near = best[best["score"] >= best["score"].max() - TOLERANCE].dropna(subset=[cost])

@@ -15,7 +15,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.tracking import code_revision, package_versions
 from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, Table, fixed, interval, percent, spread, table
-from tinybert.report.results import NO_SEED, SYSTEMS, Results
+from tinybert.report.results import SYSTEMS, Results
 from tinybert.report.scores import (
     PLACES,
     best_students,
@@ -116,7 +116,7 @@ def _retention(results: Results, at: Any) -> str:
     if at.stage in SYSTEMS:
         return ABSENT
     is_first = at.is_headline and at.split == results.tasks[at.task].dev_splits[0]
-    ends, rows, seeds = retained(results, at.task, at.student, at.stage) if is_first else (None, 0, 0)
+    ends, rows, seeds = retained(results, at.stage, at.task, at.student) if is_first else (None, 0, 0)
     if math.isnan(at.above_majority) or (rows and not ends):
         return NO_LEAD
     within = f" [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {rows} × {seeds}" if ends else ""
@@ -220,9 +220,8 @@ def stage_table(results: Results) -> Table:
     frame = wide(results.frame[results.frame["metric"].isin(numbers)], names).reset_index()
     total = results.frame.loc[results.frame["metric"] == "seconds", "value"].sum()
     all_stages = dict.fromkeys(names, "") | {"stage": "all", "seconds": total}
-    frame = pd.concat([frame, pd.DataFrame([all_stages])]).replace({"seed": {NO_SEED: ""}})
     columns = {"steps": (count, "steps"), "seconds": (count, "seconds"), "peak MB": (count, "peak_memory_mb")}
-    return table(frame, names, columns)
+    return table(pd.concat([frame, pd.DataFrame([all_stages])]), names, columns)
 
 
 def versions_table(results: Results) -> Table:

@@ -137,7 +137,7 @@ def test_without_a_lead_of_the_teacher_nothing_is_retained(root):
 
 
 def test_retention_has_an_interval_over_rows_and_seeds(root):
-    interval, rows, seeds = retained(load_results(small_params(), root), "mrpc", "tinybert4")
+    interval, rows, seeds = retained(load_results(small_params(), root), "evaluate", "mrpc", "tinybert4")
     assert (rows, seeds) == (400, 2) and interval["low"] < 0.56 < interval["high"]
 
 
@@ -147,7 +147,7 @@ def test_baselines_have_scores_and_retention_too(root):
     scores = scores.set_index("student")
     assert scores["score"].to_dict() == pytest.approx({"tfidf": 0.65, "static": 0.745})
     assert scores["above_majority"].to_dict() == pytest.approx({"tfidf": 0.2, "static": 0.58})
-    interval, rows, seeds = retained(results, "mrpc", "static", "baselines")
+    interval, rows, seeds = retained(results, "baselines", "mrpc", "static")
     assert (rows, seeds) == (400, 1) and interval["low"] < 0.58 < interval["high"]
 
 
