@@ -226,8 +226,8 @@ def stage_table(results: Results) -> Table:
 
 def versions_table(results: Results) -> Table:
     """Revision, seeds, Python and packages."""
-    rows = {"git revision": code_revision(), "seeds": ", ".join(map(str, results.params.seeds)),
-            "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}"}  # fmt: skip
+    rows = {"git revision": code_revision(), "seeds": ", ".join(map(str, results.params.seeds))}
+    rows["Python"] = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     rows |= package_versions()
     return Table(pd.DataFrame(rows.items(), columns=["", "version"]), names=2)
 
@@ -249,6 +249,5 @@ def _answers(path: Path) -> pd.DataFrame:
     """Questions, right answers, and the two likeliest answers of the teacher and a student."""
     rows = pd.DataFrame(read_json(path), columns=["prompt", "answer", "teacher", "student"])
     for who in ("teacher", "student"):
-        texts = ([f"{best['token']} {best['probability']:.2f}" for best in found[:2]] for found in rows[who])
-        rows[who] = [", ".join(of_row) for of_row in texts]
+        rows[who] = [", ".join(f"{at['token']} {at['probability']:.2f}" for at in best[:2]) for best in rows[who]]
     return rows.rename(columns={"prompt": "question"}).astype(str)
