@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
@@ -22,7 +22,6 @@ from tinybert.report.scores import onnx_systems, pruned_students
 from tinybert.report.tables import task_name
 
 PANEL_INCHES = (3.5, 2.3)
-COLUMNS = 3
 POINTS_A_LINE = 200
 LOG_FROM_RATIO = 10.0  # values that spread wider than this stand on a logarithmic axis
 INK = "#010203"  # becomes currentColor, so that text is readable on light and dark pages
@@ -52,7 +51,7 @@ def svg_of(figure: Figure, label: str) -> Markup:
     return Markup(svg.replace(INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
 
-def panels(count: int, *, columns: int = COLUMNS) -> tuple[Figure, Iterator[Axes]]:
+def panels(count: int, *, columns: int = 3) -> tuple[Figure, Iterator[Axes]]:
     """A figure of `count` small panels in rows."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
@@ -73,7 +72,7 @@ def logarithmic(axis: Axes, which: Literal["x", "y"]) -> None:
         ticks.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     else:
         ticks.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,), numticks=8))
-    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ticks.set_major_formatter(lambda value, _: f"{value:g}")
     ticks.set_minor_locator(NullLocator())
 
 

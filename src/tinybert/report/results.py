@@ -53,12 +53,8 @@ METRICS_FILES = {
     "quantize": "{task}-{model}",
 }
 # One process, one timing, for several files.
-TIMING_FILES = METRICS_FILES | {
-    "evaluate_domain": "",
-    "evaluate": "{task}-{student}",
-    "baselines": "{task}",
-    "finetune_student": "{task}-{student}",
-}
+TIMING_FILES = METRICS_FILES | {"evaluate_domain": "", "baselines": "{task}"}
+TIMING_FILES |= dict.fromkeys(("evaluate", "finetune_student"), "{task}-{student}")
 
 
 class Instance(NamedTuple):
@@ -102,7 +98,7 @@ class Results:
         tasks: The task of each name.
         trees: The metrics file of each instance.
         frame: All numbers, one a row, with COLUMNS. Latencies are those of the stage "latency", durations have the
-            variant "timing".
+            variant "timing". is_headline: whether the metric, on whatever rows, is the task's headline metric.
     """
 
     params: Params
@@ -136,7 +132,7 @@ class Results:
 def load_results(params: Params, root: Path) -> Results:
     """Reads all metrics that params ask for; UserError with a line for each file that is missing or damaged."""
     results = Results(params, root, {}, {}, pd.DataFrame())
-    check_all(partial(_read_task, results, name) for name in params.tasks.run)
+    check_all(partial(_read_task, results, name) for name in params.tasks.run)  # they say which numbers there must be
     check_all(partial(_read_metrics, results, instance) for instance in stage_instances(params))
     rows = [row for instance, tree in results.trees.items() for row in _rows(instance, tree)]
     for instance in stage_instances(params, TIMING_FILES):
