@@ -13,16 +13,15 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.report.results import NO_SEED, Results
+from tinybert.report.results import Results
 from tinybert.report.scores import onnx_systems, pruned_students
 from tinybert.report.tables import task_name
 
 PANEL_INCHES = (3.5, 2.3)
-COLUMNS = 3
 POINTS_A_LINE = 200
 LOG_FROM_RATIO = 10.0  # values that spread wider than this stand on a logarithmic axis
 INK = "#010203"  # becomes currentColor, so that text is readable on light and dark pages
@@ -47,12 +46,12 @@ def svg_of(figure: Figure, label: str) -> Markup:
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     svg = text.getvalue()[text.getvalue().index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"| width="[^"]*pt"| height="[^"]*pt"', "", svg, count=4)
     return Markup(svg.replace(INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
 
-def panels(count: int, *, columns: int = COLUMNS) -> tuple[Figure, Iterator[Axes]]:
+def panels(count: int, *, columns: int = 3) -> tuple[Figure, Iterator[Axes]]:
     """A figure of `count` small panels in rows."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
@@ -73,7 +72,7 @@ def logarithmic(axis: Axes, which: Literal["x", "y"]) -> None:
         ticks.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     else:
         ticks.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,), numticks=8))
-    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ticks.set_major_formatter(lambda value, _: f"{value:g}")
     ticks.set_minor_locator(NullLocator())
 
 
@@ -149,7 +148,7 @@ def curve_charts(results: Results) -> dict[str, Markup]:
     for instance in results.trees:
         curve = results.read(paths.curve(instance.stage, instance.name), _curve, pd.DataFrame())
         title = task_name(results, instance.task) if instance.task else instance.stage
-        name = f"{instance.model or 'teacher'} {instance.seed if instance.seed != NO_SEED else ''}".strip()
+        name = f"{instance.model or 'teacher'} {instance.seed}".strip()
         for column in (c for c in map(str, curve) if c not in NOT_LOSSES and not c.startswith("Unnamed")):
             points = curve[["step", column]].dropna()
             points = points[:: -(len(points) // POINTS_A_LINE + 1)][::-1]  # the last point is among them

@@ -1,7 +1,6 @@
 """The report stage's work: the page, the summaries for git and terminal, and the collected metrics."""
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ SUMMARY = Path("reports/summary.md")
 TERMINAL_SUMMARY = Path("reports/summary.txt")
 SUMMARY_METRICS = Path("reports/summary_metrics.json")
 METRICS = Path("metrics")
-records: Callable[[pd.DataFrame], Iterator[Any]] = pd.DataFrame.itertuples  # rows with columns as attributes
 TABLES = {
     "choice": tables.choice_table,
     "tasks": tables.task_table,
@@ -48,16 +46,17 @@ def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]
     """
     root = Path(root)
     results = load_results(params, root)
-    context: dict[str, Any] = {"params": params, "with_latency": True} | findings(results)
-    context["tables"] = {name: make(results) for name, make in TABLES.items()}
+    of = {name: make(results) for name, make in TABLES.items()}
+    context: dict[str, Any] = findings(results) | {
+        "params": params, "with_latency": True, "tables": of, "opening": charts.pareto_chart(results),
+        "sparsity": charts.pruning_chart(results), "curves": charts.curve_charts(results),
+        "settings": json.dumps(params.model_dump(mode="json"), indent=2, ensure_ascii=False),
+    }  # fmt: skip
     # summary.md is in git: it holds no timings, so that the same metrics give the same text.
-    untimed = context["tables"] | {"choice": tables.choice_table(results, with_latency=False)}
-    context |= {"opening": charts.pareto_chart(results), "sparsity": charts.pruning_chart(results),
-                "curves": charts.curve_charts(results)}  # fmt: skip
-    context["settings"] = json.dumps(params.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    untimed = {"tables": of | {"choice": tables.choice_table(results, with_latency=False)}, "with_latency": False}
     texts = {
         PAGE: render("page.html.j2", **context),
-        SUMMARY: render("summary.md.j2", **context | {"tables": untimed, "with_latency": False}),
+        SUMMARY: render("summary.md.j2", **context | untimed),
         TERMINAL_SUMMARY: render("summary.txt.j2", **context),
     }
     numbers, rows = summary_metrics(results), result_rows(results)
@@ -75,35 +74,34 @@ def findings(results: Results) -> dict[str, Any]:
     """The numbers that words.j2 makes sentences, titles and notes of."""
     domain = domain_scores(results)["mean"].loc[list(results.params.domain.students)]
     scores = task_systems(results).query("is_headline and stage == 'evaluate'")
-    leads = scores.dropna(subset=["above_majority"]).groupby("student", sort=False)["above_majority"]
-    ranked = pd.DataFrame({"share": leads.mean(), "tasks": leads.count()})
-    ranked = ranked.sort_values("share", ascending=False, kind="stable")
-    fallen = records(scores[scores["collapsed"] > 0])
+    share, tasks = ("above_majority", "mean"), ("above_majority", "count")
+    leads = scores.groupby("student", sort=False).agg(share=share, tasks=tasks).dropna()
+    fallen = scores[scores["collapsed"] > 0].to_dict("records")
     return {
         "perplexities": domain["domain.perplexity"].sort_values(),
         "accuracies": domain["cloze.all.top1"].sort_values(ascending=False),
-        "lead": next(ranked.itertuples(), None),
-        "collapsed": [f"{at.student} on {tables.task_name(results, at.task, at.split)}" for at in fallen],
+        "lead": next(leads.sort_values("share", ascending=False, kind="stable").itertuples(), None),
+        "collapsed": [f"{at['student']} on {tables.task_name(results, at['task'], at['split'])}" for at in fallen],
         "questions_dropped": results.select("evaluate_domain", metric="questions_dropped")["value"].max(),
     }
 
 
 def summary_metrics(results: Results) -> dict[str, dict[str, dict[str, float | None]]]:
     """The few numbers that `dvc exp show` and `dvc metrics diff` list: track or task -> student -> numbers."""
-    means, int8 = domain_scores(results)["mean"], onnx_systems(results).query("variant != 'fp32'")
-    scores = task_systems(results).query("is_headline and stage == 'evaluate'")
     keys = {"perplexity": "domain.perplexity", "cloze_accuracy": "cloze.all.top1", "agreement": "agreement.domain.top1"}
-    tree: dict[str, dict[str, dict[str, Any]]] = {"domain": {}}
+    means, tree = domain_scores(results)["mean"], dict[str, dict[str, dict[str, Any]]]({"domain": {}})
     for student in results.params.domain.students:
         tree["domain"][student] = {name: means.get(key, {}).get(student) for name, key in keys.items()}
-    for at in records(scores.drop_duplicates(["task", "student"])):
-        found = {"score": at.score, "retention_above_majority": at.above_majority}
-        tree.setdefault(at.task, {})[at.student] = found
-    for at in records(int8.groupby(["task", "model"], sort=False).min().reset_index()):
-        if at.model in tree[at.task]:
-            tree[at.task][at.model]["int8_worst"] = at.score
-    for at in records(pruned_students(results)):
-        tree[at.task][at.student][f"pruned{at.target}"] = at.score
+    scores = task_systems(results).query("is_headline and stage == 'evaluate'").drop_duplicates(["task", "student"])
+    for at in scores.to_dict("records"):
+        found = {"score": at["score"], "retention_above_majority": at["above_majority"]}
+        tree.setdefault(at["task"], {})[at["student"]] = found
+    int8 = onnx_systems(results).query("variant != 'fp32'").groupby(["task", "model"], sort=False)["score"].min()
+    for at in int8.reset_index().to_dict("records"):
+        if at["model"] in tree[at["task"]]:
+            tree[at["task"]][at["model"]]["int8_worst"] = at["score"]
+    for at in pruned_students(results).to_dict("records"):
+        tree[at["task"]][at["student"]][f"pruned{at['target']}"] = at["score"]
     for found in (found for of in tree.values() for found in of.values()):
         found |= {name: round(float(value), 4) if pd.notna(value) else None for name, value in found.items()}
     return tree
@@ -113,7 +111,7 @@ def result_rows(results: Results) -> list[dict[str, Any]]:
     """One row for each system, means over seeds: `group` ("domain" or a task), `model` and its numbers."""
     domain, systems, pruned = domain_scores(results)["mean"], onnx_systems(results), pruned_students(results)
     scores = task_systems(results).query("is_headline")
-    is_first = scores["split"] == scores["task"].map(results.first_splits)
+    is_first = scores["split"] == scores["task"].map({name: task.dev_splits[0] for name, task in results.tasks.items()})
     groups = scores["task"].where(is_first, scores["task"] + "_" + scores["split"])
     frames = [
         domain.assign(group="domain", model=domain.index),

@@ -2,9 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -96,16 +95,18 @@ class Table:
         return cells.to_markdown(index=False, disable_numparse=True, colalign=align, tablefmt=form)
 
 
-def table(frame: pd.DataFrame, columns: Mapping[str, tuple]) -> Table:
+def table(frame: pd.DataFrame, names: Sequence[str], columns: Mapping[str, tuple]) -> Table:
     """Formats a frame; a column without any value is left out.
 
     Args:
-        frame: The numbers and texts, one row for each row of the table.
-        columns: Heading -> a function that makes the cell, and the frame's columns whose values it is given. Leading
-            columns made by `str` are texts.
+        frame: The numbers and texts, one row for each row of the table. Numbers that no row has may lack their column.
+        names: The leading columns, whose texts are shown as they are.
+        columns: Heading -> a function that makes the cell, and the frame's columns whose values it is given.
     """
-    cells = {heading: list(map(form, *(frame[key] for key in keys))) for heading, (form, *keys) in columns.items()}
-    names = len(list(takewhile(lambda column: column[0] is str, columns.values())))
-    shown = pd.DataFrame(cells, dtype=object)
-    has_value = [number < names or any(set(shown[heading]) - {ABSENT, ""}) for number, heading in enumerate(shown)]
-    return Table(shown.loc[:, has_value], names)
+    unknown = pd.Series(math.nan, frame.index)
+    cells = pd.DataFrame({name: frame[name] for name in names}, dtype=str)
+    for heading, (form, *keys) in columns.items():
+        shown = list(map(form, *(frame.get(key, unknown) for key in keys)))
+        if set(shown) - {ABSENT, ""}:
+            cells[heading] = shown
+    return Table(cells, len(names))

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +14,11 @@ import pandas as pd
 from tinybert.config.schema import Params
 from tinybert.data.tasks import Task, read_task
 from tinybert.pipeline import paths
-from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.paths import VARIANTS
 
-COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value"]
+COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value", "is_headline"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
 LEVELS = {
     "evaluate": ("split", "variant"),
@@ -28,7 +29,6 @@ LEVELS = {
     "latency": ("variant",),
     "tokenize": ("split",),
 }
-NO_SEED = -1
 BASELINES = ("tfidf", "static")
 SYSTEMS = ("teacher", "student", "majority")
 # stage -> what its metrics files are called
@@ -64,7 +64,7 @@ class Instance(NamedTuple):
     name: str = ""
     task: str = ""
     model: str = ""
-    seed: int = NO_SEED
+    seed: int | str = ""
 
     @property
     def path(self) -> Path:
@@ -84,7 +84,7 @@ def stage_instances(params: Params, names: Mapping[str, str] = METRICS_FILES) ->
             item: dict[str, Any] = dict(zip(axes, values, strict=True))
             model = "".join(item[axis] for axis in models if axis in item)
             model += f"_pruned{item['sparsity']}" if "sparsity" in item else ""
-            found.append(Instance(stage, name.format(**item), item.get("task", ""), model, item.get("seed", NO_SEED)))
+            found.append(Instance(stage, name.format(**item), item.get("task", ""), model, item.get("seed", "")))
     return found
 
 
@@ -98,7 +98,7 @@ class Results:
         tasks: The task of each name.
         trees: The metrics file of each instance.
         frame: All numbers, one a row, with COLUMNS. Latencies are those of the stage "latency", durations have the
-            variant "timing".
+            variant "timing". is_headline: whether the metric, on whatever rows, is the task's headline metric.
     """
 
     params: Params
@@ -113,16 +113,6 @@ class Results:
         for column, value in columns.items():
             chosen &= self.frame[column] == value
         return self.frame[chosen]
-
-    @property
-    def headlines(self) -> dict[str, str]:
-        """The headline metric of each task."""
-        return {name: task.headline for name, task in self.tasks.items()}
-
-    @property
-    def first_splits(self) -> dict[str, str]:
-        """The split of each task that its first scores are of."""
-        return {name: task.dev_splits[0] for name, task in self.tasks.items()}
 
     def value(self, stage: str, **columns: Any) -> float:
         """Returns one number, NaN where it is not known."""
@@ -142,55 +132,54 @@ class Results:
 def load_results(params: Params, root: Path) -> Results:
     """Reads all metrics that params ask for; UserError with a line for each file that is missing or damaged."""
     results = Results(params, root, {}, {}, pd.DataFrame())
-    rows: list[tuple] = []
-    mistakes = []
-    for name in params.tasks.run:
-        try:
-            results.tasks[name] = read_task(name, root)
-        except UserError as error:
-            mistakes.append(str(error))
-    if mistakes:  # they say which numbers there must be
-        raise UserError("\n".join(mistakes))
-    for instance in stage_instances(params):
-        try:
-            results.trees[instance] = _mapping(root / instance.path)
-            found = list(_rows(instance, results.trees[instance]))
-            lacking = set(_required(instance, results.tasks)) - {row[4:7] for row in found}
-            rows += found
-            wrong = f"has no {' '.join(filter(None, min(lacking)))}" if lacking else ""
-        except (OSError, ValueError, RecursionError) as error:
-            wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
-        if wrong:
-            stage = instance.stage
-            mistakes.append(f"{instance.path}: {wrong}; stage {stage} writes it; fix: dvc repro {stage}")
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    check_all(partial(_read_task, results, name) for name in params.tasks.run)  # they say which numbers there must be
+    check_all(partial(_read_metrics, results, instance) for instance in stage_instances(params))
+    rows = [row for instance, tree in results.trees.items() for row in _rows(instance, tree)]
     for instance in stage_instances(params, TIMING_FILES):
         timing = results.read(paths.timing(instance.stage, instance.name), _mapping, {})
         rows += _rows(instance, {"timing": timing}, ("variant",))
     for instance in stage_instances(params, {"latency": "{task}-{model}"}):
         rows += _rows(instance, results.read(paths.latency(instance.task, instance.model), _mapping, {}))
-    return Results(params, root, results.tasks, results.trees, pd.DataFrame(rows, columns=COLUMNS))
+    frame = pd.DataFrame(rows, columns=COLUMNS[:-1])
+    headlines = frame["task"].map({name: task.headline for name, task in results.tasks.items()})
+    frame["is_headline"] = frame["metric"].str.rpartition(".")[2] == headlines
+    return Results(params, root, results.tasks, results.trees, frame)
+
+
+def _read_task(results: Results, name: str) -> None:
+    results.tasks[name] = read_task(name, results.root)
+
+
+def _read_metrics(results: Results, instance: Instance) -> None:
+    """UserError if the file, or a number without which there is no report, is missing."""
+    try:
+        tree = results.trees[instance] = _mapping(results.root / instance.path)
+        lacking = set(_required(instance, results.tasks)) - {row[4:7] for row in _rows(instance, tree)}
+        wrong = f"has no {' '.join(filter(None, min(lacking)))}" if lacking else ""
+    except (OSError, ValueError, RecursionError) as error:
+        wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
+    if wrong:
+        stage = instance.stage
+        raise UserError(f"{instance.path}: {wrong}; stage {stage} writes it; fix: dvc repro {stage}")
 
 
 def _required(instance: Instance, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str, str]]:
-    """(variant, split, metric) of the numbers without which there is no report."""
-    task = tasks[instance.task] if instance.task else None
+    """(variant, split, metric) of the numbers that a stage must have written."""
+    task = tasks.get(instance.task)
     headline, splits = (task.headline, task.dev_splits) if task else ("", ())
     match instance.stage:
         case "evaluate" | "baselines" | "finetune_student":
-            yield from ((system, split, headline) for system in SYSTEMS for split in splits)
-            yield from (("", split, "collapsed") for split in splits)
+            yield from product(SYSTEMS, splits, [headline])
+            yield from product([""], splits, ["collapsed"])
         case "evaluate_domain":
-            for role in ("teacher", "student"):
-                yield from ((role, corpus, "perplexity") for corpus in ("general", "domain"))
-                yield role, "cloze", "all.top1"
+            yield from product(["teacher", "student"], ["general", "domain"], ["perplexity"])
+            yield from product(["teacher", "student"], ["cloze"], ["all.top1"])
         case "quantize":
-            yield from ((variant, "", name) for variant in VARIANTS for name in (f"dev.{headline}", "size_mb.raw"))
+            yield from product(VARIANTS, [""], [f"dev.{headline}", "size_mb.raw"])
         case "prune":
-            yield from (("", "", f"dev.{headline}"), ("", "", "sparsity"))
+            yield from product([""], [""], [f"dev.{headline}", "sparsity"])
         case "general_distill" | "domain_distill" | "task_distill_prediction":
-            yield from (("", "", "steps"), ("", "", "parameters"))
+            yield from product([""], [""], ["steps", "parameters"])
 
 
 def _rows(instance: Instance, tree: dict, levels: tuple[str, ...] | None = None) -> Iterator[tuple]:

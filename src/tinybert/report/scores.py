@@ -1,7 +1,6 @@
 """What the report says of its systems, computed once from the frame: task scores, domain scores, ONNX variants."""
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 import pandas as pd
@@ -14,63 +13,57 @@ from tinybert.report.results import SYSTEMS, Results
 NAMES = {"tfidf": "TF-IDF", "static": "static embeddings"}
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
 PLACES = ["task", "split", "metric"]
+STAGES = ("majority", "baselines", "finetune_student", "evaluate", "teacher")  # what wrote a score, in order of display
 
 
-@lru_cache(maxsize=64)
-def task_scores(results: Results, stage: str = "evaluate") -> pd.DataFrame:
-    """Scores of the task students, or of the baselines that another stage wrote, means over seeds.
-
-    Returns:
-        One row for each task, student, split and metric, the headline metric first: task, student, split, metric,
-        is_headline, teacher, score, std (over seeds, NaN of one), majority, retention (plain), above_majority, and
-        collapsed (how many seeds are). A retention whose denominator is not positive is NaN.
-    """
-    found = results.select(stage)
-    found = found[found["split"].str.startswith("dev")].rename(columns={"model": "student"})
-    place = ["task", "student", "split"]
-    scores = found[found["variant"].isin(SYSTEMS)].groupby([*place, "metric", "variant"], sort=False)["value"]
-    frame = scores.mean().unstack(sort=False).reindex(columns=[*SYSTEMS]).rename(columns={"student": "score"})
-    frame["std"] = scores.std().unstack(sort=False)["student"]
-    frame = frame.reset_index()
-    guess, teacher = frame["majority"], frame["teacher"]
-    frame["retention"] = (frame["score"] / teacher).where(teacher > 0)
-    frame["above_majority"] = ((frame["score"] - guess) / (teacher - guess)).where(teacher > guess)
-    frame["is_headline"] = frame["metric"] == frame["task"].map(results.headlines)
-    collapsed = found[found["metric"] == "collapsed"].groupby(place)["value"].sum().rename("collapsed")
-    return frame.join(collapsed, on=place)
+def wide(found: pd.DataFrame, index: list[str]) -> pd.DataFrame:
+    """Rows of the tidy frame with a column for each metric; "score" is the task's headline metric."""
+    found = found.assign(metric=found["metric"].mask(found["is_headline"], "score"))
+    return found.pivot_table(index=index, columns="metric", values="value", sort=False)
 
 
 @lru_cache(maxsize=64)
 def task_systems(results: Results) -> pd.DataFrame:
-    """The task scores and costs of all systems.
+    """The scores, means over seeds, and the costs of all systems on the tasks.
 
     Returns:
-        The columns of `task_scores`; stage, which wrote them, "majority" or "teacher"; model, the name to show;
-        parameters, flops (of a dev row, mean) and row_ms (of the FP32 ONNX variant), NaN if not known. The rows of one
-        task, split and metric: majority class, linear baselines, fine-tuned students, students, teacher.
+        One row for each system, task, split and metric, the headline metric first: task, student, split, metric,
+        is_headline, teacher, score, std (over seeds, NaN of one), majority, retention (plain), above_majority, and
+        collapsed (how many seeds are). A retention whose denominator is not positive is NaN. stage, which wrote them,
+        "majority" or "teacher"; model, the name to show; parameters, flops (of a dev row, mean) and row_ms (of the FP32
+        ONNX variant), NaN if not known. The rows of one task, split and metric: majority class, linear baselines,
+        fine-tuned students, students, teacher.
     """
-    found = [task_scores(results, stage).assign(stage=stage) for stage in ("baselines", "finetune_student", "evaluate")]
+    found = results.frame[results.frame["stage"].isin(STAGES) & results.frame["split"].str.startswith("dev")]
+    found = found.rename(columns={"model": "student"})
+    place = ["stage", "task", "student", "split"]
+    scores = found[found["variant"].isin(SYSTEMS)].pivot_table(
+        index=[*place, "metric", "is_headline"], columns="variant", values="value", aggfunc=["mean", "std"], sort=False
+    )
+    frame = scores[["mean"]].droplevel(0, axis="columns").rename(columns={"student": "score"})
+    frame = frame.assign(std=scores.get(("std", "student"), math.nan)).reset_index()
+    score, guess, teacher = frame["score"], frame["majority"], frame["teacher"]
+    frame["retention"] = (score / teacher).where(teacher > 0)
+    frame["above_majority"] = ((score - guess) / (teacher - guess)).where(teacher > guess)
+    collapsed = found[found["metric"] == "collapsed"].groupby(place)["value"].sum().rename("collapsed")
+    frame = frame.join(collapsed, on=place)
     unknown = dict.fromkeys(("std", "retention", "above_majority"), math.nan)
-    first = found[-1].drop_duplicates(PLACES).assign(**unknown, collapsed=0)
-    majority, teacher = (first.assign(stage=at, student=at, score=first[at]) for at in ("majority", "teacher"))
-    groups = pd.concat([majority, *found, teacher]).groupby(PLACES, sort=False)
-    frame = pd.concat([of for _, of in groups], ignore_index=True)
-    names, ending = frame["student"].replace(NAMES), frame["stage"].map({"finetune_student": " fine-tuned"}).fillna("")
+    first = frame[frame["stage"] == "evaluate"].drop_duplicates(PLACES).assign(**unknown, collapsed=0)
+    references = [first.assign(stage=at, student=at, score=first[at]) for at in ("majority", "teacher")]
+    frame = pd.concat([frame, *references])
+    frame = frame.sort_values("stage", key=lambda stages: stages.map(STAGES.index), kind="stable")
+    frame = pd.concat([of for _, of in frame.groupby(PLACES, sort=False)], ignore_index=True)
+    is_tuned = frame["stage"] == "finetune_student"
+    frame["model"] = frame["student"].replace(NAMES).mask(is_tuned, frame["student"] + " fine-tuned")
     costs = pd.concat([results.select(stage, split="costs") for stage in ("evaluate", "baselines")])
     costs = costs.assign(student=costs["model"].where(costs["variant"] == "student", "teacher"))
-    wide = costs.pivot_table(index=["task", "student"], columns="metric", values="value")
     times = onnx_systems(results).query("variant == 'fp32'").set_index(["task", "model"])["row_ms"]
-    frame = frame.join(wide.reindex(columns=["parameters", "flops"]), on=["task", "student"])
-    frame = frame.join(times, on=["task", "student"]).assign(model=names + ending)
-    frame.loc[frame["stage"] == "finetune_student", "row_ms"] = math.nan  # it is not exported
-    return frame
+    frame = frame.join(wide(costs, ["task", "student"]), on=["task", "student"]).join(times, on=["task", "student"])
+    return frame.assign(row_ms=frame["row_ms"].mask(is_tuned))  # the fine-tuned are not exported
 
 
-@lru_cache(maxsize=64)
-def retained(
-    results: Results, task: str, model: str, stage: str = "evaluate"
-) -> tuple[dict[str, float] | None, int, int]:
-    """How sure the above-majority retention of a task student, or of a baseline of another stage, is.
+def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[str, float] | None, int, int]:
+    """How sure the above-majority retention of a task student or a baseline is, by the stage that scored it.
 
     Returns:
         Its 95 % interval on the first dev split, None if the teacher is within noise of the majority class; the number
@@ -84,7 +77,7 @@ def retained(
     reference = {name: files[0][name].predictions for name in ("teacher", "majority")}
     reference["labels"] = files[0]["student"].labels
     students = [file["student"].predictions for file in files]
-    interval = retention_interval(METRICS[results.headlines[task]], students, reference, seed=results.params.seed)
+    interval = retention_interval(METRICS[results.tasks[task].headline], students, reference, seed=results.params.seed)
     return interval, len(students[0]), len(students)
 
 
@@ -97,14 +90,12 @@ def domain_scores(results: Results) -> pd.DataFrame:
         <corpus>.perplexity, cloze.<subject>.top1, agreement.<corpus>.top1 and so on, and parameters.
     """
     students, found = results.params.domain.students, results.select("evaluate_domain")
-    prefix = found["variant"].map({"agreement": "agreement."}).fillna("")
     is_student = found["variant"].isin(["student", "agreement"])
     # All students are compared with one teacher and one untrained model.
     is_first = (found["model"] == students[0]) & (found["seed"] == results.params.seed)
-    found = found.assign(
-        key=prefix + found["split"] + "." + found["metric"], name=found["model"].where(is_student, found["variant"])
-    )
-    found = found[is_student | (is_first & found["variant"].isin(["teacher", "untrained"]))]
+    prefix = found["variant"].map({"agreement": "agreement."}).fillna("")
+    names = found["model"].where(is_student, found["variant"])
+    found = found.assign(key=prefix + found["split"] + "." + found["metric"], name=names)[is_student | is_first]
     frame = found.pivot_table(index="name", columns="key", values="value", aggfunc=["mean", "std"], sort=False)
     frame = frame.reindex(["teacher", *students, "untrained"])
     parameters = [results.value("domain_distill", model=model, metric="parameters") for model in students]
@@ -124,28 +115,24 @@ def onnx_systems(results: Results) -> pd.DataFrame:
         beats, and a student that did not collapse. best_size, best_speed: beats, and on the Pareto front of score
         against size or row_ms.
     """
-    sizes = results.params.quantization.latency.batch_sizes
-    times = [f"batch_{n}.{time}" for n in sizes for time in ("median", "p10", "p90")]
-    batch_ms = f"dev_batch_{max(sizes)}.median"
-    found = pd.concat([results.select("quantize"), results.select("latency")])
-    optional = [*times, batch_ms, "dev_examples", "agreement", "collapsed"]
-    wide = _wide(results, found, ["task", "model", "variant"], optional)
-    batches = wide["dev_examples"].groupby(["task", "model"]).transform("max").clip(upper=max(sizes))
-    wide["row_ms"] = wide[batch_ms] / batches
-    frame = wide.drop(columns=[batch_ms, "dev_examples"]).reset_index()
+    largest = max(results.params.quantization.latency.batch_sizes)
+    batch_ms = f"dev_batch_{largest}.median"
+    frame = wide(pd.concat([results.select("quantize"), results.select("latency")]), ["task", "model", "variant"])
+    frame = frame.reindex(columns=frame.columns.union([batch_ms, "dev_examples", "collapsed"], sort=False))
+    rows = frame["dev_examples"].groupby(["task", "model"]).transform("max").clip(upper=largest)
+    frame = frame.assign(row_ms=frame[batch_ms] / rows).drop(columns=[batch_ms, "dev_examples"]).reset_index()
     frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
     drop = results.params.quantization.max_score_drop
     chosen = {
-        (at.task, at.model, choose_variant(tree, results.headlines[at.task], drop))
+        (at.task, at.model, choose_variant(tree, results.tasks[at.task].headline, drop))
         for at, tree in results.trees.items()
         if at.stage == "quantize"
     }
     frame["chosen"] = [tuple(at) in chosen for at in frame[["task", "model", "variant"]].values]
     frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
     frame["beats"] = frame["score"] > frame["task"].map(majority_scores(results))
-    scores = task_scores(results)
-    fallen = scores.loc[scores["collapsed"] > 0, ["task", "student"]].agg("/".join, axis=1)
-    has_fallen = (frame["task"] + "/" + frame["student"]).isin(fallen) | (frame["collapsed"] > 0)
+    fallen = results.select("evaluate", metric="collapsed").query("value > 0").set_index(["task", "model"]).index
+    has_fallen = frame.set_index(["task", "student"]).index.isin(fallen) | (frame["collapsed"] > 0)
     frame["sound"] = frame["beats"] & (frame["student"] != "teacher") & ~has_fallen
     for name, cost in (("best_size", "size_mb.raw"), ("best_speed", "row_ms")):
         best = [index for _, of_task in frame.groupby("task") for index in pareto(of_task, cost)]
@@ -160,28 +147,16 @@ def pruned_students(results: Results) -> pd.DataFrame:
         One row for each: task, student, target (%), the metrics of stage prune, score, unpruned (the score of the
         global seed, from which it was pruned), and majority.
     """
-    frame = _wide(results, results.select("prune", variant=""), ["task", "model"]).reset_index()
+    frame = wide(results.select("prune", variant=""), ["task", "model"]).reset_index()
     frame[["student", "target"]] = frame["model"].str.rsplit("_pruned", n=1, expand=True)
-    whole = results.select("evaluate", seed=results.params.seed, variant="student").rename(columns={"model": "student"})
-    is_score = whole["metric"] == whole["task"].map(results.headlines)
-    is_score &= whole["split"] == whole["task"].map(results.first_splits)
-    unpruned = whole[is_score].set_index(["task", "student"])["value"].rename("unpruned")
+    whole = results.select("evaluate", seed=results.params.seed, variant="student", is_headline=True)
+    unpruned = whole.drop_duplicates(["task", "model"]).set_index(["task", "model"])["value"].rename("unpruned")
     return frame.join(unpruned, on=["task", "student"]).assign(majority=frame["task"].map(majority_scores(results)))
-
-
-def _wide(results: Results, found: pd.DataFrame, index: list[str], optional: Sequence[str] = ()) -> pd.DataFrame:
-    """A column for each metric; "score" is the task's headline metric. Optional metrics and sizes may be unknown."""
-    is_score = found["metric"] == "dev." + found["task"].map(results.headlines)
-    found = found.assign(metric=found["metric"].mask(is_score, "score"))
-    wide = found.pivot_table(index=index, columns="metric", values="value", sort=False)
-    known = ["difference_95.low", "difference_95.high", "size_mb.raw", "size_mb.compressed", *optional]
-    return wide.reindex(columns=list(dict.fromkeys([*wide.columns, *known])))
 
 
 def majority_scores(results: Results) -> pd.Series:
     """The majority class's headline score on the first dev split by task."""
-    found = results.select("prepare_task")
-    return found[found["metric"] == "majority." + found["task"].map(results.headlines)].set_index("task")["value"]
+    return results.select("prepare_task", is_headline=True).set_index("task")["value"]
 
 
 def pareto(frame: pd.DataFrame, cost: str) -> list[int]:
@@ -193,8 +168,7 @@ def pareto(frame: pd.DataFrame, cost: str) -> list[int]:
 
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
     """The sound systems of one task to use: the "best" score, and the "smallest" and "fastest" within a point of it."""
-    sound = frame[frame["sound"]].dropna(subset=["size_mb.raw"])
-    best = sound.sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
+    best = frame[frame["sound"]].sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
     chosen = {"best": best}
     for need, cost in (("smallest", "size_mb.raw"), ("fastest", "row_ms")):
         near = best[best["score"] >= best["score"].max() - TOLERANCE].dropna(subset=[cost])

@@ -22,7 +22,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from tinybert.config.fields import AboveZero, ConfigModel, ListOf, Name, NonEmptyList, NonEmptyStr, PositiveInt
 from tinybert.config.load import check_params, load_params, read_yaml
@@ -86,8 +86,7 @@ class Study(ConfigModel):
     variants: dict[Name, Variant] = Field(min_length=2)
     claims: NonEmptyList[Claim]
 
-    @model_validator(mode="after")
-    def _check_names(self) -> "Study":
+    def check(self) -> None:
         for claim in self.claims:
             for name in claim.claim.split()[::2]:
                 if name not in self.variants:
@@ -98,7 +97,6 @@ class Study(ConfigModel):
         for name in self.variants:
             if self.repeat == "student" and "{seed}" not in self.measured_of(name):
                 raise ValueError(f"repeat: student needs {{seed}} in measured (got {name}'s); fix: repeat: pipeline")
-        return self
 
     def measured_of(self, variant: str) -> str:
         """The place of a variant's predictions, {task} and {seed} still open."""
@@ -159,7 +157,10 @@ def conduct(name: str, *, tasks: Sequence[str] | None, seeds: int | None) -> str
         for one in planned:
             for task in tasks:
                 measured[task, one.variant] |= dict(predictions_of(study, one, found_as[one.digest], task))
-    return write_result(name, study, measured, planned, seed=params.seed)
+    variants, claims = (make(study, measured, seed=params.seed) for make in (variants_table, claims_table))
+    with atomic_file(RESULTS / f"{name}.md") as handle:
+        handle.write(render("study.md.j2", name=name, study=study, variants=variants, claims=claims, planned=planned))
+    return f"{study.question}\n\nVariants\n{variants.text()}\n\nClaims\n{claims.text()}\n"
 
 
 def load_study(name: str, folder: Path = FOLDER) -> Study:
@@ -335,31 +336,25 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int) -> Difference:
     return Difference(sign * lead, *sorted(sign * end for end in ends.values()))
 
 
-def outcome(relation: str, found: Difference, margin: float) -> str:
-    """The outcome from the interval: beats: above 0; equals: within ± margin; not_below: above -margin.
+def outcome(study: Study, relation: str, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
+    """The outcome of a claim from the interval: beats: above 0; equals: within ± margin; not_below: above -margin.
 
     A claim fails if the entire interval contradicts it: not above 0; beyond the margin on one side; below -margin.
+    Variants that were trained separately need more: identical predictions mean that a setting was not in use, and the
+    rows of one seed do not show the variance of training.
     """
+    if not study.one_training:
+        if all(np.array_equal(one.predictions, second[seed].predictions) for seed, one in first.items()):
+            return SAME
+        if len(first) == 1:
+            return OPEN
+    margin = study.margin
     holds, fails = {
         "beats": (found.low > 0, found.high <= 0),
         "equals": (-margin < found.low and found.high < margin, found.low > margin or found.high < -margin),
         "not_below": (found.low > -margin, found.high < -margin),
     }[relation]
     return HOLDS if holds else FAILS if fails else OPEN
-
-
-def judged(study: Study, relation: str, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
-    """The outcome of a claim.
-
-    Variants that were trained separately need more: identical predictions mean that a setting was not in use, and the
-    rows of one seed do not show the variance of training.
-    """
-    if not study.one_training:
-        if all(np.array_equal(found.predictions, second[seed].predictions) for seed, found in first.items()):
-            return SAME
-        if len(first) == 1:
-            return OPEN
-    return outcome(relation, found, study.margin)
 
 
 def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
@@ -371,10 +366,9 @@ def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
         better = difference(found, reference, seed=seed) if found is not reference else Difference(*[math.nan] * 3)
         rows.append((task, variant, metric, scores.mean(), scores.std(), len(scores), *better))
     columns = ["task", "variant", "metric", "mean", "std", "seeds", "better", "low", "high"]
-    return table(pd.DataFrame(rows, columns=columns), {
-        "task": (str, "task"), "variant": (str, "variant"), "metric": (str, "metric"), "mean": (fixed, "mean"),
-        "± over seeds": (fixed, "std"), "seeds": ("{:.0f}".format, "seeds"), "better than first by": (signed, "better"),
-        "95 %": (interval, "low", "high"),
+    return table(pd.DataFrame(rows, columns=columns), columns[:3], {
+        "mean": (fixed, "mean"), "± over seeds": (fixed, "std"), "seeds": ("{:.0f}".format, "seeds"),
+        "better than first by": (signed, "better"), "95 %": (interval, "low", "high"),
     })  # fmt: skip
 
 
@@ -387,16 +381,8 @@ def claims_table(study: Study, measured: Measured, *, seed: int) -> Table:
             if (task, variant) in measured:
                 first, second = measured[task, variant], measured[task, other]
                 found = difference(first, second, seed=seed)
-                text = f"{variant} {relation.replace('_', ' ')} {other}"
-                rows.append((text, task, claim.published, judged(study, relation, first, second, found), *found))
-    frame = pd.DataFrame(rows, columns=["claim", "task", "published", "outcome", "difference", "low", "high"])
-    names = {name: (str, name) for name in ("claim", "task", "published", "outcome")}
-    return table(frame, names | {"difference": (signed, "difference"), "95 %": (interval, "low", "high")})
-
-
-def write_result(name: str, study: Study, measured: Measured, planned: Sequence[Experiment], *, seed: int) -> str:
-    """Writes reports/studies/<name>.md; returns the tables as text for the terminal."""
-    variants, claims = variants_table(study, measured, seed=seed), claims_table(study, measured, seed=seed)
-    with atomic_file(RESULTS / f"{name}.md") as handle:
-        handle.write(render("study.md.j2", name=name, study=study, variants=variants, claims=claims, planned=planned))
-    return f"{study.question}\n\nVariants\n{variants.text()}\n\nClaims\n{claims.text()}\n"
+                result = outcome(study, relation, first, second, found)
+                rows.append((claim.claim.replace(" not_below ", " not below "), task, claim.published, result, *found))
+    columns = ["claim", "task", "published", "outcome", "difference", "low", "high"]
+    numbers = {"difference": (signed, "difference"), "95 %": (interval, "low", "high")}
+    return table(pd.DataFrame(rows, columns=columns), columns[:4], numbers)

@@ -3,6 +3,7 @@
 import math
 import platform
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,17 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.tracking import code_revision, package_versions
 from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, Table, fixed, interval, percent, spread, table
-from tinybert.report.results import NO_SEED, SYSTEMS, Results
-from tinybert.report.scores import best_students, domain_scores, onnx_systems, pruned_students, retained, task_systems
+from tinybert.report.results import SYSTEMS, Results
+from tinybert.report.scores import (
+    PLACES,
+    best_students,
+    domain_scores,
+    onnx_systems,
+    pruned_students,
+    retained,
+    task_systems,
+    wide,
+)
 
 NO_LEAD = "teacher within noise of the majority"
 # Layers, width and feed-forward width of the students whose scores were published, and the layers of their teacher.
@@ -57,34 +67,32 @@ def _cost(system: pd.Series, teacher: pd.DataFrame, cost: str, word: str, digits
 
 def task_table(results: Results) -> Table:
     """The headline metric of each task: score, retention and costs of controls, students and teacher."""
-    return table(_systems(results, "is_headline"), {
-        "task": (str, "name"), "model": (str, "model"), "score": (spread, "score", "std"),
-        "of teacher's": (percent, "retention"), "retention": (str, "retained"), "parameters": (count, "parameters"),
-        "MFLOPs": (_millions, "flops"), "MB": (lambda parameters: _millions(4 * parameters), "parameters"),
-        "ms a row": (fixed, "row_ms"), "published": (str, "published"), "flag": (str, "flag"),
+    return table(_systems(results, "is_headline"), ["task", "model"], {
+        "score": (spread, "score", "std"), "of teacher's": (percent, "retention"), "retention": (str, "retained"),
+        "parameters": (count, "parameters"), "MFLOPs": (_millions, "flops"),
+        "MB": (lambda parameters: _millions(4 * parameters), "parameters"), "ms a row": (fixed, "row_ms"),
+        "published": (str, "published"), "flag": (str, "flag"),
     })  # fmt: skip
 
 
 def other_metrics_table(results: Results) -> Table:
     """The other metrics of the tasks that have some, without rows for the majority class and the teacher."""
-    return table(_systems(results, "not is_headline and stage not in @SYSTEMS"), {
-        "task": (str, "name"), "model": (str, "model"), "score": (spread, "score", "std"),
-        "teacher": (fixed, "teacher"), "majority": (fixed, "majority"),
-        "of teacher's": (percent, "retention"), "retention": (str, "retained"),
-        "published": (str, "published"), "flag": (str, "flag"),
+    return table(_systems(results, "not is_headline and stage not in @SYSTEMS"), ["task", "model"], {
+        "score": (spread, "score", "std"), "teacher": (fixed, "teacher"), "majority": (fixed, "majority"),
+        "of teacher's": (percent, "retention"), "retention": (str, "retained"), "published": (str, "published"),
+        "flag": (str, "flag"),
     })  # fmt: skip
 
 
 def _systems(results: Results, condition: str) -> pd.DataFrame:
-    """Rows of `task_systems` with the texts of their cells: name of task and metric, retained, published, flag."""
+    """Rows of `task_systems` with the texts of their cells: task (with its metric), retained, published, flag."""
     scores = task_systems(results).query(condition)
-    names = map(partial(task_name, results), scores["task"], scores["split"])
-    scores = scores.assign(name=list(map("{}: {}".format, names, scores["metric"])))
     rows: list[Any] = list(scores.itertuples())
     return scores.assign(
+        task=[f"{task_name(results, at.task, at.split)}: {at.metric}" for at in rows],
         retained=[_retention(results, at) for at in rows],
         published=[_published(results, at) for at in rows],
-        flag=[_flag(at, scores[scores["name"] == at.name]) for at in rows],
+        flag=[_flag(at, of) for _, of in scores.groupby(PLACES, sort=False) for at in of.itertuples()],
     )
 
 
@@ -108,7 +116,7 @@ def _retention(results: Results, at: Any) -> str:
     if at.stage in SYSTEMS:
         return ABSENT
     is_first = at.is_headline and at.split == results.tasks[at.task].dev_splits[0]
-    ends, rows, seeds = retained(results, at.task, at.student, at.stage) if is_first else (None, 0, 0)
+    ends, rows, seeds = retained(results, at.stage, at.task, at.student) if is_first else (None, 0, 0)
     if math.isnan(at.above_majority) or (rows and not ends):
         return NO_LEAD
     within = f" [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {rows} × {seeds}" if ends else ""
@@ -133,37 +141,34 @@ def _published(results: Results, at: Any) -> str:
 
 def domain_table(results: Results) -> Table:
     """Cloze accuracy, perplexity and agreement of the teacher, each student and an untrained one."""
-    scores = domain_scores(results)
-    shown = {
-        "cloze accuracy": ("cloze.all.top1", 3), "ppl domain": ("domain.perplexity", 2),
-        "ppl general": ("general.perplexity", 2), "same top-1": ("agreement.domain.top1", 3),
-        "KL": ("agreement.domain.kl", 3), "cloze top 5": ("cloze.all.top5", 3),
-    }  # fmt: skip
-    shown |= {f"cloze, {name}": (f"cloze.{name}.top1", 3) for name in results.params.filter.subjects}
-    shown |= {"parameters": ("parameters", 0)}
-    frame = pd.DataFrame({"model": scores.index}, index=scores.index)
-    for heading, (key, digits) in shown.items():
-        ends = (scores.get((part, key), pd.Series(math.nan, scores.index)) for part in ("mean", "std"))
-        frame[heading] = list(map(partial(spread, digits=digits), *ends))
-    return table(frame, {"model": (str, "model")} | {heading: ("{}".format, heading) for heading in shown})
+    shown = [
+        ("cloze accuracy", "cloze.all.top1", 3), ("ppl domain", "domain.perplexity", 2),
+        ("ppl general", "general.perplexity", 2), ("same top-1", "agreement.domain.top1", 3),
+        ("KL", "agreement.domain.kl", 3), ("cloze top 5", "cloze.all.top5", 3),
+        *((f"cloze, {name}", f"cloze.{name}.top1", 3) for name in results.params.filter.subjects),
+        ("parameters", "parameters", 0),
+    ]  # fmt: skip
+    columns = {title: (partial(spread, digits=digits), ("mean", key), ("std", key)) for title, key, digits in shown}
+    return table(domain_scores(results).reset_index(names="model"), ["model"], columns)
 
 
 def onnx_table(results: Results) -> Table:
     """Score, agreement, size and latency of each ONNX variant, whether it is on the Pareto front, and the gate's."""
     systems, sizes = onnx_systems(results), results.params.quantization.latency.batch_sizes
-    frame = systems.assign(
-        name=[task_name(results, task) for task in systems["task"]],
-        best=[", ".join(cost for cost in ("size", "speed") if at[f"best_{cost}"]) for _, at in systems.iterrows()],
-        gate=np.where(systems["chosen"], "chosen", ""),
-        flag=np.where(systems["beats"], "", NO_BETTER),
-    )
-    return table(frame, {
-        "task": (str, "name"), "model": (str, "model"), "variant": (str, "variant"), "score": (fixed, "score"),
-        "minus FP32, 95 %": (interval, "difference_95.low", "difference_95.high"), "as FP32": (percent, "agreement"),
-        "MB": (megabytes, "size_mb.raw"), "gzip MB": (megabytes, "size_mb.compressed"),
+    frame = systems.assign(task=systems["task"].map(partial(task_name, results)))
+    return table(frame, ["task", "model", "variant"], {
+        "score": (fixed, "score"), "minus FP32, 95 %": (interval, "difference_95.low", "difference_95.high"),
+        "as FP32": (percent, "agreement"), "MB": (megabytes, "size_mb.raw"),
+        "gzip MB": (megabytes, "size_mb.compressed"),
         **{f"ms × {n}": (_time, *(f"batch_{n}.{time}" for time in ("median", "p10", "p90"))) for n in sizes},
-        "ms a row": (fixed, "row_ms"), "best by": (str, "best"), "gate": (str, "gate"), "flag": (str, "flag"),
+        "ms a row": (fixed, "row_ms"), "best by": (_best, "best_size", "best_speed"),
+        "gate": (lambda is_chosen: "chosen" if is_chosen else "", "chosen"),
+        "flag": (lambda beats: "" if beats else NO_BETTER, "beats"),
     })  # fmt: skip
+
+
+def _best(is_best_size: bool, is_best_speed: bool) -> str:
+    return ", ".join(compress(("size", "speed"), (is_best_size, is_best_speed)))
 
 
 def _time(median: float, p10: float, p90: float) -> str:
@@ -173,67 +178,56 @@ def _time(median: float, p10: float, p90: float) -> str:
 def pruning_table(results: Results) -> Table:
     """Pruned students: sparsity, score beside the unpruned one, size of the weights file."""
     students = pruned_students(results)
-    flags = np.where(students["score"] <= students["majority"], NO_BETTER, "")
-    frame = students.assign(name=[task_name(results, task) for task in students["task"]], flag=flags)
-    return table(frame, {
-        "task": (str, "name"), "student": (str, "student"), "target": ("{} %".format, "target"),
-        "sparsity": (percent, "sparsity"), "unpruned": (fixed, "unpruned"), "score": (fixed, "score"),
-        "MB": (megabytes, "size_mb.raw"), "gzip MB": (megabytes, "size_mb.compressed"), "flag": (str, "flag"),
+    frame = students.assign(task=students["task"].map(partial(task_name, results)))
+    return table(frame, ["task", "student"], {
+        "target": ("{} %".format, "target"), "sparsity": (percent, "sparsity"), "unpruned": (fixed, "unpruned"),
+        "score": (fixed, "score"), "MB": (megabytes, "size_mb.raw"), "gzip MB": (megabytes, "size_mb.compressed"),
+        "flag": (lambda score, majority: NO_BETTER if score <= majority else "", "score", "majority"),
     })  # fmt: skip
 
 
 def corpus_table(results: Results) -> Table:
     """Documents, sequences and tokens of both corpora."""
-    columns = ["documents", "sequences", "tokens", "unknown_share"]
-    frame = _pivot(results.select("tokenize"), ["model", "split"], columns)
-    numbers = {name: (count, name) for name in columns[:3]}
-    return table(frame, {"corpus": (str, "model"), "split": (str, "split")} | numbers
-                 | {"unknown": (percent, "unknown_share")})  # fmt: skip
+    frame = wide(results.select("tokenize"), ["model", "split"]).reset_index(names=["corpus", "split"])
+    return table(frame, ["corpus", "split"], {
+        "documents": (count, "documents"), "sequences": (count, "sequences"), "tokens": (count, "tokens"),
+        "unknown": (percent, "unknown_share"),
+    })  # fmt: skip
 
 
 def filter_table(results: Results) -> Table:
     """How many training documents hold each subject's terms, and how many of these were kept."""
-    found = results.select("filter_corpus")
     place = r"train\.(?:documents|subjects\.(?P<subject>[^.]+)(?:\.terms\.(?P<term>.+))?)"
-    parts = found["metric"].str.extract(rf"^{place}\.(?P<tally>found|kept|kept_share)$").fillna("")
-    parts = parts.assign(metric=parts["tally"], value=found["value"])[parts["tally"] != ""]
-    frame = _pivot(parts, ["subject", "term"], ["found", "kept", "kept_share"])
-    return table(frame, {"subject": (str, "subject"), "term": (str, "term"), "found": (count, "found"),
-                         "kept": (count, "kept"), "share kept": (percent, "kept_share")})  # fmt: skip
+    found = results.select("filter_corpus")
+    parts = found["metric"].str.extract(rf"^{place}\.(?P<metric>found|kept|kept_share)$").fillna("")
+    found = found.assign(**parts).query("metric != ''")
+    numbers = {"found": (count, "found"), "kept": (count, "kept"), "share kept": (percent, "kept_share")}
+    return table(wide(found, ["subject", "term"]).reset_index(), ["subject", "term"], numbers)
 
 
 def task_data_table(results: Results) -> Table:
     """Examples of each task by split, and its augmented training rows."""
     found = pd.concat([results.select("prepare_task"), results.select("augment", metric="augmented")])
     found = found[found["metric"].str.match(r"examples\.|augmented")].sort_values("task", kind="stable")
-    names = [task_name(results, task) for task in found["task"]]
-    frame = found.assign(name=names, rows=found["metric"].str.removeprefix("examples."))
-    return table(frame, {"task": (str, "name"), "rows": (str, "rows"), "number": (count, "value")})
+    names = found["task"].map(partial(task_name, results))
+    frame = found.assign(task=names, rows=found["metric"].str.removeprefix("examples."))
+    return table(frame, ["task", "rows"], {"number": (count, "value")})
 
 
 def stage_table(results: Results) -> Table:
     """Steps of each training stage; seconds and peak memory of what ran here."""
-    columns = ["steps", "seconds", "peak_memory_mb"]
-    found = results.frame[results.frame["metric"].isin(columns)]
-    frame = _pivot(found, ["stage", "task", "model", "seed"], columns)
-    frame["seed"] = frame["seed"].astype(str).replace(str(NO_SEED), "")
-    total = {"stage": "all", "task": "", "model": "", "seed": "", "seconds": frame["seconds"].sum()}
-    frame = pd.concat([frame, pd.DataFrame([total])], ignore_index=True)
-    names = {name: (str, name) for name in ("stage", "task", "model", "seed")}
-    return table(frame, names | {"steps": (count, "steps"), "seconds": (count, "seconds"),
-                                 "peak MB": (count, "peak_memory_mb")})  # fmt: skip
-
-
-def _pivot(found: pd.DataFrame, index: list[str], columns: list[str]) -> pd.DataFrame:
-    """One row for each combination of `index`, one column for each of these metrics, known or not."""
-    wide = found.pivot_table(index=index, columns="metric", values="value", sort=False)
-    return wide.reindex(columns=columns).reset_index()
+    names, numbers = ["stage", "task", "model", "seed"], ["steps", "seconds", "peak_memory_mb"]
+    frame = wide(results.frame[results.frame["metric"].isin(numbers)], names).reset_index()
+    total = results.frame.loc[results.frame["metric"] == "seconds", "value"].sum()
+    all_stages = dict.fromkeys(names, "") | {"stage": "all", "seconds": total}
+    columns = {"steps": (count, "steps"), "seconds": (count, "seconds"), "peak MB": (count, "peak_memory_mb")}
+    return table(pd.concat([frame, pd.DataFrame([all_stages])]), names, columns)
 
 
 def versions_table(results: Results) -> Table:
     """Revision, seeds, Python and packages."""
-    rows = {"git revision": code_revision(), "seeds": ", ".join(map(str, results.params.seeds)),
-            "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}"}  # fmt: skip
+    rows = {"git revision": code_revision(), "seeds": ", ".join(map(str, results.params.seeds))}
+    rows["Python"] = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     rows |= package_versions()
     return Table(pd.DataFrame(rows.items(), columns=["", "version"]), names=2)
 
@@ -255,6 +249,5 @@ def _answers(path: Path) -> pd.DataFrame:
     """Questions, right answers, and the two likeliest answers of the teacher and a student."""
     rows = pd.DataFrame(read_json(path), columns=["prompt", "answer", "teacher", "student"])
     for who in ("teacher", "student"):
-        texts = ([f"{best['token']} {best['probability']:.2f}" for best in found[:2]] for found in rows[who])
-        rows[who] = [", ".join(of_row) for of_row in texts]
+        rows[who] = [", ".join(f"{at['token']} {at['probability']:.2f}" for at in best[:2]) for best in rows[who]]
     return rows.rename(columns={"prompt": "question"}).astype(str)

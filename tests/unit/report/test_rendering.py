@@ -42,9 +42,9 @@ def test_html_escapes_texts_and_marks_flags():
     assert "x" * 200 in html  # pandas cuts cells by default
 
 
-def test_columns_are_formatted_and_leading_texts_counted():
+def test_columns_are_formatted_and_names_counted():
     frame = pd.DataFrame({"name": ["a", "b"], "mean": [0.5, math.nan], "std": [0.1, math.nan]})
-    columns = {"model": (str, "name"), "score": (spread, "mean", "std"), "again": (str, "name")}
-    found = table(frame.assign(none=math.nan), columns | {"nowhere known": (fixed, "none")})
+    columns = {"score": (spread, "mean", "std"), "again": (str, "name"), "nowhere known": (fixed, "none")}
+    found = table(frame.assign(none=math.nan), ["name"], columns | {"not in the frame": (fixed, "absent")})
     assert found.cells.values.tolist() == [["a", "0.500 ± 0.100", "a"], ["b", "–", "b"]] and found.names == 1
-    assert list(found.without("ag", "x").cells) == ["model", "score"]
+    assert list(found.without("ag", "x").cells) == ["name", "score"]

@@ -14,7 +14,6 @@ from tinybert.report.scores import (
     onnx_systems,
     pareto,
     retained,
-    task_scores,
     task_systems,
 )
 from tinybert.report.tables import choice_table, domain_table
@@ -111,7 +110,7 @@ def test_without_a_teacher_file_sizes_are_not_compared(root):
 
 
 def test_task_scores_are_means_over_seeds(root):
-    scores = task_scores(load_results(small_params(), root))
+    scores = task_systems(load_results(small_params(), root)).query("stage == 'evaluate'")
     at = scores[(scores["task"] == "mrpc") & scores["is_headline"]].iloc[0]
     assert (at["teacher"], at["score"], at["majority"]) == pytest.approx((0.85, 0.74, 0.6))
     assert at["std"] == pytest.approx(0.02 / 2**0.5)
@@ -133,21 +132,22 @@ def test_without_a_lead_of_the_teacher_nothing_is_retained(root):
     for seed in (42, 43):
         name = f"reports/metrics/evaluate/mrpc-tinybert4/{seed}.json"
         change(root, name, dev=read_json(root / name)["dev"] | {"teacher": {"accuracy": 0.6, "f1": 0.5}})
-    scores = task_scores(load_results(small_params(), root))
-    assert scores.loc[scores["task"] == "mrpc", "above_majority"].isna().all()
+    scores = task_systems(load_results(small_params(), root)).query("task == 'mrpc' and stage == 'evaluate'")
+    assert len(scores) == 2 and scores["above_majority"].isna().all()
 
 
 def test_retention_has_an_interval_over_rows_and_seeds(root):
-    interval, rows, seeds = retained(load_results(small_params(), root), "mrpc", "tinybert4")
+    interval, rows, seeds = retained(load_results(small_params(), root), "evaluate", "mrpc", "tinybert4")
     assert (rows, seeds) == (400, 2) and interval["low"] < 0.56 < interval["high"]
 
 
 def test_baselines_have_scores_and_retention_too(root):
     results = load_results(small_params(), root)
-    scores = task_scores(results, "baselines").query("task == 'mrpc' and is_headline").set_index("student")
+    scores = task_systems(results).query("task == 'mrpc' and is_headline and stage == 'baselines'")
+    scores = scores.set_index("student")
     assert scores["score"].to_dict() == pytest.approx({"tfidf": 0.65, "static": 0.745})
     assert scores["above_majority"].to_dict() == pytest.approx({"tfidf": 0.2, "static": 0.58})
-    interval, rows, seeds = retained(results, "mrpc", "static", "baselines")
+    interval, rows, seeds = retained(results, "baselines", "mrpc", "static")
     assert (rows, seeds) == (400, 1) and interval["low"] < 0.58 < interval["high"]
 
 
@@ -163,5 +163,5 @@ def test_domain_scores_are_means_over_seeds(root):
 def test_a_single_seed_has_no_spread(root):
     params = small_params().model_copy(update={"seeds": (42,)})
     results = load_results(params, root)
-    assert task_scores(results)["std"].isna().all()
+    assert task_systems(results)["std"].isna().all()
     assert domain_table(results).cells["cloze accuracy"].tolist() == ["0.510", "0.310", "0.270", "0.290", "0.002"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from tests.support.root import ROOT
 from tinybert.config.load import load_params, merged_profile
@@ -27,7 +28,6 @@ from tinybert.report.studies import (
     check_disturbed_workspace,
     conduct,
     difference,
-    judged,
     load_study,
     outcome,
 )
@@ -149,7 +149,8 @@ def test_an_unknown_study_names_the_known(project):
     ],
 )
 def test_outcomes_are_by_the_whole_interval(relation, low, high, expected):
-    assert outcome(relation, Difference((low + high) / 2, low, high), margin=0.01) == expected
+    study = Study.model_validate(yaml.safe_load(SMALL) | {"margin": 0.01, "one_training": True})
+    assert outcome(study, relation, {}, {}, Difference((low + high) / 2, low, high)) == expected
 
 
 def test_a_lower_perplexity_is_the_better_one():
@@ -332,11 +333,11 @@ def test_one_seed_and_identical_predictions_decide_nothing(project):
     study = load_study("small")
     found = Difference(0.3, 0.2, 0.4)
     ours, other = (Predictions("accuracy", np.array([1, 0]), np.array(values)) for values in ([1, 0], [0, 1]))
-    assert judged(study, "beats", {42: ours, 43: ours}, {42: other, 43: other}, found) == HOLDS
-    assert judged(study, "beats", {42: ours}, {42: other}, found) == OPEN
-    assert judged(study, "beats", {42: ours}, {42: ours}, found) == SAME
+    assert outcome(study, "beats", {42: ours, 43: ours}, {42: other, 43: other}, found) == HOLDS
+    assert outcome(study, "beats", {42: ours}, {42: other}, found) == OPEN
+    assert outcome(study, "beats", {42: ours}, {42: ours}, found) == SAME
     one_training = study.model_copy(update={"one_training": True})
-    assert judged(one_training, "beats", {42: ours}, {42: other}, found) == HOLDS
+    assert outcome(one_training, "beats", {42: ours}, {42: other}, found) == HOLDS
 
 
 def test_a_study_needs_two_variants():
