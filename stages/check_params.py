@@ -19,6 +19,7 @@ def main() -> None:
         params = load_params()
         check_sources(params)
         print("\n".join(estimate(params)))
+        paths.DOMAIN_STUDENTS.mkdir(parents=True, exist_ok=True)  # an input of package, even if there is no student
         with atomic_file(paths.PARAMS_CHECKED) as handle:
             handle.write("params.yaml passes the checks of src/tinybert/config\n")
     except UserError as error:

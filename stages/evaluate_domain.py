@@ -19,6 +19,9 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Evaluates the teacher, each student and an untrained student on the same masked text and the same questions."""
     params = stage.params
+    # DVC needs the folders even if there is no student.
+    for path in (paths.quiz_answers("", ""), paths.predictions(stage.name, "-"), paths.metrics(stage.name, "-")):
+        path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(paths.TOKENIZER)
     masker, limit = Masker.of(params.masking, tokenizer), params.domain_evaluation.heldout_sequences
     texts = {}

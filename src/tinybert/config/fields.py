@@ -49,7 +49,8 @@ def _check_unique(items: tuple) -> tuple:
     return items
 
 
-UniqueList = Annotated[NonEmptyList[Item], AfterValidator(_check_unique)]
+UniqueOrEmpty = Annotated[ListOf[Item], AfterValidator(_check_unique)]
+UniqueList = Annotated[UniqueOrEmpty[Item], Field(min_length=1)]
 
 
 class ConfigModel(BaseModel):

@@ -31,6 +31,7 @@ from tinybert.config.fields import (
     Source,
     Training,
     UniqueList,
+    UniqueOrEmpty,
 )
 from tinybert.config.students import LOGIT_LOSSES, Student, check_students
 from tinybert.pipeline.errors import UserError
@@ -130,6 +131,12 @@ class Track(ConfigModel):
 
     students: UniqueList[Name]
     training: Training
+
+
+class DomainTrack(Track):
+    """Domain distillation; without students there is none."""
+
+    students: UniqueOrEmpty[Name]
 
 
 class LocalFile(ConfigModel):
@@ -453,7 +460,7 @@ class Params(ConfigModel):
     tokenize: Tokenize
     students: Annotated[dict[Name, Student], Field(min_length=1)]
     general: Track
-    domain: Track
+    domain: DomainTrack
     domain_evaluation: DomainEvaluation
     tasks: Tasks
     augmentation: Augmentation

@@ -7,6 +7,7 @@ PARAMS_CHECKED = Path("data/params_checked")
 CODE_DIGESTS = Path("data/code")
 TOKENIZER = Path("data/tokenizer")
 TEACHER = Path("models/teacher")
+DOMAIN_STUDENTS = Path("models/domain")
 STAGE_METRICS = "reports/metrics"
 INT8_VARIANTS = ("int8-dynamic", "int8-qdq", "int8-qoperator")
 VARIANTS = ("fp32", *INT8_VARIANTS)  # of a model in ONNX
@@ -50,7 +51,7 @@ def general_student(student: str) -> Path:
 
 def domain_student(student: str, seed: int | str) -> Path:
     """A student after domain distillation."""
-    return Path(f"models/domain/{student}/seed{seed}")
+    return DOMAIN_STUDENTS / student / f"seed{seed}"
 
 
 def intermediate(task: str, seed: int | str, student: str) -> Path:
