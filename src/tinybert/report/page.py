@@ -12,7 +12,7 @@ from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report import charts, tables
 from tinybert.report.rendering import render
 from tinybert.report.results import Results, load_results
-from tinybert.report.scores import domain_scores, onnx_systems, pruned_students, task_systems
+from tinybert.report.scores import DOMAIN_KEYS, domain_scores, onnx_systems, pruned_students, task_systems
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")
@@ -88,10 +88,9 @@ def findings(results: Results) -> dict[str, Any]:
 
 def summary_metrics(results: Results) -> dict[str, dict[str, dict[str, float | None]]]:
     """The few numbers that `dvc exp show` and `dvc metrics diff` list: track or task -> student -> numbers."""
-    keys = {"perplexity": "domain.perplexity", "cloze_accuracy": "cloze.all.top1", "agreement": "agreement.domain.top1"}
     means, tree = domain_scores(results)["mean"], dict[str, dict[str, dict[str, Any]]]({"domain": {}})
     for student in results.params.domain.students:
-        tree["domain"][student] = {name: means.get(key, {}).get(student) for name, key in keys.items()}
+        tree["domain"][student] = {name: means.get(key, {}).get(student) for name, key in DOMAIN_KEYS.items()}
     scores = task_systems(results).query("is_headline and stage == 'evaluate'").drop_duplicates(["task", "student"])
     for at in scores.to_dict("records"):
         found = {"score": at["score"], "retention_above_majority": at["above_majority"]}

@@ -12,6 +12,12 @@ from tinybert.report.results import SYSTEMS, Results
 
 NAMES = {"tfidf": "TF-IDF", "static": "static embeddings"}
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
+# Name in summary_metrics.json -> key of `domain_scores`.
+DOMAIN_KEYS = {
+    "perplexity": "domain.perplexity",
+    "cloze_accuracy": "cloze.all.top1",
+    "agreement": "agreement.domain.top1",
+}
 PLACES = ["task", "split", "metric"]
 STAGES = ("majority", "baselines", "finetune_student", "evaluate", "teacher")  # what wrote a score, in order of display
 
@@ -87,9 +93,12 @@ def domain_scores(results: Results) -> pd.DataFrame:
 
     Returns:
         One row for each model, its name the index. Columns ("mean", key) and ("std", key) over seeds; keys are
-        <corpus>.perplexity, cloze.<subject>.top1, agreement.<corpus>.top1 and so on, and parameters.
+        <corpus>.perplexity, cloze.<subject>.top1, agreement.<corpus>.top1 and so on, and parameters. No rows without
+        domain students.
     """
     students, found = results.params.domain.students, results.select("evaluate_domain")
+    if not students:
+        return pd.DataFrame(columns=pd.MultiIndex.from_product([["mean", "std"], DOMAIN_KEYS.values()]), dtype=float)
     is_student = found["variant"].isin(["student", "agreement"])
     # All students are compared with one teacher and one untrained model.
     is_first = (found["model"] == students[0]) & (found["seed"] == results.params.seed)

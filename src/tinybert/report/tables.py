@@ -238,7 +238,7 @@ def answers_table(results: Results) -> Table:
         student: results.read(paths.quiz_answers(student, results.params.seed), _answers, pd.DataFrame())
         for student in results.params.domain.students
     }
-    cells = next(iter(found.values())).drop(columns="student", errors="ignore")
+    cells = next(iter(found.values()), pd.DataFrame()).drop(columns="student", errors="ignore")
     for student, answers in found.items():
         cells[student] = answers.get("student", ABSENT)
     shown = np.linspace(0, len(cells) - 1, num=min(len(cells), ANSWERS_SHOWN)).round().astype(int)

@@ -372,3 +372,16 @@ def test_students_at_the_majority_class_are_flagged(tree, params):
         "synthetic MNLI matched: accuracy": "collapsed",
         "synthetic MNLI mismatched: accuracy": "collapsed",
     }
+
+
+def test_a_run_without_domain_students_shows_tasks_alone(tree):
+    changed = small_tree()
+    changed["domain"]["students"] = []
+    for stage in ("domain_distill", "evaluate_domain"):
+        shutil.rmtree(tree / "reports/metrics" / stage)
+    rows = build_report(check_params(changed), tree)
+    assert {row["group"] for row in rows} == {"mrpc", "mnli", "mnli_dev_mismatched"}
+    texts = [page(tree), *((tree / f"reports/summary.{ending}").read_text() for ending in ("md", "txt"))]
+    for text in texts:
+        assert "retains" in text and "erplexity" not in text and "nan" not in text.lower().replace("finance", "")
+    assert json.loads((tree / "reports/summary_metrics.json").read_text()).keys() == {"domain", "mrpc", "mnli"}
