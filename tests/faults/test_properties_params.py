@@ -76,10 +76,13 @@ def assert_meaningful(params: Params) -> None:
 
 
 def assert_stages_find_their_params(params: Params) -> None:
-    item = {"student": params.domain.students[0], "task": params.tasks.run[0], "corpus": "general"}
+    item = {"task": params.tasks.run[0], "corpus": "general"}
     for name, stage in STAGES.items():
         students = params.tasks.students if "task" in stage.get("matrix", {}) else params.general.students
-        chosen = item | ({} if name == "domain_distill" else {"student": students[0]})
+        students = params.domain.students if name == "domain_distill" else students
+        if not students:  # of domain distillation, which then has no instance
+            continue
+        chosen = item | {"student": students[0]}
         keys = stage.get("params", [])
         for what, value in chosen.items():
             keys = [key.replace(f"${{item.{what}}}", value) for key in keys]

@@ -30,6 +30,7 @@ def runs(tmp_path, monkeypatch):
     save_tokenizer(tokenizer, paths.TOKENIZER)
     config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size())
     save_model(classifier(config), paths.task_model("cola", 1, "teacher"))
+    save_tokenizer(tokenizer, paths.task_model("cola", 1, "teacher"))
     save_model(MaskedLM(config), paths.general_student("small"))
     rows = [{"idx": idx, "sentence": text, "label": idx % 2} for idx, text in enumerate(TEXTS)]
     for split in ("train", "dev"):
