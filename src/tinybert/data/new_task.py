@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.comments import CommentedMap
 
 from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
@@ -131,30 +131,19 @@ def write_section(name: str, section: dict[str, Any]) -> None:
     """Adds the section to params.yaml as the only task to run; comments and order of the file stay."""
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 4096
+    yaml.default_flow_style = True  # a setting on one line, as the other sections have them
     yaml.representer.add_representer(
         type(None), lambda maker, _: maker.represent_scalar("tag:yaml.org,2002:null", "null")
     )
     tree = yaml.load(PARAMS.read_text(encoding="utf-8"))
     tree["tasks"]["run"][:] = [name]
-    tree["tasks"][name] = CommentedMap({key: _flow(value) for key, value in section.items()})
+    tree["tasks"][name] = CommentedMap(section)
+    tree["tasks"][name].fa.set_block_style()
     text = io.StringIO()
     yaml.dump(tree, text)
     check_params(YAML(typ="safe", pure=True).load(text.getvalue()))
     with atomic_file(PARAMS) as handle:
         handle.write(text.getvalue())
-
-
-def _flow(value: Any) -> Any:
-    """Lists and mappings on one line, as the other sections have them."""
-    found: CommentedMap | CommentedSeq
-    if isinstance(value, dict):
-        found = CommentedMap({key: _flow(item) for key, item in value.items()})
-    elif isinstance(value, (list, tuple)):
-        found = CommentedSeq(map(_flow, value))
-    else:
-        return value
-    found.fa.set_flow_style()
-    return found
 
 
 def findings(task: Task, splits: Frames) -> list[str]:

@@ -76,9 +76,8 @@ class Labels:
             raise ValueError(f"no class name (got {name!r:.40}); allowed: printable text")
         if name not in self.ids:
             if self.is_known:
-                known = f"{', '.join(self.ids):.100}"
-                lacking = "labels" if self.data.labels else "train"
-                raise ValueError(f"a class that data.{lacking} lacks (got {name!r:.40}); allowed: {known}")
+                known = f"{', '.join(self.ids):.100}" + ("" if self.data.labels else ", the classes of train")
+                raise ValueError(f"unknown class (got {name!r:.40}); allowed: {known}")
             self.ids[name] = len(self.ids)
         return self.ids[name]
 

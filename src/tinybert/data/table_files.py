@@ -100,9 +100,12 @@ class Table:
         numbered = read_lines(self.path, key=self.key)
         csv.field_size_limit(LINE_LIMIT_BYTES)
         reader = csv.reader((f"{line}\n" for _, line in numbered), strict=True)
-        header: list[str] | None = None
+        split = ((reader.line_num, fields) for fields in reader) if quoted else (
+            (number, line.split("\t")) for number, line in numbered
+        )  # fmt: skip
+        header, number = None, 0
         try:
-            for number, fields in self._quoted(reader) if quoted else ((n, line.split("\t")) for n, line in numbered):
+            for number, fields in split:
                 if header is None and any(fields):
                     header = [name.strip() for name in fields]
                     if len(set(header)) < len(header):
@@ -115,12 +118,8 @@ class Table:
                     counts = f"{len(fields)} fields; {len(header)} are expected: {_names(header)}"
                     raise self.error(f"line {number}: {counts}; fix: {_advice(header, 'quote fields with separators')}")
         except csv.Error as error:
-            raise self.error(f"line {reader.line_num}: no CSV ({error}); fix: correct its quotes") from None
-
-    @staticmethod
-    def _quoted(reader: Any) -> Iterator[tuple[int, list[str]]]:
-        for fields in reader:
-            yield reader.line_num, fields
+            problem = f"no CSV ({error}, at line {reader.line_num})"  # a quote that is not closed takes further lines
+            raise self.error(f"line {number + 1}: {problem}; fix: correct its quotes") from None
 
     def _json_rows(self) -> Iterator[Row]:
         for number, line in read_lines(self.path, key=self.key):

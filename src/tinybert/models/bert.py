@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, ProblemType, RealTokens, Rows
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, RealTokens, Rows
 from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu, matrix_flops
 from tinybert.pipeline.errors import UserError
 
@@ -32,7 +32,7 @@ ARCHITECTURE_FIELDS = {
 
 
 @dataclass(frozen=True)
-class BertConfig:
+class BertConfig(PositionLimit):
     """The fields of a Hugging Face BERT config.json that the computation depends on; UserError if they do not fit."""
 
     vocab_size: Width
@@ -70,12 +70,6 @@ class BertConfig:
     def shape(self) -> Architecture:
         """The sizes that students are checked against, unvalidated: published models may exceed what params allow."""
         return Architecture.model_construct(**{name: getattr(self, at) for name, at in ARCHITECTURE_FIELDS.items()})
-
-    def check_length(self, tokens: int, key: str) -> None:
-        """Raises UserError if rows of `tokens` tokens exceed the model's positions; `key` of params set the length."""
-        if tokens > self.max_position_embeddings:
-            limit = f"allowed: at most {self.max_position_embeddings}, the model's positions"
-            raise UserError(f"{key}: a row is too long (got {tokens} tokens); {limit}; fix: shorten rows")
 
 
 def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor:

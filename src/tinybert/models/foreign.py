@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tinybert.config.fields import HUGE, Architecture
-from tinybert.models.outputs import MULTILABEL, Batch, ModelOutput, OutputSpec, ProblemType
+from tinybert.models.outputs import MULTILABEL, Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable
 
@@ -26,7 +26,7 @@ DEFAULT_LABEL = re.compile(r"label_\d+")
 
 
 @dataclass(frozen=True)
-class ForeignConfig:
+class ForeignConfig(PositionLimit):
     """What training reads of such a teacher's config; `details` are all that its outputs depend on beside weights."""
 
     vocab_size: int = 0
@@ -41,12 +41,6 @@ class ForeignConfig:
         """The sizes that layer maps are checked against."""
         layers, width = self.num_hidden_layers, self.hidden_size
         return Architecture.model_construct(layers=layers, width=width, heads=0, feed_forward=0, dropout=0.0)
-
-    def check_length(self, tokens: int, key: str) -> None:
-        """Raises UserError if rows of `tokens` of its tokens exceed its positions; `key` of params set the length."""
-        if tokens > self.max_position_embeddings:
-            limit = f"allowed: at most {self.max_position_embeddings}, the teacher's positions"
-            raise UserError(f"{key}: a row is too long (got {tokens} tokens); {limit}; fix: shorten rows")
 
 
 class ForeignClassifier(nn.Module):
@@ -124,7 +118,7 @@ class PredictedTeacher(nn.Module):
         self, logits: Mapping[str, Tensor], numbers: Mapping[str, Tensor], labels: tuple[str, ...], *, multilabel: bool
     ) -> None:
         super().__init__()
-        self.labels, self.numbers = labels, numbers
+        self.labels, self.logits, self.numbers = labels, logits, numbers
         self.register_buffer("table", torch.cat([logits[split] for split in numbers]))
         keys = ((split, number) for split in numbers for number in numbers[split].tolist())
         self.places = {key: place for place, key in enumerate(keys)}
@@ -136,17 +130,16 @@ class PredictedTeacher(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Writes the table into an existing folder."""
-        parts = self.table.cpu().split([len(numbers) for numbers in self.numbers.values()])
-        logits = {f"logits.{split}": part.clone() for split, part in zip(self.numbers, parts, strict=True)}
-        numbers = {f"numbers.{split}": part for split, part in self.numbers.items()}
-        save_file(logits | numbers, Path(folder) / PREDICTIONS_FILE)
+        parts = {"logits": self.logits, "numbers": self.numbers}
+        stored = {f"{name}.{split}": part[split] for name, part in parts.items() for split in part}
+        save_file(stored, Path(folder) / PREDICTIONS_FILE)
 
     @classmethod
     def load(cls, folder: str | Path, labels: tuple[str, ...], *, multilabel: bool) -> "PredictedTeacher":
         """The teacher that `save` wrote."""
         stored = load_file(Path(folder) / PREDICTIONS_FILE)
-        logits, numbers = ({key[len(part) :]: stored[key] for key in stored if key.startswith(part)}
-                           for part in ("logits.", "numbers."))  # fmt: skip
+        splits = [key.removeprefix("logits.") for key in stored if key.startswith("logits.")]
+        logits, numbers = ({split: stored[f"{name}.{split}"] for split in splits} for name in ("logits", "numbers"))
         return cls(logits, numbers, labels, multilabel=multilabel)
 
 

@@ -124,6 +124,19 @@ class RealTokens:
         return context[:, 0] if is_one_each else self.unpad(context)
 
 
+class PositionLimit:
+    """A model's config whose positions limit the tokens of a row."""
+
+    max_position_embeddings: int
+
+    def check_length(self, tokens: int, key: str) -> None:
+        """Raises UserError if rows of `tokens` tokens exceed the model's positions; `key` of params set the length."""
+        if tokens > self.max_position_embeddings:
+            limit = f"allowed: at most {self.max_position_embeddings}, the model's positions"
+            fix = "lower it, or shorten the texts"
+            raise UserError(f"{key}: a row is too long (got {tokens} tokens); {limit}; fix: {fix}")
+
+
 @dataclass(frozen=True)
 class Batch:
     """Padded token ids with their labels; all int64, but `mask` and float scores."""

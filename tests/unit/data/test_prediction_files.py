@@ -170,7 +170,7 @@ def test_an_id_of_rows_in_two_splits_is_refused():
             "train",
             ("id,l", "0,maybe"),
             {"label": "l"},
-            "line 2, column l: a class that data.labels lacks (got 'maybe')",
+            "line 2, column l: unknown class (got 'maybe'); allowed: unacceptable, acceptable; fix: ",
         ),
     ],
 )

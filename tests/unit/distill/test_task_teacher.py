@@ -154,7 +154,7 @@ def test_a_foreign_teachers_positions_count_its_own_tokens(tmp_path):
     long_batches = ExampleBatches(reader(classifier()).read(rows(), "train"), batch_size=8, seed=0)
     assert long_batches.longest_row_tokens > 8
     CachedTeacher(teacher.model, loss, short, TeacherCache(tmp_path, 0)).check_length(long_batches)
-    with pytest.raises(UserError, match="at most 8, the teacher's positions"):
+    with pytest.raises(UserError, match="at most 8, the model's positions; fix: lower it, or"):
         LiveTeacher(teacher.model, loss).check_length(long_batches)
 
 
