@@ -17,8 +17,7 @@ def main() -> None:
     """Prints an estimate of the run and writes a constant file that all stages need; or a line per mistake, exit 1."""
     try:
         params = load_params()
-        check_sources(params)
-        print("\n".join(estimate(params)))
+        print("\n".join(estimate(params, check_sources(params))))
         paths.DOMAIN_STUDENTS.mkdir(parents=True, exist_ok=True)  # an input of package, even if there is no student
         with atomic_file(paths.PARAMS_CHECKED) as handle:
             handle.write("params.yaml passes the checks of src/tinybert/config\n")

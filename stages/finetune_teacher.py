@@ -15,6 +15,7 @@ from tinybert.evaluate.scoring import score
 from tinybert.models.checkpoints import TaskModel
 from tinybert.models.initialization import given_teacher
 from tinybert.pipeline import paths
+from tinybert.pipeline.files import read_jsonl
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
@@ -30,8 +31,9 @@ def main(stage: Stage) -> None:
     teacher: TaskModel
     counts: dict[str, int] = {}
     if ready and ready.predictions:
-        fraction = params.tasks.heldout_fraction
-        teacher, counts = read_predicted_teacher(task, ready.predictions, heldout_fraction=fraction)
+        folder, fraction = paths.task_rows(task.name), params.tasks.heldout_fraction
+        rows = {split: list(read_jsonl(folder / f"{split}.jsonl")) for split in ("train", *task.dev_splits)}
+        teacher, counts = read_predicted_teacher(task, ready.predictions, rows, heldout_fraction=fraction)
     else:
         if not isinstance(encoder, ModelSource):
             encoder = given_teacher(params.teacher) if encoder == "given" and not ready else paths.TEACHER
@@ -40,8 +42,8 @@ def main(stage: Stage) -> None:
             check_teacher(teacher, third_party[1], load_params())
     reader = TaskTeacher(teacher, task, tokenizer, config.max_length_tokens)
     examples, dev = (reader.read_split(split) for split in ("train", task.dev_splits[0]))
-    for rows in (examples, dev):
-        teacher.config.check_length(int(rows.lengths.max()), f"tasks.{task.name}.max_length_tokens")
+    for split in (examples, dev):
+        teacher.config.check_length(int(split.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
     training = StageTraining(stage, teacher, loss, paths.task_model(task.name, params.seed, "teacher"))

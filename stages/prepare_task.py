@@ -1,11 +1,8 @@
 """The splits of a task as rows, and task.json, which describes the task to all later stages."""
 
-import pandas as pd
-
 from tinybert.data.encoding import label_array
-from tinybert.data.own_tasks import hold_out_rows, read_own, records, shared_texts
-from tinybert.data.task_sources import read_splits
-from tinybert.data.tasks import TASKS, write_task
+from tinybert.data.own_tasks import read_task_rows, records, shared_texts
+from tinybert.data.tasks import write_task
 from tinybert.evaluate.scoring import majority_predictions, score
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, write_jsonl
@@ -16,16 +13,8 @@ LOGGED_ROWS = 100_000
 
 def main(stage: Stage) -> None:
     """Reads the task from its source or its table and writes one file for each split."""
-    name, settings = stage.items["task"], stage.params.tasks
-    if data := settings[name].data:
-        task, splits = read_own(name, data)
-    else:
-        task = TASKS[name]
-        read = read_splits(task, settings.source, settings=settings, seed=stage.params.seed)
-        splits = {split: pd.DataFrame(rows) for split, rows in read.items()}
-    if fraction := settings.heldout_fraction:  # it replaces all other splits; MNLI's two dev splits become equal
-        kept, heldout = hold_out_rows(splits["train"], task, fraction, key="tasks.heldout_fraction")
-        splits = {"train": kept} | dict.fromkeys(task.dev_splits, heldout)
+    name = stage.items["task"]
+    task, splits = read_task_rows(name, stage.params.tasks, seed=stage.params.seed)
     folder = paths.task_rows(name)
     with atomic_folder(folder) as temporary:
         write_task(task, temporary)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 
 from tinybert.pipeline.errors import UserError
@@ -17,31 +18,10 @@ READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 HIDDEN_COLUMNS = ".*/|metrics|.*yaml|Created|Executor|State"
 
 
-def ask(argv: Sequence[str]) -> None:
-    """Asks the teacher and the domain students a question with one [MASK]."""
-    from tinybert.evaluate.language_model import main
-
-    main(argv)
-
-
-def study(argv: Sequence[str]) -> None:
-    """Runs a published comparison of studies/ and tests its claims."""
-    from tinybert.report.studies import main
-
-    main(argv)
-
-
 def compare(argv: Sequence[str]) -> None:
     """Shows experiments side by side where they differ; further options go to `dvc exp show`."""
     command = ["dvc", "exp", "show", "--only-changed", "--drop", HIDDEN_COLUMNS, *argv]
     sys.exit(subprocess.run([sys.executable, "-m", *command]).returncode)
-
-
-def init(argv: Sequence[str]) -> None:
-    """Writes a task for a table of yours into params.yaml."""
-    from tinybert.data.new_task import main
-
-    main(argv)
 
 
 def profile(argv: Sequence[str]) -> None:
@@ -62,20 +42,6 @@ def convert(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="tinybert convert", description=convert.__doc__)
     parser.add_argument("folder", type=Path, help="a model folder with pytorch_model.bin")
     print(convert_pickle(parser.parse_args(argv).folder))
-
-
-def quantize(argv: Sequence[str]) -> None:
-    """Writes ONNX and INT8 files of any fine-tuned BERT classifier, and measures what they lose."""
-    from tinybert.compress.variants import main
-
-    main(argv)
-
-
-def push(argv: Sequence[str]) -> None:
-    """Uploads a final model with its card to the Hub."""
-    from tinybert.pipeline.push import main
-
-    main(argv)
 
 
 def register(argv: Sequence[str]) -> None:
@@ -181,8 +147,15 @@ def remove_cut_files() -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command
-    for command in (ask, init, study, compare, profile, convert, push, quantize, record, register, repair)
+    command.__name__: command for command in (compare, profile, convert, record, register, repair)
+}
+# Commands that are the `main` of a module, and what they do.
+MODULES = {
+    "ask": ("evaluate.language_model", "Asks the teacher and the domain students a question with one [MASK]."),
+    "init": ("data.new_task", "Writes a task for a table of yours into params.yaml."),
+    "study": ("report.studies", "Runs a published comparison of studies/ and tests its claims."),
+    "push": ("pipeline.push", "Uploads a final model with its card to the Hub."),
+    "quantize": ("compress.variants", "Writes ONNX and INT8 files of a fine-tuned BERT, and measures what they lose."),
 }
 
 
@@ -190,11 +163,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs a subcommand; a UserError or Ctrl-C ends it with one line."""
     parser = argparse.ArgumentParser(prog="tinybert", description="Distill, compress and compare BERT models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, (_, about) in MODULES.items():
+        commands.add_parser(name, help=about, add_help=False)
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.__doc__, add_help=False)
     options, rest = parser.parse_known_args(argv)
     try:
-        COMMANDS[options.command](rest)
+        if options.command in COMMANDS:
+            COMMANDS[options.command](rest)
+        else:
+            import_module(f"tinybert.{MODULES[options.command][0]}").main(rest)
     except UserError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:

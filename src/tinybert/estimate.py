@@ -5,19 +5,18 @@ Sizes that depend on a download are NaN, and so is all that follows from them.
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from tinybert.config.fields import Architecture, StudentArchitecture, Training
-from tinybert.config.schema import Params
+from tinybert.config.schema import Params, Teacher, teacher_source
+from tinybert.config.sources import checkpoint_folder, read_config
 from tinybert.config.students import LOGIT_LOSSES, training_of
 from tinybert.data.corpus import documents, file_articles, matching_files
-from tinybert.data.table_files import tables_of
-from tinybert.data.task_sources import read_splits
-from tinybert.data.tasks import TASKS
+from tinybert.data.tasks import TrainingRows
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import read_json
 
 TOKENS_PER_WORD = 1.3
 SEEN_BYTES = 10**6  # of local text; the rest is assumed to be alike
@@ -30,6 +29,13 @@ BASE_BYTES = 5e8  # Python with PyTorch
 FINAL_COPIES = 7  # of a task model as ONNX variants and in models/final, in sizes of its weights
 PHASES = ("intermediate", "prediction")
 BERT_VOCABULARY = 30522
+# What families call their sizes in config.json.
+FIELDS = {
+    "layers": ("num_hidden_layers", "n_layers", "n_layer", "num_layers"),
+    "width": ("hidden_size", "dim", "d_model", "n_embd"),
+    "feed_forward": ("intermediate_size", "hidden_dim", "d_ff", "encoder_ffn_dim", "n_inner"),
+    "vocabulary": ("vocab_size",),
+}
 
 
 @dataclass(frozen=True)
@@ -64,76 +70,118 @@ class Work:
         return cls(*map(sum, zip(*parts, strict=True)))
 
 
+@dataclass(frozen=True)
+class Model:
+    """What the sizes of a model follow from."""
+
+    shape: StudentArchitecture
+    vocabulary: int
+
+    @property
+    def matrices(self) -> float:
+        """The weights that each token is multiplied by, without a head."""
+        shape = self.shape
+        if shape.kind == "bilstm":
+            return 8 * shape.width * (shape.embedding + shape.width + (shape.layers - 1) * 3 * shape.width)
+        return shape.layers * (4 * shape.width**2 + 2 * shape.width * shape.feed_forward)
+
+    @property
+    def head(self) -> float:
+        """Those of a masked-LM head."""
+        return self.shape.width * (self.shape.width + self.vocabulary)
+
+    @property
+    def weights(self) -> float:
+        """All weights: matrices, word embeddings and positions."""
+        width = self.shape.embedding if self.shape.kind == "bilstm" else self.shape.width
+        return self.matrices + (self.vocabulary + 512) * width
+
+
 class Sizes:
     """The sizes that an estimate follows from.
 
     Args:
         params: Their local sources have been checked (source_checks.py).
+        rows: The training rows of the tasks whose rows are here.
     """
 
-    def __init__(self, params: Params) -> None:
-        self.params = params
-        self.teacher, self.vocabulary = teacher_shape(params)
-        self.text = text_rows(params)
-        self.rows = {task: task_rows(params, task) for task in params.tasks.run}
+    def __init__(self, params: Params, rows: Mapping[str, TrainingRows]) -> None:
+        self.params, self.text = params, text_rows(params)
+        self.tasks = {task: getattr(params.tasks, task) for task in params.tasks.run}
+        self.teacher = teacher_model(params.teacher)
+        self.teachers = {task: self._task_teacher(task) for task in self.tasks}
+        vocabulary = self.teacher.vocabulary
+        self.students = {name: Model(of.architecture, vocabulary) for name, of in params.used_students.items()}
+        self.rows = {task: self._task_rows(task, rows.get(task)) for task in self.tasks}
 
     def works(self) -> dict[str, list[Work]]:
         """The instances of the stages that train, by stage; and those of the others."""
-        params, tasks, seeds = self.params, self.params.tasks, len(self.params.seeds)
-        pairs, sections = list(product(tasks.run, tasks.students)), [getattr(tasks, task) for task in tasks.run]
+        params, seeds = self.params, len(self.params.seeds)
+        pairs = list(product(self.tasks, params.tasks.students))
         phases = {phase: [self._task_work(*pair, phase) for pair in pairs] for phase in PHASES}
-        encoder, others = self._matrices(self.teacher), len(tasks.students) + len(params.quantization.models)
+        others = len(params.tasks.students) + len(params.quantization.models)
+        pretrained = self.teacher.matrices + params.masking.rate * self.teacher.head
         return {
-            "prepare_teacher": [
-                Work.of(params.teacher.pretraining, self.text, encoder + self._head(self.teacher)),
-            ],
+            "prepare_teacher": [Work.of(params.teacher.pretraining, self.text, pretrained)],
             "general_distill": [self._text_work(name, "general") for name in params.general.students],
             "domain_distill": [self._text_work(name, "domain") for name in params.domain.students] * seeds,
             "finetune_teacher": [
-                Work() if of.finetuned_teacher else Work.of(of.teacher, self.rows[task], encoder)
-                for task, of in zip(tasks.run, sections, strict=True)
+                Work() if of.finetuned_teacher else Work.of(of.teacher, self.rows[task], self.teachers[task].matrices)
+                for task, of in self.tasks.items()
             ],
-            "augment": [self._augmentation(task) for task in tasks.run],
+            "augment": [self._augmentation(task) for task in self.tasks],
             **{f"task_distill_{phase}": works * seeds for phase, works in phases.items()},
             "finetune_student": [Work.sum(both * seeds) for both in zip(*phases.values(), strict=True)],
             "prune": [self._task_work(*pair, "pruning") for pair in pairs] * len(params.pruning.sparsities_percent),
-            "all others": [Work()] * (10 + len(tasks.run) * (2 + others)),
+            "all others": [Work()] * (10 + len(self.tasks) * (2 + others)),
         }
 
     def memory_bytes(self) -> float:
         """Of the largest training: weights, gradients and Adam's moments, a teacher, and what a batch computes."""
-        params, shapes = self.params, [self.teacher, *(of.architecture for of in self.params.used_students.values())]
+        params, finetuned = self.params, (task for task, of in self.tasks.items() if not of.finetuned_teacher)
+        trained = [self.teacher, *(self.teachers[task] for task in finetuned), *self.students.values()]
         rows = max(params.teacher.pretraining.batch_size, params.general.training.batch_size)
         text = rows * params.tokenize.sequence_tokens
-        of_tasks = (getattr(params.tasks, task) for task in params.tasks.run)
-        tokens = max(text, *(of.teacher.batch_size * of.max_length_tokens for of in of_tasks))
-        logits = 3 * params.masking.rate * text * self.vocabulary  # themselves, probabilities and gradients
-        batch = tokens * max(of.layers * (10 * of.width + 3 * of.feed_forward) for of in shapes)
-        weights = 4 * max(map(self._weights, shapes)) + self._weights(self.teacher)
-        return BASE_BYTES + 4 * (weights + logits + batch)
+        tokens = max(text, *(of.teacher.batch_size * of.max_length_tokens for of in self.tasks.values()))
+        logits = 3 * params.masking.rate * text * self.teacher.vocabulary  # themselves, probabilities and gradients
+        batch = tokens * max(of.shape.layers * (10 * of.shape.width + 3 * of.shape.feed_forward) for of in trained)
+        taught_by = max(of.weights for of in (self.teacher, *self.teachers.values()))
+        return BASE_BYTES + 4 * (4 * max(of.weights for of in trained) + taught_by + logits + batch)
 
     def disk_bytes(self) -> float:
         """Of all model folders, twice because DVC's cache holds a copy; without the teacher cache."""
-        params, tasks, seeds = self.params, self.params.tasks, len(self.params.seeds)
-        of_task = len(tasks.run) * (2 * seeds + len(params.pruning.sparsities_percent) + FINAL_COPIES)
-        weights = self._weights(self.teacher) * (1 + len(tasks.run) * (1 + FINAL_COPIES))
-        for name, student in params.used_students.items():
-            folders = 1 + (seeds + 1) * (name in params.domain.students) + of_task * (name in tasks.students)
-            weights += folders * self._weights(student.architecture)
+        params, seeds = self.params, len(self.params.seeds)
+        of_task = len(self.tasks) * (2 * seeds + len(params.pruning.sparsities_percent) + FINAL_COPIES)
+        copies = 1 + FINAL_COPIES * ("teacher" in params.quantization.models)
+        weights = self.teacher.weights + copies * sum(of.weights for of in self.teachers.values())
+        for name, student in self.students.items():
+            folders = 1 + (seeds + 1) * (name in params.domain.students) + of_task * (name in params.tasks.students)
+            weights += folders * student.weights
         return 2 * 4 * weights
 
+    def _task_teacher(self, task: str) -> Model:
+        """A task's teacher; an empty model if its predictions are known."""
+        ready, encoder = self.tasks[task].finetuned_teacher, self.params.tasks.teacher_encoder
+        if found := teacher_source(task, ready, encoder):
+            return model_of(read_config(checkpoint_folder(found[0], key=found[1], files=("config.json",))))
+        return model_of({"num_hidden_layers": 0, "hidden_size": 0}) if ready else self.teacher
+
+    def _task_rows(self, task: str, read: TrainingRows | None) -> Rows:
+        if read is None:
+            return Rows(math.nan, math.nan)
+        tokens = TOKENS_PER_WORD * read.words + 1 + len(read.task.columns)
+        return Rows(read.count, min(tokens, self.tasks[task].max_length_tokens))
+
     def _text_work(self, name: str, track: str) -> Work:
-        student = self.params.students[name]
-        if (losses := getattr(student, track)) is None:
+        if (losses := getattr(self.params.students[name], track)) is None:
             return Work()
-        reads_logits = bool(losses.active_losses.keys() & set(LOGIT_LOSSES))
-        shapes = (student.architecture, self.teacher)
-        ours, theirs = (self._matrices(shape) + reads_logits * self._head(shape) for shape in shapes)
+        heads = self.params.masking.rate * bool(losses.active_losses.keys() & set(LOGIT_LOSSES))
+        ours, theirs = (of.matrices + heads * of.head for of in (self.students[name], self.teacher))
         return Work.of(training_of(self.params, name, track), self.text, ours, theirs)
 
     def _task_work(self, task: str, name: str, phase: str) -> Work:
         """The teacher's outputs are cached: of all epochs, it runs in one, and later phases read them."""
-        settings, student, rows = getattr(self.params.tasks, task), self.params.students[name], self.rows[task]
+        settings, student, rows = self.tasks[task], self.params.students[name], self.rows[task]
         is_pruning = phase == "pruning"
         if not is_pruning and getattr(student, phase) is None:
             return Work()
@@ -141,39 +189,23 @@ class Sizes:
         copies = 1 if is_pruning else 1 + settings.augmented_copies
         rows = Rows(rows.count * copies * settings.train_fraction, rows.tokens)
         is_cached = phase == "prediction" and student.intermediate and settings.intermediate.epochs
-        taught_by = 0.0 if is_cached else self._matrices(self.teacher) / max(1, training.epochs)
-        return Work.of(training, rows, self._matrices(student.architecture), taught_by)
+        taught_by = 0.0 if is_cached else self.teachers[task].matrices / max(1, training.epochs)
+        return Work.of(training, rows, self.students[name].matrices, taught_by)
 
     def _augmentation(self, task: str) -> Work:
         """The masked LM reads a row, and its unmasked copy, for each word that may be replaced: about every second."""
-        settings, rows = getattr(self.params.tasks, task), self.rows[task]
+        settings, rows = self.tasks[task], self.rows[task]
         if not settings.augmented_copies or self.params.augmentation.strategy != "substitution":
             return Work()
         reads = rows.tokens / TOKENS_PER_WORD / 2 * (1 + self.params.augmentation.substitution.second_segment)
         tokens = rows.count * settings.train_fraction * rows.tokens * reads
-        return Work(flops=2 * self._matrices(self.teacher) * tokens)
-
-    @staticmethod
-    def _matrices(shape: StudentArchitecture) -> float:
-        """The weights that each token is multiplied by, without a head."""
-        if shape.kind == "bilstm":
-            return 8 * shape.width * (shape.embedding + shape.width + (shape.layers - 1) * 3 * shape.width)
-        return shape.layers * (4 * shape.width**2 + 2 * shape.width * shape.feed_forward)
-
-    def _head(self, shape: StudentArchitecture) -> float:
-        """Those of the masked-LM head, for the share of tokens that is masked."""
-        return self.params.masking.rate * shape.width * (shape.width + self.vocabulary)
-
-    def _weights(self, shape: StudentArchitecture) -> float:
-        """All weights: matrices, word embeddings and positions."""
-        width = shape.embedding if shape.kind == "bilstm" else shape.width
-        return self._matrices(shape) + (self.vocabulary + 512) * width
+        return Work(flops=2 * self.teacher.matrices * tokens)
 
 
-def estimate(params: Params) -> Iterator[str]:
+def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
     """The lines of an estimate for this machine, whose speed a third of a second of products measures."""
-    sizes = Sizes(params)
-    speed, machine = measured_speed(sizes.teacher, params.precision)
+    sizes = Sizes(params, rows)
+    speed, machine = measured_speed(sizes.teacher.shape, params.precision)
     reached = EFFICIENCY[params.precision] * speed
     yield f"estimate for this machine ({machine}, nothing else running), right within a factor of about two:"
     yield f"{'stage':<26}{'instances':>9}{'steps':>10}{'tokens':>15}{'time':>10}"
@@ -192,7 +224,7 @@ def estimate(params: Params) -> Iterator[str]:
     yield f"disk: models {disk}, teacher cache at most {params.tasks.teacher_cache_gb:g} GB; memory: {memory}"
 
 
-def measured_speed(teacher: Architecture, precision: str) -> tuple[float, str]:
+def measured_speed(teacher: StudentArchitecture, precision: str) -> tuple[float, str]:
     """The operations per second of products as large as the teacher's, and the machine's name.
 
     The best product of one CPU thread counts for all: several threads wait for each other if other processes run.
@@ -217,16 +249,20 @@ def measured_speed(teacher: Architecture, precision: str) -> tuple[float, str]:
     return speed, f"{name}, {speed / 1e9:,.0f} GFLOP/s"
 
 
-def teacher_shape(params: Params) -> tuple[Architecture, int]:
-    """The teacher's shape, and its vocabulary or that of the published BERT."""
-    if params.teacher.source == "synthetic":
-        return params.teacher.synthetic.architecture, params.teacher.synthetic.vocabulary_size
-    fields = {"layers": "num_hidden_layers", "width": "hidden_size", "feed_forward": "intermediate_size"}
-    config = {}
-    if params.teacher.source == "local":
-        config = read_json(paths.resolve(params.teacher.local.folder) / "config.json")
-    sizes = {name: config.get(field, math.nan) for name, field in fields.items()}
-    return Architecture.model_construct(**sizes), config.get("vocab_size", BERT_VOCABULARY)
+def teacher_model(teacher: Teacher) -> Model:
+    """The teacher; of one on the Hub nothing is known."""
+    if teacher.source == "synthetic":
+        return Model(teacher.synthetic.architecture, teacher.synthetic.vocabulary_size)
+    return model_of(read_config(paths.resolve(teacher.local.folder)) if teacher.source == "local" else {})
+
+
+def model_of(config: Mapping[str, Any]) -> Model:
+    """A model by its config.json, with the vocabulary of the published BERT if it names none."""
+    known = {size: config[name] for size, names in FIELDS.items() for name in names if config.get(name) is not None}
+    width = known.get("width", math.nan)
+    layers, feed_forward = known.get("layers", math.nan), known.get("feed_forward", 4 * width)
+    shape = Architecture.model_construct(layers=layers, width=width, feed_forward=feed_forward)
+    return Model(shape, known.get("vocabulary", BERT_VOCABULARY))
 
 
 def text_rows(params: Params) -> Rows:
@@ -259,21 +295,6 @@ def local_texts(patterns: Iterable[str]) -> tuple[list[str], float]:
         if sum(read_bytes) >= SEEN_BYTES:
             break
     return texts, min(1.0, sum(read_bytes) / max(1, sum(file.stat().st_size for file in files)))
-
-
-def task_rows(params: Params, task: str) -> Rows:
-    """The training rows of a task; reads all of them, so that a broken row is found too."""
-    tasks, data = params.tasks, getattr(params.tasks, task).data
-    if data.hub if data else tasks.source == "hub":
-        return Rows(math.nan, math.nan)
-    columns = data.texts if data else TASKS[task].columns
-    if data:
-        rows: Iterable[dict] = (cells for _, cells in tables_of(task, data)["train"].rows(columns))
-    else:
-        rows = read_splits(TASKS[task], tasks.source, settings=tasks, seed=params.seed)["train"]
-    words = [sum(len(str(row[column]).split()) for column in columns) for row in rows]
-    tokens = TOKENS_PER_WORD * sum(words) / max(1, len(words)) + 1 + len(columns)
-    return Rows(len(words) * (1 - tasks.heldout_fraction), min(tokens, getattr(tasks, task).max_length_tokens))
 
 
 def duration(seconds: float) -> str:

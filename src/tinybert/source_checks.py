@@ -4,42 +4,54 @@ The rules are those of the stages' own readers. Their modules are imported when 
 sources must not wait for them.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
-from tinybert.config.fields import Architecture
-from tinybert.config.schema import Params, PredictionFiles, TableData
-from tinybert.config.sources import check_teachers, checkpoint_folder, read_config
-from tinybert.config.students import ROW_LOSSES, STAGES, check_students
+from tinybert.config.fields import ModelSource
+from tinybert.config.schema import Params, PredictionFiles, teacher_source
+from tinybert.config.sources import checkpoint_folder, read_config
+from tinybert.config.students import check_students
+from tinybert.data.tasks import TASKS, Task, TrainingRows
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import Check, UserError, check_all
 
 SEEN_VECTORS = 100  # lines of a file of word vectors
-SPLITS = ("train", "dev", "test")
 
 
-def check_sources(params: Params) -> None:
-    """Opens all local sources of a run; UserError with a line for each mistake. Only config.json is downloaded."""
-    check_all([*_data_checks(params), *_model_checks(params)])
+def check_sources(params: Params) -> dict[str, TrainingRows]:
+    """Opens all local sources of a run; UserError with a line for each mistake.
+
+    Of the Hub only small files are downloaded: config.json of task teachers, and the teacher's tokenizer if a local
+    BERT is compared with it.
+
+    Returns:
+        The training rows by task, without tasks whose rows are on the Hub.
+    """
+    rows: dict[str, TrainingRows] = {}
+    check_all([*_data_checks(params, rows), *_model_checks(params, rows)])
+    return rows
 
 
-def _data_checks(params: Params) -> Iterator[Check]:
-    """Text, rows of tasks, quiz, and what augmentation reads."""
+def _data_checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
+    """Text, quiz, what augmentation reads, and rows of tasks, which are added to `rows`."""
+
+    def read(task: str) -> None:
+        rows[task] = check_rows(params, task)
+
     if params.corpus.source == "local":
         yield from (partial(check_files, pattern) for pattern in params.corpus.local.files)
-    for task, data in params.tasks.own.items():
-        if not data.hub:
-            yield partial(check_own_task, params, task, data)
-    glue = [task for task in params.tasks.run if task not in params.tasks.own]
-    if params.tasks.source == "local":
-        yield from (partial(check_glue, params, task) for task in glue)
+    for task in params.tasks.run:
+        data = getattr(params.tasks, task).data
+        if not (data.hub if data else params.tasks.source == "hub"):
+            yield partial(read, task)
     if params.domain_evaluation.quiz.source == "local":
         yield partial(check_quiz, params)
     if any(getattr(params.tasks, task).augmented_copies for task in params.tasks.run):
         yield partial(check_augmentation, params)
 
 
-def _model_checks(params: Params) -> Iterator[Check]:
+def _model_checks(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[Check]:
     """Precision, teachers, and the models that students start from."""
     if params.precision == "bfloat16":
         from tinybert.models.outputs import check_bfloat16
@@ -47,13 +59,15 @@ def _model_checks(params: Params) -> Iterator[Check]:
         yield check_bfloat16
     if params.teacher.source == "local":
         yield partial(check_teacher, params)
-    yield partial(check_teachers, params)
+    seen: set[str] = set()
     for task in params.tasks.run:
-        source = getattr(params.tasks, task).finetuned_teacher
-        if source and source.folder:
-            yield partial(check_task_teacher, params, task)
-        if source and source.predictions:
-            yield partial(check_predictions, task, source.predictions)
+        ready = getattr(params.tasks, task).finetuned_teacher
+        if ready and ready.predictions:
+            yield partial(check_predictions, task, ready.predictions)
+        found = teacher_source(task, ready, params.tasks.teacher_encoder)
+        if found and found[1] not in seen:  # tasks share an encoder
+            seen.add(found[1])
+            yield partial(check_task_teacher, params, task, found, rows)
     for name, student in params.used_students.items():
         if student.init.folder:
             yield partial(check_init, params, name)
@@ -67,31 +81,28 @@ def check_files(pattern: str) -> None:
         next(file_articles(path), None)
 
 
-def check_glue(params: Params, task: str) -> None:
-    """Reads the beginning of a GLUE task's files."""
-    from tinybert.data.task_sources import check_local
-    from tinybert.data.tasks import TASKS
-
-    check_local(TASKS[task], params.tasks)
-
-
-def check_own_task(params: Params, task: str, data: TableData) -> None:
-    """Reads all rows of a task's local tables; INT8 calibration needs enough of them."""
-    from tinybert.data.own_tasks import hold_out_rows, read_own
+def check_rows(params: Params, name: str) -> TrainingRows:
+    """Reads a task's rows as stage prepare_task does, and its predictions; INT8 calibration needs enough rows."""
+    from tinybert.data.own_tasks import read_task_rows, records
+    from tinybert.data.prediction_files import read_predicted_teacher
     from tinybert.data.table_files import tables_of
 
-    tables = tables_of(task, data).items()
-    check_all(
-        partial(table.check_columns, data.unlabeled_columns if split == "test" else data.columns)
-        for split, table in tables
-    )
-    of_task, splits = read_own(task, data)
-    asked, train = params.quantization.calibration.examples, splits["train"]
-    if fraction := params.tasks.heldout_fraction:
-        train, _ = hold_out_rows(train, of_task, fraction, key="tasks.heldout_fraction")
-    if params.quantization.models and asked > (rows := len(train)):
-        key, problem = "quantization.calibration.examples", f"more than the training rows of {task} (got {asked})"
-        raise UserError(f"{key}: {problem}; allowed: at most {rows}; fix: lower it")
+    settings = getattr(params.tasks, name)
+    if data := settings.data:
+        check_all(
+            partial(table.check_columns, data.unlabeled_columns if split == "test" else data.columns)
+            for split, table in tables_of(name, data).items()
+        )
+    task, splits = read_task_rows(name, params.tasks, seed=params.seed)
+    train, asked = splits["train"], params.quantization.calibration.examples
+    if params.quantization.models and asked > (count := len(train)):
+        key, problem = "quantization.calibration.examples", f"more than the training rows of {name} (got {asked})"
+        raise UserError(f"{key}: {problem}; allowed: at most {count}; fix: lower it")
+    if settings.finetuned_teacher and (files := settings.finetuned_teacher.predictions):
+        of_splits = {split: list(records(splits[split])) for split in ("train", *task.dev_splits)}
+        read_predicted_teacher(task, files, of_splits, heldout_fraction=params.tasks.heldout_fraction)
+    words = sum(len(text.split()) for column in task.columns for text in train[column])
+    return TrainingRows(task, len(train), words / max(1, len(train)))
 
 
 def check_quiz(params: Params) -> None:
@@ -132,42 +143,38 @@ def check_teacher(params: Params) -> None:
     check_all([partial(folder_tokenizer, folder), partial(load_pretrained, folder)])
     vocab_size = folder_tokenizer(folder).get_vocab_size()
     teacher = start_teacher(params.teacher, vocab_size=vocab_size, seed=params.seed)
-    check_shapes(params, teacher.config.shape)
+    students = params.used_students.items()
+    check_all(partial(check_students, {name: of}, teacher.config.shape) for name, of in students)
 
 
-def check_shapes(params: Params, teacher: Architecture, stages: Collection[str] = STAGES) -> None:
-    """Compares a teacher's shape with each student."""
-    check_all(partial(check_students, {name: of}, teacher, stages) for name, of in params.used_students.items())
+def check_task_teacher(
+    params: Params, name: str, found: tuple[ModelSource, str], rows: Mapping[str, TrainingRows]
+) -> None:
+    """Loads the model with this key as stage finetune_teacher does; one on the Hub is judged by its config.json."""
+    from tinybert.data.tokenizer import teacher_tokenizer
+    from tinybert.distill.task_teacher import check_row_losses, check_teacher, start_task_teacher
+
+    source, key = found
+    config = read_config(checkpoint_folder(source, key=key, files=("config.json",)))
+    is_bert, size = config.get("model_type", "bert") == "bert", config.get("vocab_size")
+    has_other_tokens = isinstance(size, int) and size > params.teacher.synthetic.vocabulary_size
+    if not is_bert or (params.teacher.source == "synthetic" and has_other_tokens):
+        check_row_losses(config, key, params)
+    if source.folder:
+        task = rows[name].task if name in rows else _unread_task(params, name, config)
+        tokenizer = teacher_tokenizer(params.teacher) if is_bert else None
+        ready = getattr(params.tasks, name).finetuned_teacher
+        check_teacher(start_task_teacher(task, tokenizer, ready, source), key, params)
 
 
-def check_task_teacher(params: Params, task: str) -> None:
-    """Loads a fine-tuned BERT and compares its shape with the task students, and its classes if params.yaml has them.
-
-    Other models are loaded by stage finetune_teacher.
-    """
-    from tinybert.data.tasks import TASKS
-    from tinybert.data.tokenizer import folder_tokenizer
-    from tinybert.distill.task_teacher import has_tokens_of
-    from tinybert.models.bert import SequenceClassifier
-    from tinybert.models.checkpoints import load_bert
-    from tinybert.models.initialization import finetuned_teacher
-
-    settings, key = getattr(params.tasks, task), f"tasks.{task}.finetuned_teacher"
-    folder = checkpoint_folder(settings.finetuned_teacher, key=key)
-    if read_config(folder).get("model_type", "bert") != "bert":
-        return
-    local = paths.resolve(params.teacher.local.folder)
-    if params.teacher.source == "local" and not has_tokens_of(folder_tokenizer(local), folder):
-        params.check_row_teacher(key, "a BERT with another vocabulary", ROW_LOSSES)
-        return
-    teacher = load_bert(SequenceClassifier, folder)
-    data, vocab_size = settings.data, teacher.config.vocab_size
-    is_known = data is None or data.kind == "regression" or data.labels is not None
-    labels = (TASKS[task].labels if data is None else data.labels or ()) if is_known else teacher.labels
-    multilabel = data is not None and data.kind == "multilabel"
-    finetuned_teacher(folder, labels, key=key, vocab_size=vocab_size, multilabel=multilabel)
-    students = {name: params.students[name] for name in params.tasks.students}
-    check_students(students, teacher.config.shape, ("intermediate", "prediction"))
+def _unread_task(params: Params, name: str, config: Mapping[str, Any]) -> Task:
+    """A task without its rows; the classes that params.yaml does not list are those of its teacher's config.json."""
+    if not (data := getattr(params.tasks, name).data):
+        return TASKS[name]
+    names = config.get("id2label")
+    theirs = tuple(map(str, names.values())) if isinstance(names, dict) and names else ("LABEL_0", "LABEL_1")
+    labels = () if data.kind == "regression" else data.labels or theirs
+    return Task(name, data.texts, labels, name, kind=data.kind, is_own=True)
 
 
 def check_predictions(task: str, files: PredictionFiles) -> None:
@@ -175,7 +182,7 @@ def check_predictions(task: str, files: PredictionFiles) -> None:
     from tinybert.data.table_files import Table
 
     key = f"tasks.{task}.finetuned_teacher.predictions"
-    tables = (Table(name, f"{key}.{split}") for split in SPLITS if (name := getattr(files, split)))
+    tables = (Table(name, f"{key}.{split}") for split in ("train", "dev", "test") if (name := getattr(files, split)))
     check_all(partial(table.check_columns, (files.id, *files.columns)) for table in tables)
 
 

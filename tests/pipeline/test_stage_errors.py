@@ -169,7 +169,7 @@ def test_a_local_teacher_that_is_absent_never_asks_the_hub(project):
     write_params(project, changed("teacher.source", "local"))
     found = run(project, "stages.prepare_tokenizer", HF_ENDPOINT="http://127.0.0.1:9")
     assert found.returncode == 1
-    assert found.stderr.startswith("prepare_tokenizer: teacher.local.folder: local/teacher is not a folder")
+    assert found.stderr.startswith("prepare_tokenizer: teacher.local.folder: not a folder (got 'local/teacher')")
 
 
 @pytest.mark.parametrize("name", ["$(touch pwned)", "../../docs", "../../../elsewhere"])

@@ -15,6 +15,12 @@ DEBERTA |= {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd
 DISTILBERT = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 40}
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40, "initializer_range": 0.3}
+GPT2 |= {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2}
+BART = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 40, "init_std": 0.3}
+BART |= {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0}
 # Family -> config class, its settings, tokenizer class.
 FAMILIES = {
     "bert": ("BertConfig", SHAPE, "BertTokenizer"),
@@ -25,11 +31,17 @@ FAMILIES = {
     "deberta-v2": ("DebertaV2Config", SHAPE | DEBERTA, "DebertaV2Tokenizer"),
     "modernbert": ("ModernBertConfig", SHAPE | {"local_attention": 8, "pad_token_id": 0}, ""),
 }
+# Families whose first token does not stand for the row.
+DECODERS = {
+    "gpt2": ("GPT2Config", GPT2, "GPT2Tokenizer"),
+    "bart": ("BartConfig", BART, "RobertaTokenizer"),
+    "t5": ("T5Config", T5, "T5Tokenizer"),
+}
 
 
 def save_family(family: str, folder: Path, labels: tuple[str, ...] = ("no", "yes"), *, head: bool = True, **changes):
     """A model folder with `changes` of its config: a classifier of `labels`, or without `head` an encoder only."""
-    config_class, settings, tokenizer_class = FAMILIES[family]
+    config_class, settings, tokenizer_class = (FAMILIES | DECODERS)[family]
     tokenizer = _tokenizer(tokenizer_class)
     names = dict(enumerate(labels))
     config = getattr(transformers, config_class)(
@@ -44,9 +56,14 @@ def save_family(family: str, folder: Path, labels: tuple[str, ...] = ("no", "yes
 
 
 def _tokenizer(tokenizer_class: str):
-    if tokenizer_class == "RobertaTokenizer":
+    if tokenizer_class in ("RobertaTokenizer", "GPT2Tokenizer"):
         letters = sorted({letter for word in WORDS for letter in word} | {"Ġ"})
-        return transformers.RobertaTokenizer(vocab=_ids(ROBERTA_TOKENS, letters), merges=[])
+        names = {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "</s>", "unk_token": "<unk>"}
+        names = names if tokenizer_class == "GPT2Tokenizer" else {}
+        return getattr(transformers, tokenizer_class)(vocab=_ids(ROBERTA_TOKENS, letters), merges=[], **names)
+    if tokenizer_class == "T5Tokenizer":
+        first = ("<pad>", "</s>", "<unk>")
+        return transformers.T5Tokenizer(vocab=[(word, -2.0) for word in (*first, *_marked())], extra_ids=0)
     if tokenizer_class == "XLMRobertaTokenizer":
         first = ("<s>", "<pad>", "</s>", "<unk>")
         return transformers.XLMRobertaTokenizer(vocab=[(word, -2.0) for word in (*first, *_marked(), "<mask>")])

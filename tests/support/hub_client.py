@@ -109,7 +109,7 @@ def _questions() -> dict:
     from tinybert.data.corpus import documents
     from tinybert.data.task_sources import read_splits
     from tinybert.data.tasks import TASKS
-    from tinybert.data.tokenizer import hub_tokenizer
+    from tinybert.data.tokenizer import teacher_tokenizer
     from tinybert.models.initialization import finetuned_teacher, initialize_student, start_teacher
 
     params = check_params(merged_profile("bert-base", ROOT))
@@ -125,7 +125,7 @@ def _questions() -> dict:
         return read_splits(TASKS[task], "hub", settings=changed(params.tasks, revision=revision), seed=params.seed)
 
     def tokenizer(revision=None, model=None):
-        return hub_tokenizer(changed(params.teacher, model=model, revision=revision).hub).encode("Paris: a city").tokens
+        return teacher_tokenizer(changed(params.teacher, model=model, revision=revision)).encode("Paris: a city").tokens
 
     def teacher(revision=None, model=None):
         section = changed(params.teacher, model=model, revision=revision)

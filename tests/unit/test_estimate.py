@@ -5,13 +5,26 @@ import math
 
 import pytest
 
+from tests.support.families import save_family
 from tests.support.project import TASK, tiny_params
 from tests.support.root import ROOT
 from tinybert import estimate
 from tinybert.config.load import check_params, load_params, merged_profile
+from tinybert.config.schema import Params
 from tinybert.estimate import Sizes, Work, duration, measured_speed
+from tinybert.source_checks import check_rows
 
 FAST = 1e11
+
+
+def rows_of(params: Params) -> dict:
+    """The training rows of tasks that are not on the Hub."""
+    here = params.tasks.run if params.tasks.source != "hub" else ()
+    return {task: check_rows(params, task) for task in here}
+
+
+def sizes_of(params: Params) -> Sizes:
+    return Sizes(params, rows_of(params))
 
 
 @pytest.fixture
@@ -22,7 +35,7 @@ def default(monkeypatch):
 
 def test_the_default_takes_the_time_that_was_measured(default):
     """Steps and tokens of docs/log.md, entry "estimate of a run"; seconds within a factor of two."""
-    works = Sizes(default).works()
+    works = sizes_of(default).works()
     found = {stage: Work.sum(of) for stage, of in works.items()}
     assert found["prepare_teacher"].tokens == pytest.approx(9 * 191_031, rel=0.2)
     assert found["finetune_teacher"].steps == 6 * 47
@@ -38,34 +51,37 @@ def test_the_default_takes_the_time_that_was_measured(default):
         "prune": 5,
     }
     for stage, seconds in measured.items():
-        (line,) = [line for line in estimate.estimate(default) if line.startswith(stage)]
+        (line,) = [line for line in estimate.estimate(default, rows_of(default)) if line.startswith(stage)]
         number, unit = line.split()[-2:]
         shown = float(number) * {"s": 1, "min": 60}[unit]
         assert seconds / 2 < shown < 2 * seconds, line
 
 
 def test_what_a_download_decides_is_unknown(default):
-    lines = list(estimate.estimate(check_params(merged_profile("bert-base", ROOT))))
+    params = check_params(merged_profile("bert-base", ROOT))
+    lines = list(estimate.estimate(params, rows_of(params)))
     (line,) = [line for line in lines if line.startswith("general_distill")]
     assert line.split() == ["general_distill", "4", "?", "?", "?"]
     assert lines[-2].endswith("at least; ?: unknown until downloaded")
     assert "models unknown until downloaded" in lines[-1] and "memory: unknown until downloaded" in lines[-1]
 
 
-def test_skipped_training_is_not_listed(default):
+def test_skipped_training_is_not_listed(default, tmp_path):
     tree = tiny_params()
-    tree["tasks"]["cola"] = TASK | {"augmented_copies": 0, "finetuned_teacher": {"folder": "ready"}}
-    stages = [line.split()[0] for line in estimate.estimate(check_params(tree))]
+    (tmp_path / "config.json").write_text('{"hidden_size": 24}')
+    tree["tasks"]["cola"] = TASK | {"augmented_copies": 0, "finetuned_teacher": {"folder": str(tmp_path)}}
+    params = check_params(tree)
+    stages = [line.split()[0] for line in estimate.estimate(params, rows_of(params))]
     assert "finetune_teacher" not in stages and "augment" not in stages and "prune" in stages
 
 
 def test_limits_of_steps_and_of_documents_count(default):
     tree = tiny_params()
-    sizes = Sizes(check_params(tree))
+    sizes = sizes_of(check_params(tree))
     assert sizes.works()["prepare_teacher"][0].steps == 4
     assert sizes.works()["general_distill"][2] == Work()  # a BiLSTM learns from task rows only
     tree["corpus"]["max_documents"] = 50
-    assert Sizes(check_params(tree)).text.count == pytest.approx(sizes.text.count / 2, rel=0.2)
+    assert sizes_of(check_params(tree)).text.count == pytest.approx(sizes.text.count / 2, rel=0.2)
 
 
 def test_long_local_text_is_extrapolated(tmp_path, monkeypatch):
@@ -75,28 +91,55 @@ def test_long_local_text_is_extrapolated(tmp_path, monkeypatch):
     tree = tiny_params()
     tree["corpus"] |= {"source": "local", "max_documents": None, "local": {"files": ["a.jsonl"]}}
     tree["tokenize"] = {"sequence_tokens": 66, "packing": "pack"}
-    whole = Sizes(check_params(tree)).text
+    whole = sizes_of(check_params(tree)).text
     assert whole.count == pytest.approx(0.9 * 400 * math.ceil(200 * 1.3 / 64))
     monkeypatch.setattr(estimate, "SEEN_BYTES", 50_000)
-    assert Sizes(check_params(tree)).text.count == pytest.approx(whole.count, rel=0.05)
+    assert sizes_of(check_params(tree)).text.count == pytest.approx(whole.count, rel=0.05)
     tree["corpus"]["max_documents"] = 100
-    assert Sizes(check_params(tree)).text.count == pytest.approx(whole.count / 4, rel=0.05)
+    assert sizes_of(check_params(tree)).text.count == pytest.approx(whole.count / 4, rel=0.05)
 
 
 def test_rows_of_a_table_are_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.csv").write_text("text,label\n" + "one two three,1\n" * 30)
+    (tmp_path / "own.csv").write_text("text,label\n" + "".join(f"one two {n},{n % 2}\n" for n in range(30)))
     tree = tiny_params()
-    data = {"train": "own.csv", "texts": ["text"], "label": "label"}
+    data = {"train": "own.csv", "dev": "own.csv", "texts": ["text"], "label": "label"}
     tree["tasks"] |= {"run": ["mine"], "mine": TASK | {"data": data}}
-    rows = Sizes(check_params(tree)).rows["mine"]
+    rows = sizes_of(check_params(tree)).rows["mine"]
     assert (rows.count, rows.tokens) == (30, pytest.approx(3 * 1.3 + 2))
 
 
 def test_memory_and_disk_grow_with_the_models(default):
-    small = Sizes(check_params(tiny_params()))
-    assert 5e8 < small.memory_bytes() < Sizes(default).memory_bytes() < 1e9  # measured: 0.94 GB
-    assert small.disk_bytes() < Sizes(default).disk_bytes() < 3e8
+    small, large = sizes_of(check_params(tiny_params())), sizes_of(default)
+    assert 5e8 < small.memory_bytes() < large.memory_bytes() < 1e9  # measured: 0.94 GB
+    assert small.disk_bytes() < large.disk_bytes() < 3e8
+
+
+@pytest.mark.parametrize("family", ["distilbert", "gpt2", "t5", "roberta"])
+def test_a_task_teacher_of_another_family_has_its_own_size(default, tmp_path, family):
+    """Its layers and width; the teacher's outputs of one of two epochs are computed."""
+    save_family(family, tmp_path, ("unacceptable", "acceptable"))
+    tree = tiny_params()
+    own = sizes_of(check_params(tree))
+    tree["tasks"]["cola"] = TASK | {"finetuned_teacher": {"folder": str(tmp_path)}}
+    found = sizes_of(check_params(tree))
+    assert (found.teachers["cola"].shape.layers, found.teachers["cola"].shape.width) == (2, 16)
+    assert own.teachers["cola"] == own.teacher == found.teacher != found.teachers["cola"]
+    stage = "task_distill_intermediate"
+    per_token = [Work.sum(of.works()[stage]).flops / Work.sum(of.works()[stage]).tokens for of in (own, found)]
+    students = 6 * own.students["tinybert4"].matrices
+    teachers = [of.teachers["cola"].matrices for of in (own, found)]
+    assert per_token == pytest.approx([students + 2 * matrices / 2 for matrices in teachers])
+
+
+def test_a_teacher_of_which_predictions_are_known_costs_nothing(default):
+    tree = tiny_params()
+    files = {"train": "t.csv", "dev": "d.csv", "id": "id", "label": "label", "missing": "gold"}
+    tree["tasks"]["cola"] = TASK | {"augmented_copies": 0, "finetuned_teacher": {"predictions": files}}
+    tree["students"]["tinybert4"] |= {"intermediate": None, "prediction": {"losses": {"prediction": 1.0}}}
+    tree["students"]["tinybert4"]["prediction"]["temperature"] = 1.0
+    tree["tasks"]["students"] = ["tinybert4"]
+    assert Sizes(check_params(tree), {}).teachers["cola"].weights == 0
 
 
 def test_the_speed_is_measured(default):

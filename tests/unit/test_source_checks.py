@@ -33,7 +33,7 @@ def tree(tmp_path, monkeypatch) -> dict:
     (tmp_path / "local/wiki/a.jsonl").write_text('{"title": "A", "text": "A text."}\n')
     (tmp_path / "local/wiki/b.txt").write_text(" = B = \nA text.\n")
     for split in ("train", "dev"):
-        (tmp_path / f"local/glue/CoLA/{split}.tsv").write_text("x\t1\t\tA fine sentence.\n")
+        (tmp_path / f"local/glue/CoLA/{split}.tsv").write_text("x\t1\t\tA fine sentence.\n" * 16)
     (tmp_path / "local/quiz.jsonl").write_text(json.dumps(QUIZ) + "\n")
     (tmp_path / "local/glove.txt").write_text("the 0.1 0.2\nking 0.3 0.4\n")
     tree = tiny_params(heads=3)
@@ -120,7 +120,9 @@ def test_students_are_compared_with_the_teachers_shape(tree):
         ({"labels": ["a", "b", "c"]}, "tasks.mine.finetuned_teacher: wrong number of outputs (got 2); allowed: 3"),
         ({"kind": "regression"}, "tasks.mine.finetuned_teacher: wrong number of outputs (got 2); allowed: 1"),
         ({"labels": ["a", "b"]}, "tasks.mine.finetuned_teacher: unknown classes (got unacceptable, acceptable)"),
-        ({}, None),
+        ({}, "tasks.mine.finetuned_teacher: unknown classes (got unacceptable, acceptable); allowed: 1, 2"),
+        ({"hub": {"dataset": "a/b", "revision": "c"}}, None),
+        ({"hub": {"dataset": "a/b", "revision": "c"}, "labels": ["a", "b"]}, "tasks.mine.finetuned_teacher: unknown "),
     ],
 )
 def test_classes_of_a_task_teacher_are_compared_if_known(tree, tmp_path, data, expected):
@@ -147,11 +149,26 @@ def test_all_rows_of_own_tables_are_read(tree, tmp_path):
     first, second = mistakes(tree)
     few = "quantization.calibration.examples: more than the training rows of mine (got 16); allowed: at most 13;"
     assert first.startswith(few) and second.startswith("tasks.other.data.train: ") and "does not exist" in second
+    (tmp_path / "local/glue/CoLA/train.tsv").write_text("x\t1\t\tA fine sentence.\n" * 15)
+    assert mistakes(tree | {"tasks": tree["tasks"] | {"run": ["cola"]}}) == [
+        "quantization.calibration.examples: more than the training rows of cola (got 16); allowed: at most 15; "
+        "fix: lower it"
+    ]
     (tmp_path / "own.csv").write_text(f"text,label\n{rows},0\n")
     assert "line 17, column text: no text (got nothing)" in mistakes(tree)[0]
 
 
-def test_columns_of_prediction_files_are_looked_for(tree, tmp_path):
+def test_calibration_needs_enough_synthetic_rows(tree):
+    tree["tasks"] |= {"source": "synthetic", "heldout_fraction": 0.5}
+    tree["quantization"]["calibration"]["examples"] = 20
+    check_sources(check_params(tree))
+    tree["quantization"]["calibration"]["examples"] = 21
+    assert mistakes(tree)[0].startswith(
+        "quantization.calibration.examples: more than the training rows of cola (got 21); allowed: at most 20; fix: "
+    )
+
+
+def test_prediction_files_are_read(tree, tmp_path):
     (tmp_path / "p.csv").write_text("id,label\n0,acceptable\n")
     files = {"train": "p.csv", "dev": "absent.csv", "id": "row", "label": "label", "missing": "gold"}
     tree["tasks"]["cola"] |= {"augmented_copies": 0, "finetuned_teacher": {"predictions": files}}
@@ -163,6 +180,10 @@ def test_columns_of_prediction_files_are_looked_for(tree, tmp_path):
     key = "tasks.cola.finetuned_teacher.predictions"
     first, second = mistakes(tree)
     assert first.startswith(f"{key}.train: p.csv: no column 'row'") and second.startswith(f"{key}.dev: ")
+    files |= {"dev": "p.csv", "id": "id"}
+    assert mistakes(tree)[0].startswith(f"{key}.dev: p.csv: no prediction of dev's row with id '1'")
+    tree["tasks"]["source"] = "hub"  # whose rows have no known ids
+    check_sources(check_params(tree))
 
 
 def test_stop_words_are_read_if_they_are_used(tree):

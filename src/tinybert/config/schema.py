@@ -481,12 +481,6 @@ class Params(ConfigModel):
         if self.teacher.source == "synthetic" and self.tasks.teacher_encoder == "given":
             problem = "a synthetic teacher starts from scratch (got given)"
             raise ValueError(f"tasks.teacher_encoder: {problem}; allowed: pretrained")
-        asked = self.quantization.calibration.examples
-        made = int(self.tasks.synthetic.train_examples * (1 - self.tasks.heldout_fraction))
-        is_synthetic = self.tasks.source == "synthetic" and len(self.tasks.own) < len(self.tasks.run)
-        if is_synthetic and asked > made:
-            allowed = f"at most {made}, tasks.synthetic.train_examples less tasks.heldout_fraction"
-            raise ValueError(f"quantization.calibration.examples: too many (got {asked}); allowed: {allowed}")
         for task in self.tasks.run:
             ready = getattr(self.tasks, task).finetuned_teacher
             if ready and ready.predictions:

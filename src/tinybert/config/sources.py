@@ -1,11 +1,10 @@
-"""Models of third parties: the folder that params name, its config.json, and which losses a task teacher allows."""
+"""Models of third parties: the folder that params name, and its config.json."""
 
 from pathlib import Path
 from typing import Any
 
 from tinybert.config.fields import ModelSource
-from tinybert.config.schema import Params, teacher_source
-from tinybert.config.students import ROW_LOSSES, Init
+from tinybert.config.students import Init
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json
@@ -39,17 +38,3 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path}: not a JSON object; fix: get the file again")
     return config
-
-
-def check_teachers(params: Params) -> None:
-    """Checks by config.json that students only learn what third-party task teachers can give; UserError if not.
-
-    A BERT with another vocabulary is found later, by the tokenizers (distill/task_teacher.py).
-    """
-    for task in params.tasks.run:
-        ready = getattr(params.tasks, task).finetuned_teacher
-        if found := teacher_source(task, ready, params.tasks.teacher_encoder):
-            source, key = found
-            folder = checkpoint_folder(source, key=key, files=("config.json",))
-            if (family := read_config(folder).get("model_type", "bert")) != "bert":
-                params.check_row_teacher(key, f"a {family!s:.40} with its own vocabulary", ROW_LOSSES)

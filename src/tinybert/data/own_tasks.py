@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tinybert.config.schema import METRICS_BY_KIND, TableData
+from tinybert.config.schema import METRICS_BY_KIND, TableData, Tasks
 from tinybert.data.table_files import Row, Table, tables_of
-from tinybert.data.tasks import Task
+from tinybert.data.task_sources import read_splits
+from tinybert.data.tasks import TASKS, Task
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT
 from tinybert.pipeline.process import stream
@@ -142,6 +143,26 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
     if "dev" not in splits:
         kept, dev = hold_out_rows(train, task, data.dev_fraction, key=f"tasks.{name}.data.dev_fraction")
         splits = {"train": kept, "dev": dev} | {split: rows for split, rows in splits.items() if split != "train"}
+    return task, splits
+
+
+def read_task_rows(name: str, settings: Tasks, *, seed: int) -> tuple[Task, Frames]:
+    """Reads a task's table, or its rows of GLUE, with `tasks.heldout_fraction` of train in place of all other splits.
+
+    Args:
+        name: The task's name.
+        settings: The section `tasks` of params.
+        seed: Of synthetic rows.
+    """
+    if data := getattr(settings, name).data:
+        task, splits = read_own(name, data)
+    else:
+        task = TASKS[name]
+        read = read_splits(task, settings.source, settings=settings, seed=seed)
+        splits = {split: pd.DataFrame(rows) for split, rows in read.items()}
+    if fraction := settings.heldout_fraction:  # MNLI's two dev splits become equal
+        kept, heldout = hold_out_rows(splits["train"], task, fraction, key="tasks.heldout_fraction")
+        splits = {"train": kept} | dict.fromkeys(task.dev_splits, heldout)
     return task, splits
 
 

@@ -1,6 +1,7 @@
 """Predictions of a teacher in tables of the user: probabilities, logits or classes, found by row ids."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,7 @@ from tinybert.data.table_files import Row, Table
 from tinybert.data.tasks import Task
 from tinybert.models.checkpoints import REGRESSION_LABEL
 from tinybert.models.foreign import PredictedTeacher
-from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_jsonl
 
 # The least probability: a class that was not predicted has this one, so that its logarithm stays finite.
 FLOOR = 1e-12
@@ -86,13 +85,14 @@ class PredictionReader:
 
 
 def read_predicted_teacher(
-    task: Task, settings: PredictionFiles, *, heldout_fraction: float
+    task: Task, settings: PredictionFiles, rows: Mapping[str, Sequence[dict]], *, heldout_fraction: float
 ) -> tuple[PredictedTeacher, dict[str, int]]:
     """Finds the predictions of all rows of train and the scored splits.
 
     Args:
-        task: The task, whose rows stage prepare_task wrote.
+        task: The task.
         settings: The section of params.
+        rows: The task's rows of train and the scored splits, as stage prepare_task writes them.
         heldout_fraction: Above 0, and without a dev file, scored rows are a share of train.
 
     Returns:
@@ -104,10 +104,10 @@ def read_predicted_teacher(
         raise UserError(f"{key}: a score has none; allowed: logits or label; fix: name the column as logits")
     reader, logits, numbers, lacking = PredictionReader(task, settings), {}, {}, 0
     for table, splits in _tables(task, settings, heldout_fraction):
-        rows = {split: list(read_jsonl(paths.task_rows(task.name) / f"{split}.jsonl")) for split in splits}
+        of_table = {split: rows[split] for split in splits}
         found = reader.table(table)
-        _check_ids(table, found, rows, is_part=heldout_fraction > 0)
-        for split, of_split in rows.items():
+        _check_ids(table, found, of_table, is_part=heldout_fraction > 0)
+        for split, of_split in of_table.items():
             known = [row for row in of_split if _id(row) in found]
             if split != "train" and len(known) < len(of_split):
                 name = next(name for row in of_split if (name := _id(row)) not in found)
@@ -141,7 +141,7 @@ def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> l
 
 
 def _check_ids(
-    table: Table, found: dict[str, tuple[str, np.ndarray]], rows: dict[str, list[dict]], *, is_part: bool
+    table: Table, found: dict[str, tuple[str, np.ndarray]], rows: Mapping[str, Sequence[dict]], *, is_part: bool
 ) -> None:
     """UserError if two rows share an id, or a prediction's id is unknown; `is_part`: the table has other rows."""
     ids = {row["idx"]: _id(row) for of_split in rows.values() for row in of_split}

@@ -4,7 +4,6 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from tinybert.config.fields import Source
@@ -16,7 +15,6 @@ from tinybert.pipeline.files import printable, read_lines
 from tinybert.pipeline.hub import hub_access, load_verified
 
 KEY = "tasks.local.folder"
-CHECKED_ROWS = 100
 UNLABELED = -1  # the Hub's label of test rows
 
 
@@ -99,18 +97,16 @@ def _hub_row(task: Task, row: dict) -> dict:
 def _local(task: Task, settings: Tasks) -> dict[str, list[dict]]:
     folder = paths.resolve(settings.local.folder) / LAYOUTS[task.name].folder
     tests = [split for split in task.test_splits if (folder / f"{split}.tsv").exists()]
-    splits = ("train", *task.dev_splits, *tests)
-    return {split: _tsv_rows(task, folder / f"{split}.tsv", is_test=split in tests) for split in splits}
+    rows: dict[str, list[dict]] = {}
+
+    def read(split: str) -> None:
+        rows[split] = _tsv_rows(task, folder / f"{split}.tsv", is_test=split in tests)
+
+    check_all(partial(read, split) for split in ("train", *task.dev_splits, *tests))
+    return rows
 
 
-def check_local(task: Task, settings: Tasks) -> None:
-    """Reads the beginning of a task's local files; UserError with a line for each that is missing or does not fit."""
-    folder = paths.resolve(settings.local.folder) / LAYOUTS[task.name].folder
-    files = [folder / f"{split}.tsv" for split in ("train", *task.dev_splits)]
-    check_all(partial(_tsv_rows, task, file, is_test=False, max_rows=CHECKED_ROWS) for file in files)
-
-
-def _tsv_rows(task: Task, path: Path, *, is_test: bool, max_rows: int | None = None) -> list[dict]:
+def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
     """The rows of one file. As many damaged rows as the task allows are left out."""
     lines, layout = read_lines(path, key=KEY), LAYOUTS[task.name]
     names = layout.columns
@@ -122,7 +118,7 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool, max_rows: int | None = N
                 raise UserError(f"{KEY}: {path}, line 1: {found}; one is expected")
     rows: list[dict] = []
     damaged = 0
-    for number, line in islice(lines, max_rows):
+    for number, line in lines:
         try:
             if line:
                 rows.append(_tsv_row(task, names, line, is_test=is_test) | {"idx": len(rows)})

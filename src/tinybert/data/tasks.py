@@ -68,6 +68,15 @@ class Task:
         return {(system, metric): tuple(round(score / 100, 4) for score in row) for system, row in systems}
 
 
+@dataclass(frozen=True)
+class TrainingRows:
+    """How many training rows a task has, and the mean of their words."""
+
+    task: Task
+    count: int
+    words: float
+
+
 # GLUE server, test sets, in percent (Jiao et al. 2020, table 1): the metric, then BERT-base, TinyBERT4 and TinyBERT6.
 PUBLISHED: dict[str, tuple] = {
     "cola": ("matthews", [52.8], [44.1], [51.1]),

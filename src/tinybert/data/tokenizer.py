@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
-from tinybert.config.fields import HubModel
+from tinybert.config.schema import Teacher
+from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, printable, read_json, read_lines, write_json
 from tinybert.pipeline.hub import hub_folder
@@ -94,18 +95,23 @@ def trimmed_tokenizer(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
     return _framed(Tokenizer.from_str(json.dumps(state | {"added_tokens": [], "post_processor": None})))
 
 
-def hub_tokenizer(hub: HubModel) -> Tokenizer:
-    """Loads the BERT tokenizer of a model on the Hub; UserError if it cannot be loaded or is not a BERT WordPiece."""
+def teacher_tokenizer(teacher: Teacher) -> Tokenizer | None:
+    """Loads the BERT tokenizer of a teacher from the Hub or a folder; None for a synthetic one, whose is trained.
+
+    UserError if it cannot be loaded or is no WordPiece of a BERT.
+    """
+    if teacher.source != "hub":
+        return folder_tokenizer(paths.resolve(teacher.local.folder)) if teacher.source == "local" else None
     fix = "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
     files = ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]
-    folder = hub_folder(hub.model, hub.revision, files, key="teacher", fix=fix)
-    return _bert_from(folder, f"teacher.hub.model: {hub.model}")
+    folder = hub_folder(teacher.hub.model, teacher.hub.revision, files, key="teacher", fix=fix)
+    return _bert_from(folder, f"teacher.hub.model: {teacher.hub.model}")
 
 
 def folder_tokenizer(folder: str | Path, key: str = "teacher.local.folder") -> Tokenizer:
     """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt; UserError that begins with `key`."""
     if not Path(folder).is_dir():
-        raise UserError(f"{key}: {folder} is not a folder; fix: correct the path")
+        raise UserError(f"{key}: not a folder (got {str(folder)!r}); fix: correct the path")
     return _bert_from(Path(folder), f"{key}: {folder}")
 
 

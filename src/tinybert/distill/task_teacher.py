@@ -1,8 +1,9 @@
 """The task teacher as stages use it: a BERT with the students' tokens, a classifier with its own, or a table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer
 from tinybert.config.fields import ModelSource
 from tinybert.config.schema import Params, ReadyTeacher, teacher_source
 from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
-from tinybert.config.students import ROW_LOSSES, check_students
+from tinybert.config.students import LOGIT_LOSSES, ROW_LOSSES, check_students
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
@@ -114,7 +115,7 @@ class TaskTeacher:
 
 
 def start_task_teacher(
-    task: Task, tokenizer: Tokenizer, ready: ReadyTeacher | None, encoder: ModelSource | Path
+    task: Task, tokenizer: Tokenizer | None, ready: ReadyTeacher | None, encoder: ModelSource | Path
 ) -> TaskModel:
     """The ready teacher of a task, or one before fine-tuning, whose head comes from the global generator.
 
@@ -122,11 +123,11 @@ def start_task_teacher(
 
     Args:
         task: The task.
-        tokenizer: The project's.
+        tokenizer: The project's; None: not trained yet, a BERT is assumed to share it.
         ready: The task's `finetuned_teacher`.
         encoder: What the teacher starts from otherwise: a model of a third party, or the folder of `teacher`.
     """
-    multilabel, vocab_size = task.is_multilabel, tokenizer.get_vocab_size()
+    multilabel, vocab_size = task.is_multilabel, tokenizer.get_vocab_size() if tokenizer else None
     folder, key = encoder if isinstance(encoder, Path) else Path(), "teacher"
     if found := teacher_source(task.name, ready, encoder):
         source, key = found
@@ -135,7 +136,7 @@ def start_task_teacher(
             problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
             fix = f"list them in tasks.{task.name}.data.labels in the teacher's order"
             raise UserError(f"{key}: {problem}; allowed: names or an order; fix: {fix}")
-        if not has_tokens_of(tokenizer, folder):
+        if not _has_tokens_of(tokenizer, folder):
             labels = task.labels or (REGRESSION_LABEL,)
             return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
     if not ready:
@@ -145,13 +146,22 @@ def start_task_teacher(
 
 def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
     """Raises UserError if students cannot learn from the third-party model that `key` of params names."""
-    phases = ("intermediate", "prediction")
-    students = {name: params.students[name] for name in params.tasks.students}
     if isinstance(teacher, ForeignClassifier):
-        params.check_row_teacher(key, "a model with its own vocabulary", ROW_LOSSES)
-        check_students(students, teacher.config.shape, phases)
-    elif isinstance(teacher, SequenceClassifier):
-        check_students(students, teacher.config.shape, phases)
+        check_row_losses(teacher.model.config.to_dict(), key, params)
+    if isinstance(teacher, (ForeignClassifier, SequenceClassifier)):
+        students = {name: params.students[name] for name in params.tasks.students}
+        check_students(students, teacher.config.shape, ("intermediate", "prediction"))
+
+
+def check_row_losses(config: Mapping[str, Any], key: str, params: Params) -> None:
+    """Raises UserError if students learn more than rows from a model with its own vocabulary, by its config.json."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    family = config.get("model_type", "bert")
+    # pkd compares states of first tokens: those of a decoder do not see the row, and encoder-decoders return none.
+    is_encoder = family in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_encoder_decoder")
+    losses = ROW_LOSSES if is_encoder else LOGIT_LOSSES
+    params.check_row_teacher(key, f"a {family!s:.40} with its own vocabulary", losses)
 
 
 def _has_class_names(folder: Path) -> bool:
@@ -160,11 +170,11 @@ def _has_class_names(folder: Path) -> bool:
     return isinstance(names, dict) and not all(DEFAULT_LABEL.fullmatch(str(name).lower()) for name in names.values())
 
 
-def has_tokens_of(tokenizer: Tokenizer, folder: Path) -> bool:
+def _has_tokens_of(tokenizer: Tokenizer | None, folder: Path) -> bool:
     """Whether a folder holds a BERT with this vocabulary, or with none of its own."""
     if read_config(folder).get("model_type", "bert") != "bert":
         return False
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if tokenizer is None or not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return True
     try:
         return folder_tokenizer(folder).get_vocab() == tokenizer.get_vocab()

@@ -101,12 +101,12 @@ def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
 
 
 def finetuned_teacher(
-    folder: Path, labels: tuple[str, ...], *, key: str, vocab_size: int, multilabel: bool = False
+    folder: Path, labels: tuple[str, ...], *, key: str, vocab_size: int | None, multilabel: bool = False
 ) -> SequenceClassifier:
     """A published BERT as task teacher, in evaluation mode, with its classes in the task's order (`class_order`).
 
-    `key` is the section of params that names the folder; `labels` are empty for a regression; `multilabel`: rows may
-    have several of them. UserError if it does not fit.
+    `key` is the section of params that names the folder; `labels` are empty for a regression; `vocab_size` is the
+    tokenizer's, if known; `multilabel`: rows may have several labels. UserError if it does not fit.
     """
     teacher = load_bert(SequenceClassifier, folder)
     _check_vocabulary(teacher.config, vocab_size, key)
@@ -121,8 +121,8 @@ def finetuned_teacher(
     return teacher
 
 
-def _check_vocabulary(config: BertConfig, vocab_size: int, key: str) -> None:
-    if config.vocab_size != vocab_size:
+def _check_vocabulary(config: BertConfig, vocab_size: int | None, key: str) -> None:
+    if vocab_size is not None and config.vocab_size != vocab_size:
         problem = f"its vocabulary is not the tokenizer's (got {config.vocab_size} pieces)"
         raise UserError(f"{key}: {problem}; allowed: {vocab_size}; fix: use weights and tokenizer of one model")
 

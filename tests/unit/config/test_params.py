@@ -145,11 +145,6 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         ),
         ("quantization.max_score_drop", 1.5, "quantization.max_score_drop: should be less than or equal to 1"),
         (
-            "quantization.calibration.examples",
-            1501,
-            "quantization.calibration.examples: too many (got 1501); allowed: at most 1500, tasks.synthetic.train_ex",
-        ),
-        (
             "students.lazy.layer_map",
             "upper",
             "students.lazy.layer_map: must be uniform, top, bottom, mean, random, or a list",

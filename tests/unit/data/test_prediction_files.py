@@ -12,7 +12,7 @@ from tinybert.data.prediction_files import FLOOR, read_predicted_teacher
 from tinybert.data.tasks import TASKS, Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import write_jsonl
+from tinybert.pipeline.files import read_jsonl, write_jsonl
 
 COLA = TASKS["cola"]
 OWN = Task("mine", ("text",), ("a", "b", "c"), "mine", is_own=True)
@@ -35,7 +35,8 @@ def write_rows(task: Task, **ids_by_split) -> None:
 def read(task: Task = COLA, *, heldout_fraction: float = 0.0, **settings):
     given = {"train": "train.csv", "dev": "dev.csv", "id": "id", "missing": "drop"} | settings
     given = {key: value for key, value in given.items() if value is not None}
-    return read_predicted_teacher(task, PredictionFiles(**given), heldout_fraction=heldout_fraction)
+    rows = {path.stem: list(read_jsonl(path)) for path in paths.task_rows(task.name).glob("*.jsonl")}
+    return read_predicted_teacher(task, PredictionFiles(**given), rows, heldout_fraction=heldout_fraction)
 
 
 def table(name: str, header: str, *lines: str) -> None:

@@ -141,7 +141,7 @@ def test_a_folder_with_only_a_vocabulary_tells_its_case(tmp_path, pieces, config
 
 
 def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"teacher\.local\.folder: .*absent is not a folder"):
+    with pytest.raises(UserError, match=r"teacher\.local\.folder: not a folder \(got '.*absent'\)"):
         save_tokenizer(folder_tokenizer(str(tmp_path / "absent")), tmp_path)
     with pytest.raises(UserError, match=r"has neither tokenizer\.json nor vocab\.txt"):
         save_tokenizer(folder_tokenizer(str(tmp_path)), tmp_path)

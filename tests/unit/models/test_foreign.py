@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.families import FAMILIES, WORDS, save_family
+from tests.support.families import DECODERS, FAMILIES, WORDS, save_family
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE
@@ -45,7 +45,7 @@ def logits_of(model, task, of) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *DECODERS])
 @pytest.mark.parametrize("task", ["rte", "cola"])
 def test_logits_are_those_of_transformers_pipeline(tmp_path, family, task):
     from transformers import pipeline
