@@ -159,7 +159,7 @@ def test_scores_and_several_labels(folder, labels, problem_type, gold, loss):
         ({"text": "text"}, "text: no columns (got 'text'); allowed: a tuple of one or two names"),
         ({"epochs": -1}, "epochs: should be greater than or equal to 0 (got -1)"),
         ({"max_length_tokens": 4}, "max_length_tokens: should be greater than or equal to 8 (got 4)"),
-        ({"teacher": "absent"}, "tokenizer: absent is not a folder; fix: correct the path"),
+        ({"teacher": "absent"}, "tokenizer: not a folder (got 'absent'); fix: correct the path"),
     ],
 )
 def test_wrong_arguments_are_one_line(folder, changes, line):
