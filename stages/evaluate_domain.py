@@ -22,6 +22,8 @@ def main(stage: Stage) -> None:
     # DVC needs the folders even if there is no student.
     for path in (paths.quiz_answers("", ""), paths.predictions(stage.name, "-"), paths.metrics(stage.name, "-")):
         path.parent.mkdir(parents=True, exist_ok=True)
+    if not params.domain.students:
+        return
     tokenizer = load_tokenizer(paths.TOKENIZER)
     masker, limit = Masker.of(params.masking, tokenizer), params.domain_evaluation.heldout_sequences
     texts = {}

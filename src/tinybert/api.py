@@ -126,6 +126,9 @@ def distill_student(
     if len(model.labels) != len(teacher.labels):
         problem = f"it has other classes than the teacher (got {', '.join(model.labels):.60})"
         raise UserError(f"student: {problem}; allowed: {', '.join(teacher.labels):.60}; fix: give its folder instead")
+    if model.config.vocab_size != teacher.config.vocab_size:
+        found = f"has another vocabulary than the teacher (got {model.config.vocab_size} tokens)"
+        raise UserError(f"student: {found}; allowed: {teacher.config.vocab_size}; fix: choose another student")
     if isinstance(config.layer_map, tuple) and len(config.layer_map) != model.config.num_hidden_layers:
         layers = model.config.num_hidden_layers
         raise UserError(

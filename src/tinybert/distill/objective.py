@@ -176,8 +176,8 @@ class DistillationLoss(nn.Module):
 
     @property
     def compares_tokens(self) -> bool:
-        """Whether a loss needs rows that have the same tokens for student and teacher."""
-        return any(name not in ROW_LOSSES for name in self.weights)
+        """Whether a loss reads states or scores, for which a BERT teacher must read the student's tokens."""
+        return any(info.reads != "logits" for info in self.infos.values())
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch as student and teacher compute it: with padding if losses are means over it."""

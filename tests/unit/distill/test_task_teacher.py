@@ -269,12 +269,13 @@ def test_losses_of_tokens_make_the_teacher_read_the_students(trimmed):
     )
 
 
+@pytest.mark.parametrize("losses", [{"hidden": 1.0, "attention": 1.0}, {"pkd": 1.0, "prediction": 1.0}])
 @pytest.mark.parametrize("cached", [0, 10**8])
-def test_a_trimmed_student_learns_inner_layers(tmp_path, trimmed, cached):
+def test_a_trimmed_student_learns_inner_layers(tmp_path, trimmed, cached, losses):
     """The student's hidden states of a batch against the teacher's on the same tokens, computed directly."""
     teacher, student = trimmed
-    examples, asked = teacher.read_both(rows(), by_token=True)
-    loss = DistillationLoss(DistillationConfig({"hidden": 1.0, "attention": 1.0}), student.config, teacher.model.config)
+    loss = DistillationLoss(DistillationConfig(losses), student.config, teacher.model.config)
+    examples, asked = teacher.read_both(rows(), by_token=loss.compares_tokens)
     found = CachedTeacher(teacher.model, loss, asked, TeacherCache(tmp_path, cached))
     found.begin(start_accelerator("float32"))
     batch = examples.batch([3, 0, 7])
