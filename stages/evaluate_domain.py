@@ -53,9 +53,7 @@ def main(stage: Stage) -> None:
             for asked, a, b in answers
         ]
         write_json(paths.quiz_answers(name, seed), side_by_side)
-        predictions = {
-            f"perplexity_{corpus}": lm.sequence_losses(student, batches) for corpus, batches in texts.items()
-        }
+        predictions = {f"perplexity_{where}": lm.sequence_losses(student, of) for where, of in texts.items()}
         predictions["cloze"] = lm.cloze_predictions(student, prompts)
         save_predictions(paths.predictions(stage.name, part), predictions)
 

@@ -15,7 +15,7 @@ from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.task_teacher import TaskTeacher
-from tinybert.evaluate.scoring import compare_splits, predict_references, save_predictions
+from tinybert.evaluate.scoring import compare_splits, model_costs, predict_references, save_predictions
 from tinybert.models.checkpoints import load_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_jsonl
@@ -50,7 +50,8 @@ def main(stage: Stage) -> None:
         if is_main_process():
             scores, predictions = compare_splits(partial(predict, student, task=task), references, task)
             save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), predictions)
-            stage.write_metrics(scores, f"{stage.instance}/{seed}")
+            costs = {"student": model_costs(student, references[task.dev_splits[0]][0])}
+            stage.write_metrics({"costs": costs} | scores, f"{stage.instance}/{seed}")
     for checkpoint in checkpoints if is_main_process() else ():
         checkpoint.remove()
 

@@ -123,17 +123,7 @@ def distill_student(
         raise UserError(f"tokenizer: {source} has more tokens than the teacher; fix: name the teacher's tokenizer")
     torch.manual_seed(settings.seed)
     model = student if isinstance(student, Classifier) else _load_student(student, task)
-    if len(model.labels) != len(teacher.labels):
-        problem = f"it has other classes than the teacher (got {', '.join(model.labels):.60})"
-        raise UserError(f"student: {problem}; allowed: {', '.join(teacher.labels):.60}; fix: give its folder instead")
-    if model.config.vocab_size != teacher.config.vocab_size:
-        found = f"has another vocabulary than the teacher (got {model.config.vocab_size} tokens)"
-        raise UserError(f"student: {found}; allowed: {teacher.config.vocab_size}; fix: choose another student")
-    if isinstance(config.layer_map, tuple) and len(config.layer_map) != model.config.num_hidden_layers:
-        layers = model.config.num_hidden_layers
-        raise UserError(
-            f"layer_map: one layer for each of the student's (got {len(config.layer_map)}); allowed: {layers}"
-        )
+    _check_student(model, teacher, config)
     loss = DistillationLoss(config, model.config, teacher.config)
     if not isinstance(student, Classifier):
         loss.load(student)
@@ -174,6 +164,19 @@ def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Tr
         stage.active_losses, checked.layer_map, temperature=settings.temperature,
         relation_heads=settings.relation_heads or 1, seed=settings.seed,
     )  # fmt: skip
+
+
+def _check_student(student: Classifier, teacher: SequenceClassifier, config: DistillationConfig) -> None:
+    """Raises UserError for a student of other classes or tokens, and for a layer map of another depth."""
+    if len(student.labels) != len(teacher.labels):
+        problem = f"it has other classes than the teacher (got {', '.join(student.labels):.60})"
+        raise UserError(f"student: {problem}; allowed: {', '.join(teacher.labels):.60}; fix: give its folder instead")
+    if student.config.vocab_size != teacher.config.vocab_size:
+        problem = f"it has another vocabulary than the teacher (got {student.config.vocab_size} tokens)"
+        raise UserError(f"student: {problem}; allowed: {teacher.config.vocab_size}; fix: choose another student")
+    layers, listed = student.config.num_hidden_layers, config.layer_map
+    if isinstance(listed, tuple) and len(listed) != layers:
+        raise UserError(f"layer_map: one layer for each of the student's (got {len(listed)}); allowed: {layers}")
 
 
 def _task_of(teacher: SequenceClassifier, columns: tuple[str, ...]) -> Task:

@@ -22,6 +22,7 @@ SEEDS = (42, 43)
 COSTS = {
     "evaluate": {"teacher": {"parameters": 1_816_224, "flops": 12_345_678},
                  "student": {"parameters": 345_678, "flops": 2e6}},
+    "finetune_student": {"student": {"parameters": 445_678, "flops": 3e6}},
     "tfidf": {"student": {"parameters": 8_001, "flops": 42.5}},
     "static": {"student": {"parameters": 128_129, "flops": 12_800}},
 }  # fmt: skip

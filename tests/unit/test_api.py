@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.support.builders import classifier as small_classifier
 from tests.support.hub_content import bert, classifier
 from tests.support.root import ROOT
 from tinybert import DistillSettings, distill_student
@@ -179,3 +180,9 @@ def test_importing_the_package_imports_nothing_heavy():
     code = "import sys, tinybert; print([name for name in ('torch', 'pandas', 'pydantic') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+def test_a_student_with_fewer_tokens_is_refused(folder):
+    line = r"^student: it has another vocabulary than the teacher \(got 50 tokens\); allowed: "
+    with pytest.raises(UserError, match=line):
+        distill_student("teacher", small_classifier(), ROWS, PREDICTION, SHORT)

@@ -90,9 +90,10 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def trimmed_tokenizer(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
     """The tokenizer with the tokens `kept` only, which are numbered in their order; words may fall into more tokens."""
     state = json.loads(tokenizer.to_str())
-    tokens = [tokenizer.id_to_token(number) for number in kept]
-    state["model"]["vocab"] = {token: number for number, token in enumerate(tokens)}
-    return _framed(Tokenizer.from_str(json.dumps(state | {"added_tokens": [], "post_processor": None})))
+    numbers = {tokenizer.id_to_token(old): new for new, old in enumerate(kept)}
+    state["model"]["vocab"] = numbers
+    added = [token | {"id": numbers[name]} for token in state["added_tokens"] if (name := token["content"]) in numbers]
+    return _framed(Tokenizer.from_str(json.dumps(state | {"added_tokens": added, "post_processor": None})))
 
 
 def teacher_tokenizer(teacher: Teacher) -> Tokenizer | None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, RealTokens, Rows
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, RealTokens, Rows, Sized
 from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu, matrix_flops
 from tinybert.pipeline.errors import UserError
 
@@ -260,7 +260,7 @@ class MaskedLMHead(nn.Module):
         return linear_float32(self.transformed(hidden), word_embeddings, self.bias)
 
 
-class BertModel(nn.Module, ABC):
+class BertModel(Sized, ABC):
     """A BERT with a head; `architecture` is the Hugging Face class that loads the same folder."""
 
     architecture: str
@@ -280,11 +280,6 @@ class BertModel(nn.Module, ABC):
                 nn.init.zeros_(module.bias)
         with torch.no_grad():
             self.bert.embeddings.word_embeddings.weight[self.config.pad_token_id].zero_()
-
-    @property
-    def parameter_count(self) -> int:
-        """Number of weights, tied ones once."""
-        return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The requested outputs of a batch; the class documents the shape of its logits."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.config.students import check_embedding
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, ProblemType
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, ProblemType, Sized
 from tinybert.models.packed_linear import Linear, matrix_flops
 from tinybert.pipeline.errors import UserError
 
@@ -68,7 +68,7 @@ class SentenceEncoder(nn.Module):
         return final.masked_fill(lengths[:, None] < 1, 0.0)
 
 
-class BiLstmClassifier(nn.Module):
+class BiLstmClassifier(Sized):
     """BiLSTM classifier; logits (batch, classes), one "class" for a regression.
 
     With `pair`, rows hold two sentences: both pass through the one encoder, and the head reads [a, b, a⊙b, |a−b|] of
@@ -98,11 +98,6 @@ class BiLstmClassifier(nn.Module):
         nn.init.normal_(words, std=self.config.initializer_range)
         with torch.no_grad():
             words[self.config.pad_token_id].zero_()
-
-    @property
-    def parameter_count(self) -> int:
-        """Number of weights."""
-        return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The logits of rows [CLS] a [SEP] or [CLS] a [SEP] b [SEP], where b [SEP] is segment 1."""

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tinybert.config.fields import HUGE, Architecture
-from tinybert.models.outputs import MULTILABEL, Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType
+from tinybert.models.outputs import MULTILABEL, Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, Sized
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable
 
@@ -43,7 +43,7 @@ class ForeignConfig(PositionLimit):
         return Architecture.model_construct(layers=layers, width=width, heads=0, feed_forward=0, dropout=0.0)
 
 
-class ForeignClassifier(nn.Module):
+class ForeignClassifier(Sized):
     """A classifier of transformers with its own tokenizer; logits (batch, classes) in the order of `labels`.
 
     Args:
@@ -88,11 +88,6 @@ class ForeignClassifier(nn.Module):
         found = self.model(**inputs, output_hidden_states=bool(want.hidden))
         hidden = {layer: found.hidden_states[layer][:, 0] for layer in want.hidden}
         return ModelOutput(hidden=hidden, logits=found.logits[:, self.order])
-
-    @property
-    def parameter_count(self) -> int:
-        """Number of weights, tied ones once."""
-        return sum(parameter.numel() for parameter in self.parameters())
 
     def save(self, folder: str | Path) -> None:
         """Writes model and tokenizer into an existing folder that transformers loads too."""

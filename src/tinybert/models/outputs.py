@@ -124,6 +124,15 @@ class RealTokens:
         return context[:, 0] if is_one_each else self.unpad(context)
 
 
+class Sized(nn.Module):
+    """A model that knows its number of weights."""
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of weights, tied ones once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
 class PositionLimit:
     """A model's config whose positions limit the tokens of a row."""
 

@@ -61,10 +61,11 @@ def task_systems(results: Results) -> pd.DataFrame:
     frame = pd.concat([of for _, of in frame.groupby(PLACES, sort=False)], ignore_index=True)
     is_tuned = frame["stage"] == "finetune_student"
     frame["model"] = frame["student"].replace(NAMES).mask(is_tuned, frame["student"] + " fine-tuned")
-    costs = pd.concat([results.select(stage, split="costs") for stage in ("evaluate", "baselines")])
-    costs = costs.assign(student=costs["model"].where(costs["variant"] == "student", "teacher"))
+    costs = results.frame[results.frame["split"] == "costs"].rename(columns={"model": "student"})
+    costs.loc[costs["variant"] == "teacher", ["stage", "student"]] = "teacher"
     times = onnx_systems(results).query("variant == 'fp32'").set_index(["task", "model"])["row_ms"]
-    frame = frame.join(wide(costs, ["task", "student"]), on=["task", "student"]).join(times, on=["task", "student"])
+    place = ["stage", "task", "student"]
+    frame = frame.join(wide(costs, place), on=place).join(times, on=["task", "student"])
     return frame.assign(row_ms=frame["row_ms"].mask(is_tuned))  # the fine-tuned are not exported
 
 

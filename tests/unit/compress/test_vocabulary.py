@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from tests.support.builders import STUDENT, classifier
@@ -90,6 +91,15 @@ def test_the_padding_row_stays_the_padding_row(tmp_path):
     words = student.bert.embeddings.word_embeddings
     assert student.config.pad_token_id == words.padding_idx == smaller.token_to_id("[PAD]")
     assert not words.weight[words.padding_idx].any()
+
+
+def test_added_tokens_remain_whole(tokenizer):
+    wider = Tokenizer.from_str(tokenizer.to_str())
+    wider.add_tokens(["<url>"])
+    rows = encoded([*TEXTS, "the <url> river"], wider)
+    smaller = trim_vocabulary(student_of(wider), wider, rows, limit=1000)
+    assert smaller.encode("the <url> river").tokens == wider.encode("the <url> river").tokens
+    assert smaller.token_to_id("<url>") < smaller.get_vocab_size()
 
 
 def test_transformers_reads_the_trimmed_tokenizer(tokenizer, tmp_path):

@@ -175,7 +175,6 @@ def test_a_stage_may_have_a_layer_map_of_its_own():
 @pytest.mark.parametrize(
     ("student", "losses", "layer_map", "named"),
     [
-        (replace(STUDENT, vocab_size=60), {"prediction": 1.0}, "uniform", "60 word pieces, the teacher 50"),
         (replace(STUDENT, num_attention_heads=4), {"attention": 1.0}, "uniform", "4 heads, the teacher 3"),
         (STUDENT, {"hidden": 1.0}, (1, 5), "5 is beyond the teacher's layers; allowed: 1 to 4"),
         (replace(STUDENT, num_hidden_layers=6), {"hidden": 1.0}, "uniform", "6 student layers to 4 teacher"),

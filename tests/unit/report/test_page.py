@@ -80,7 +80,7 @@ def test_the_task_table_has_controls_students_and_teacher_with_costs(made):
         ["majority", "0.600", "–", "–", "–", "–", "–", ""],
         ["TF-IDF", "0.650", "76.5 %", "8,001", "< 0.01", "0.03", "–", ""],
         ["static embeddings", "0.745", "87.6 %", "128,129", "0.01", "0.51", "–", ""],
-        ["tinybert4 fine-tuned", "0.700 ± 0.000", "82.4 %", "345,678", "2.00", "1.38", "–", ""],
+        ["tinybert4 fine-tuned", "0.700 ± 0.000", "82.4 %", "445,678", "3.00", "1.78", "–", ""],
         ["tinybert4", "0.740 ± 0.014", "87.1 %", "345,678", "2.00", "1.38", "3.000", "≤ static embeddings"],
         ["teacher", "0.850", "–", "1,816,224", "12.35", "7.26", "30.000", ""],
     ]
@@ -110,7 +110,7 @@ def test_other_metrics_have_a_table_of_their_own(made, tree, params):
 
 
 def test_costs_that_are_not_known_are_left_out(tree, params):
-    for path in tree.glob("reports/metrics/[be]*/m*-*"):
+    for path in tree.glob("reports/metrics/[bef]*/m*-*"):
         for file in [path] if path.is_file() else path.iterdir():
             write_json(file, {name: of for name, of in read_json(file).items() if name != "costs"})
     build_report(params, tree)
