@@ -18,7 +18,7 @@ from tinybert.config.schema import Params
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
 from tinybert.data.tasks import Task
-from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
+from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
@@ -27,8 +27,9 @@ SEEN_ROWS = 10_000  # rows used to choose kind and length
 CLASS_NUMBERS = 20  # whole numbers with more different values are scores
 BALANCED = 0.9  # from this share of the greatest entropy on, accuracy is the metric
 TOKENS_PER_WORD = 1.5  # without a tokenizer
-# Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows.
+# Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows for each 8 classes.
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
+CLASSES = 8
 MOST_AUGMENTED_ROWS = 20_000
 SHOWN_CLASSES = 12
 PHASES = ("teacher", "intermediate", "prediction", "pruning")
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
     if data["kind"] == "classification" and balance(splits["train"]["label"]) < BALANCED:
         data["metric"] = "macro_f1"
     section = section_of(params, data, task, splits)
-    write_section(name, section)
+    write_section(name, section, params)
     print("\n".join([*findings(task, splits), *settings_lines(name, task, section)]))
 
 
@@ -92,7 +93,7 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
     section["finetuned_teacher"] = None
     if rows > MOST_AUGMENTED_ROWS:
         section["augmented_copies"] = 0
-    epochs = next(of for most, of in EPOCHS.items() if rows <= most)
+    epochs = next(of for most, of in EPOCHS.items() if rows / max(1, len(task.labels) / CLASSES) <= most)
     for phase, number in zip(PHASES, epochs, strict=True):
         training = section[phase]
         # Augmented copies are rows of an epoch too; the steps are those of the table's own rows.
@@ -108,9 +109,7 @@ def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
     special = 1 + len(task.columns)
     try:
         is_local = params.teacher.source == "local"
-        tokenizer = folder_tokenizer(paths.resolve(params.teacher.local.folder)) if is_local else load_tokenizer(
-            paths.TOKENIZER
-        )  # fmt: skip
+        tokenizer = folder_tokenizer(paths.resolve(params.teacher.local.folder) if is_local else paths.TOKENIZER)
         rows = texts.apply(
             lambda column: [len(of.ids) for of in tokenizer.encode_batch(list(column), add_special_tokens=False)]
         )
@@ -127,8 +126,8 @@ def balance(label: pd.Series) -> float:
     return float(-(shares * np.log(shares)).sum() / math.log(len(shares)))
 
 
-def write_section(name: str, section: dict[str, Any]) -> None:
-    """Adds the section to params.yaml as the only task to run; comments and order of the file stay."""
+def write_section(name: str, section: dict[str, Any], params: Params) -> None:
+    """Adds the section to params.yaml as the only task to run, without domain students; comments and order stay."""
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 4096
     yaml.default_flow_style = True  # a setting on one line, as the other sections have them
@@ -137,6 +136,8 @@ def write_section(name: str, section: dict[str, Any]) -> None:
     )
     tree = yaml.load(PARAMS.read_text(encoding="utf-8"))
     tree["tasks"]["run"][:] = [name]
+    tree["domain"]["students"][:] = []
+    tree["general"]["students"][:] = [of for of in params.general.students if of in params.tasks.students]
     tree["tasks"][name] = CommentedMap(section)
     tree["tasks"][name].fa.set_block_style()
     text = io.StringIO()
@@ -182,4 +183,4 @@ def settings_lines(name: str, task: Task, section: dict[str, Any]) -> list[str]:
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {task.metrics[0] if 'metric' not in section['data'] else section['data']['metric']}"
     return [f"params.yaml: tasks.{name}: {written}, {section['max_length_tokens']} tokens, epochs: {epochs}",
-            f"params.yaml: tasks.run: [{name}]; next: make repro"]  # fmt: skip
+            f"params.yaml: tasks.run: [{name}], and no domain students; next: make repro"]  # fmt: skip

@@ -36,17 +36,23 @@ def init(*arguments: str):
     return getattr(params.tasks, name)
 
 
-def test_only_the_section_and_the_run_list_of_params_change(project):
+def test_only_the_section_and_what_is_run_change(project):
     before = (project / "params.yaml").read_text().splitlines()
     init(write(project / "my table.csv", ["war", "peace"] * 30))
     after = (project / "params.yaml").read_text().splitlines()
     removed, added = ([line for line in one if line not in other] for one, other in ((before, after), (after, before)))
-    assert removed == ["  run: [cola]               # sst2 would add about two minutes"]
-    assert added[:3] == [
+    assert removed == [
+        "  students: [lazy, attentive, little_professor, tinybert4]",
+        "  students: [lazy, attentive, little_professor]",
+        "  run: [cola]               # sst2 would add about two minutes",
+    ]
+    assert added[:4] == [
+        "  students: []",
         "  run: [my_table]           # sst2 would add about two minutes",
         "  my_table:",
         "    data: {train: my table.csv, texts: [message], label: topic, kind: classification}",
     ]
+    assert load_params().general.students == ("tinybert4",)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +87,12 @@ def test_length_and_epochs_follow_the_rows(project, capsys):
     assert long.max_length_tokens == 72
     assert (long.teacher.epochs, long.augmented_copies, long.prediction.max_steps) == (3, 0, None)
     assert "tasks.long: classification, accuracy, 72 tokens, epochs: teacher 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("classes", "epochs"), [(4, 3), (64, 10)])
+def test_many_classes_take_more_epochs(project, classes, epochs):
+    table = write(project / "many.csv", [f"class {number % classes}" for number in range(12_000)])
+    assert init(table).teacher.epochs == epochs
 
 
 def test_it_prints_what_the_table_holds(project, capsys):
