@@ -16,13 +16,14 @@ from tokenizers import Tokenizer
 from tinybert.config.fields import RowTokens, Seed, Training
 from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Optimizer
+from tinybert.config.sources import read_config
 from tinybert.config.students import LayerMap, Learnable, StageLosses
-from tinybert.data.encoding import encode
 from tinybert.data.tasks import RATING, Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import (
@@ -34,10 +35,12 @@ from tinybert.models.checkpoints import (
     load_task_model,
     save_model,
 )
+from tinybert.models.foreign import ForeignClassifier, load_foreign
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, read_json
 
+Teacher = SequenceClassifier | ForeignClassifier
 CACHE_BYTES = 2 * 10**9  # of a temporary folder, removed after the call
 
 
@@ -87,7 +90,7 @@ class DistilledStudent:
 
 
 def distill_student(
-    teacher: str | Path | SequenceClassifier,
+    teacher: str | Path | Teacher,
     student: str | Path | Classifier,
     rows: Sequence[Mapping[str, Any]] | pd.DataFrame,
     losses: Mapping[str, float],
@@ -95,10 +98,11 @@ def distill_student(
     *,
     callback: Callable[[Entry], None] = lambda entry: None,
 ) -> DistilledStudent:
-    """Distills a task student from a fine-tuned BERT, as the stages of task distillation do.
+    """Distills a task student from a fine-tuned classifier, as the stages of task distillation do.
 
     Args:
-        teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model.
+        teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model. One that is no
+            BERT reads rows with its own tokenizer and has targets for losses on rows only.
         student: A folder, or a loaded model, which is trained in place. A classifier goes on with its head; any other
             model gets a new one for the teacher's classes.
         rows: Mappings or a data frame with the text columns; gold labels are read only if the loss `hard` is on.
@@ -111,29 +115,25 @@ def distill_student(
     """
     settings = settings or DistillSettings()
     training, config = _checked(losses, settings)
-    source = settings.tokenizer or (None if isinstance(teacher, SequenceClassifier) else teacher)
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
-    if source is None:
-        raise UserError("tokenizer: missing, the teacher is no folder; fix: name a tokenizer folder in settings")
-    tokenizer = folder_tokenizer(source, key="tokenizer")
-    teacher = teacher if isinstance(teacher, SequenceClassifier) else load_bert(SequenceClassifier, teacher)
-    task = _task_of(teacher, settings.text)
-    if tokenizer.get_vocab_size() > teacher.config.vocab_size:
-        raise UserError(f"tokenizer: {source} has more tokens than the teacher; fix: name the teacher's tokenizer")
+    loaded = _load_teacher(teacher)
+    # A teacher of another family reads rows with its own tokenizer.
+    source = settings.tokenizer or (student if isinstance(loaded, ForeignClassifier) else teacher)
+    if not isinstance(source, (str, Path)):
+        raise UserError("tokenizer: missing, a loaded model has none; fix: name a tokenizer folder in settings")
+    tokenizer, task = folder_tokenizer(source, key="tokenizer"), _task_of(loaded, settings.text)
     torch.manual_seed(settings.seed)
     model = student if isinstance(student, Classifier) else _load_student(student, task)
-    _check_student(model, teacher, config)
-    loss = DistillationLoss(config, model.config, teacher.config)
+    _check_student(model, loaded, tokenizer, config)
+    loss = DistillationLoss(config, model.config, loaded.config)
     if not isinstance(student, Classifier):
         loss.load(student)
-    examples = encode(
-        _rows(rows, task, settings.label if "hard" in config.weights else None), task, tokenizer,
-        max_length_tokens=settings.max_length_tokens,
-    )  # fmt: skip
+    checked = _rows(rows, task, settings.label if "hard" in config.weights else None)
+    ours, theirs = TaskTeacher(loaded, task, tokenizer, settings.max_length_tokens).read_both(checked)
     with tempfile.TemporaryDirectory() as folder:
-        cached = CachedTeacher(teacher, loss, examples, TeacherCache(Path(folder), CACHE_BYTES))
-        batches = cached.student_batches(examples, task, batch_size=settings.batch_size, seed=settings.seed)
+        cached = CachedTeacher(loaded, loss, theirs, TeacherCache(Path(folder), CACHE_BYTES))
+        batches = cached.student_batches(ours, task, batch_size=settings.batch_size, seed=settings.seed)
         run_settings = Settings(training, settings.optimizer, settings.seed, settings.precision)
         run = TrainRun("distill_student", callback)
         curve = train(model, loss, batches, run_settings, teacher=cached, run=run)
@@ -166,20 +166,35 @@ def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Tr
     )  # fmt: skip
 
 
-def _check_student(student: Classifier, teacher: SequenceClassifier, config: DistillationConfig) -> None:
+def _load_teacher(teacher: str | Path | Teacher) -> Teacher:
+    """A teacher of a folder; a loaded one is returned as it is."""
+    if not isinstance(teacher, (str, Path)):
+        return teacher
+    found = read_config(teacher)
+    if found.get("model_type", "bert") == "bert":
+        return load_bert(SequenceClassifier, teacher)
+    labels = tuple(map(str, (found.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()))
+    return load_foreign(Path(teacher), labels, key="teacher", multilabel=found.get("problem_type") == MULTILABEL)
+
+
+def _check_student(student: Classifier, teacher: Teacher, tokenizer: Tokenizer, config: DistillationConfig) -> None:
     """Raises UserError for a student of other classes or tokens, and for a layer map of another depth."""
     if len(student.labels) != len(teacher.labels):
         problem = f"it has other classes than the teacher (got {', '.join(student.labels):.60})"
         raise UserError(f"student: {problem}; allowed: {', '.join(teacher.labels):.60}; fix: give its folder instead")
-    if student.config.vocab_size != teacher.config.vocab_size:
-        problem = f"it has another vocabulary than the teacher (got {student.config.vocab_size} tokens)"
+    tokens = student.config.vocab_size
+    if isinstance(teacher, SequenceClassifier) and tokens != teacher.config.vocab_size:
+        problem = f"it has another vocabulary than the teacher (got {tokens} tokens)"
         raise UserError(f"student: {problem}; allowed: {teacher.config.vocab_size}; fix: choose another student")
+    if (found := tokenizer.get_vocab_size()) > tokens:
+        problem = f"it has more tokens than the student (got {found})"
+        raise UserError(f"tokenizer: {problem}; allowed: {tokens}; fix: name the student's tokenizer")
     layers, listed = student.config.num_hidden_layers, config.layer_map
     if isinstance(listed, tuple) and len(listed) != layers:
         raise UserError(f"layer_map: one layer for each of the student's (got {len(listed)}); allowed: {layers}")
 
 
-def _task_of(teacher: SequenceClassifier, columns: tuple[str, ...]) -> Task:
+def _task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:
     """The task that a teacher was fine-tuned on, as its config.json describes it."""
     kind: Kind = "multilabel" if teacher.config.problem_type == MULTILABEL else "classification"
     if len(teacher.labels) == 1:

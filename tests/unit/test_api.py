@@ -5,13 +5,16 @@ import io
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.support.builders import classifier as small_classifier
+from tests.support.families import save_family
 from tests.support.hub_content import bert, classifier
 from tests.support.root import ROOT
 from tinybert import DistillSettings, distill_student
@@ -28,6 +31,7 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import load_bert, load_classifier, load_task_model, save_model
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json, write_json
 
 LABELS = ("unacceptable", "acceptable")
 PAGE = (ROOT / "docs/python.md").read_text(encoding="utf-8")
@@ -160,7 +164,7 @@ def test_scores_and_several_labels(folder, labels, problem_type, gold, loss):
         ({"text": "text"}, "text: no columns (got 'text'); allowed: a tuple of one or two names"),
         ({"epochs": -1}, "epochs: should be greater than or equal to 0 (got -1)"),
         ({"max_length_tokens": 4}, "max_length_tokens: should be greater than or equal to 8 (got 4)"),
-        ({"teacher": "absent"}, "tokenizer: not a folder (got 'absent'); fix: correct the path"),
+        ({"teacher": "absent"}, "absent/config.json: absent; fix: name a folder with config.json"),
     ],
 )
 def test_wrong_arguments_are_one_line(folder, changes, line):
@@ -172,8 +176,32 @@ def test_wrong_arguments_are_one_line(folder, changes, line):
 
 
 def test_a_teacher_object_needs_a_tokenizer(folder):
-    with pytest.raises(UserError, match="tokenizer: missing, the teacher is no folder; fix: name a tokenizer folder"):
+    with pytest.raises(UserError, match="tokenizer: missing, a loaded model has none; fix: name a tokenizer folder"):
         distill_student(load_bert(SequenceClassifier, "teacher"), "student", ROWS, PREDICTION)
+
+
+def test_a_teacher_of_another_family_reads_its_own_tokens(folder):
+    save_family("roberta", folder / "roberta", LABELS)
+    config = read_json(folder / "teacher/config.json")
+    write_json(folder / "teacher/config.json", {key: 0.0 if "dropout" in key else of for key, of in config.items()})
+    texts, student = [row["text"] for row in ROWS], load_task_model("teacher")
+    theirs, ours = (
+        AutoModelForSequenceClassification.from_pretrained(name).eval()(
+            **AutoTokenizer.from_pretrained(name)(texts, padding=True, return_tensors="pt")
+        ).logits.double()
+        for name in ("roberta", "teacher")
+    )  # fmt: skip
+    expected = (theirs.softmax(1) * (theirs.log_softmax(1) - ours.log_softmax(1))).sum(1).mean()
+    settings = replace(SHORT, epochs=1, batch_size=len(ROWS), tokenizer="teacher", max_length_tokens=64)
+    (entry,) = distill_student("roberta", student, ROWS, PREDICTION, settings).curve
+    assert entry["total"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("family", "loss"), [("roberta", "hidden"), ("gpt2", "pkd")])
+def test_a_teacher_of_another_family_lacks_targets(folder, family, loss):
+    save_family(family, folder / family, LABELS)
+    with pytest.raises(UserError, match=f"^losses: no targets for {loss} from this teacher; allowed: hard, prediction"):
+        distill_student(family, "student", ROWS, {loss: 1.0}, SHORT)
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tinybert.config.students import LOSSES, ROW_LOSSES, Learnable, Student, check_losses, mapped_layers
+from tinybert.config.students import LOSSES, Learnable, Student, check_losses, mapped_layers
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights
@@ -299,8 +299,8 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
 
 def _check_pair(config: DistillationConfig, student: Config, teacher: Config) -> None:
     if isinstance(teacher, ForeignConfig):
-        if unfit := [name for name in config.weights if name not in ROW_LOSSES]:
-            allowed = ", ".join(ROW_LOSSES)
-            raise UserError(f"losses: {unfit[0]} compares tokens, the teacher has its own; allowed: {allowed}")
+        if unfit := [name for name in config.weights if name not in teacher.losses]:
+            allowed = ", ".join(teacher.losses)
+            raise UserError(f"losses: no targets for {unfit[0]} from this teacher; allowed: {allowed}")
     elif isinstance(student, BertConfig) and isinstance(teacher, BertConfig):  # a BiLSTM has logit losses only
         check_losses(config.weights, config.relation_heads, student.shape, teacher.shape)

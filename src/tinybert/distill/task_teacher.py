@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tinybert.config.fields import ModelSource
 from tinybert.config.schema import Params, ReadyTeacher, teacher_source
 from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
-from tinybert.config.students import LOGIT_LOSSES, ROW_LOSSES, check_students
+from tinybert.config.students import check_students
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
@@ -24,6 +24,7 @@ from tinybert.models.foreign import (
     ForeignClassifier,
     PredictedTeacher,
     load_foreign,
+    row_losses,
 )
 from tinybert.models.initialization import finetuned_teacher
 from tinybert.pipeline import paths
@@ -155,13 +156,8 @@ def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
 
 def check_row_losses(config: Mapping[str, Any], key: str, params: Params) -> None:
     """Raises UserError if students learn more than rows from a model with its own vocabulary, by its config.json."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    family = config.get("model_type", "bert")
-    # pkd compares states of first tokens: those of a decoder do not see the row, and encoder-decoders return none.
-    is_encoder = family in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_encoder_decoder")
-    losses = ROW_LOSSES if is_encoder else LOGIT_LOSSES
-    params.check_row_teacher(key, f"a {family!s:.40} with its own vocabulary", losses)
+    family = f"a {config.get('model_type', 'bert')!s:.40} with its own vocabulary"
+    params.check_row_teacher(key, family, row_losses(config))
 
 
 def _has_class_names(folder: Path) -> bool:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tinybert.config.fields import HUGE, Architecture
+from tinybert.config.students import LOGIT_LOSSES, ROW_LOSSES
 from tinybert.models.outputs import MULTILABEL, Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, Sized
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable
@@ -41,6 +42,11 @@ class ForeignConfig(PositionLimit):
         """The sizes that layer maps are checked against."""
         layers, width = self.num_hidden_layers, self.hidden_size
         return Architecture.model_construct(layers=layers, width=width, heads=0, feed_forward=0, dropout=0.0)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses that it has targets for."""
+        return row_losses(json.loads(self.details or "{}"))
 
 
 class ForeignClassifier(Sized):
@@ -180,6 +186,17 @@ def load_foreign(
     theirs = [str(model.config.id2label[at]) for at in sorted(model.config.id2label)]
     order = class_order(theirs, labels, key=key, stated=model.config.problem_type, multilabel=multilabel)
     return ForeignClassifier(model, tokenizer, labels, order, multilabel=multilabel).eval()
+
+
+def row_losses(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The losses that a model with its own vocabulary has targets for, by its config.json.
+
+    pkd compares states of first tokens: those of a decoder do not see the row, and encoder-decoders return none.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    is_encoder = config.get("model_type", "bert") in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return ROW_LOSSES if is_encoder and not config.get("is_encoder_decoder") else LOGIT_LOSSES
 
 
 def class_order(

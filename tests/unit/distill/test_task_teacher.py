@@ -117,7 +117,7 @@ def test_a_batch_is_compared_with_the_teachers_own_rows(tmp_path, foreign):
 
 @pytest.mark.parametrize("loss", ["attention", "hidden", "embedding", "cosine", "value_relation"])
 def test_losses_of_tokens_are_refused(foreign, loss):
-    with pytest.raises(UserError, match=f"losses: {loss} compares tokens.*; allowed: hard, prediction, logit_mse, pkd"):
+    with pytest.raises(UserError, match=f"losses: no targets for {loss} .*; allowed: hard, prediction, logit_mse, pkd"):
         DistillationLoss(DistillationConfig({loss: 1.0}, relation_heads=4), STUDENT, foreign.model.config)
 
 
