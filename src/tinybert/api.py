@@ -23,19 +23,20 @@ from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.task_teacher import TaskTeacher
+from tinybert.distill.task_teacher import TOKENIZER_FILES, TaskTeacher, has_tokens_of
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import (
     CLASSIFIERS,
     REGRESSION_LABEL,
     Classifier,
+    class_names,
     load_bert,
     load_classifier,
     load_task_model,
     save_model,
 )
-from tinybert.models.foreign import ForeignClassifier, load_foreign
+from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, load_foreign
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, read_json
@@ -53,7 +54,7 @@ class DistillSettings:
         label: The column of the gold labels: class names or numbers, a score, or a list of classes.
         layer_map: A name of params.yaml's layer maps, or a teacher layer for each student layer.
         relation_heads: Of the relation losses.
-        tokenizer: A folder; None: the teacher's, which then must be a folder too.
+        tokenizer: The student's, a folder; None: that of the student's folder, or of the teacher's if it has none.
     """
 
     text: tuple[str, ...] = ("text",)
@@ -101,8 +102,8 @@ def distill_student(
     """Distills a task student from a fine-tuned classifier, as the stages of task distillation do.
 
     Args:
-        teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model. One that is no
-            BERT reads rows with its own tokenizer and has targets for losses on rows only.
+        teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model of this package.
+            One without the student's tokens reads rows with its own tokenizer and has targets for losses on rows only.
         student: A folder, or a loaded model, which is trained in place. A classifier goes on with its head; any other
             model gets a new one for the teacher's classes.
         rows: Mappings or a data frame with the text columns; gold labels are read only if the loss `hard` is on.
@@ -117,15 +118,13 @@ def distill_student(
     training, config = _checked(losses, settings)
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
-    loaded = _load_teacher(teacher)
-    # A teacher of another family reads rows with its own tokenizer.
-    source = settings.tokenizer or (student if isinstance(loaded, ForeignClassifier) else teacher)
-    if not isinstance(source, (str, Path)):
-        raise UserError("tokenizer: missing, a loaded model has none; fix: name a tokenizer folder in settings")
-    tokenizer, task = folder_tokenizer(source, key="tokenizer"), _task_of(loaded, settings.text)
+    tokenizer = _student_tokenizer(settings, student, teacher)
+    loaded = _load_teacher(teacher, tokenizer)
+    task = _task_of(loaded, settings.text)
     torch.manual_seed(settings.seed)
     model = student if isinstance(student, Classifier) else _load_student(student, task)
-    _check_student(model, loaded, tokenizer, config)
+    _check_student(model, loaded, task)
+    _check_tokens(model, loaded, tokenizer)
     loss = DistillationLoss(config, model.config, loaded.config)
     if not isinstance(student, Classifier):
         loss.load(student)
@@ -166,22 +165,52 @@ def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Tr
     )  # fmt: skip
 
 
-def _load_teacher(teacher: str | Path | Teacher) -> Teacher:
-    """A teacher of a folder; a loaded one is returned as it is."""
-    if not isinstance(teacher, (str, Path)):
+def _student_tokenizer(
+    settings: DistillSettings, student: str | Path | Classifier, teacher: str | Path | Teacher
+) -> Tokenizer:
+    """The tokenizer that settings name, or that of the first folder that has one: the student's or the teacher's."""
+    if settings.tokenizer:
+        return folder_tokenizer(settings.tokenizer, key="tokenizer")
+    folders = [Path(model) for model in (student, teacher) if isinstance(model, (str, Path))]
+    for folder in folders:
+        read_config(folder)  # the clearer message for a folder that is missing
+        if any((folder / name).is_file() for name in TOKENIZER_FILES):
+            return folder_tokenizer(folder, key="tokenizer")
+    raise UserError("tokenizer: missing, the models have none; fix: name a tokenizer folder in settings")
+
+
+def _load_teacher(teacher: str | Path | Teacher, tokenizer: Tokenizer) -> Teacher:
+    """The teacher of a folder: a BERT with the student's tokens, or any classifier with its own."""
+    if isinstance(teacher, Teacher):
         return teacher
+    if not isinstance(teacher, (str, Path)):
+        raise UserError(f"teacher: no folder and no model of this package (got {type(teacher).__name__}); "
+                        "fix: save it, with its tokenizer, and name the folder")  # fmt: skip
     found = read_config(teacher)
-    if found.get("model_type", "bert") == "bert":
+    if has_tokens_of(tokenizer, Path(teacher)) and not found.get(OWN_TOKENIZER):
         return load_bert(SequenceClassifier, teacher)
-    labels = tuple(map(str, (found.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).values()))
+    labels = class_names(found, Path(teacher) / "config.json")
     return load_foreign(Path(teacher), labels, key="teacher", multilabel=found.get("problem_type") == MULTILABEL)
 
 
-def _check_student(student: Classifier, teacher: Teacher, tokenizer: Tokenizer, config: DistillationConfig) -> None:
-    """Raises UserError for a student of other classes or tokens, and for a layer map of another depth."""
-    if len(student.labels) != len(teacher.labels):
-        problem = f"it has other classes than the teacher (got {', '.join(student.labels):.60})"
-        raise UserError(f"student: {problem}; allowed: {', '.join(teacher.labels):.60}; fix: give its folder instead")
+def _check_student(student: Classifier, teacher: Teacher, task: Task) -> None:
+    """Raises UserError for a student that was made for another task than the teacher's."""
+    several, pair = student.config.problem_type == MULTILABEL, getattr(student, "pair", task.is_pair)
+    labels, texts = {True: "several classes a row", False: "one class a row"}, {True: "two texts", False: "one text"}
+    if student.labels != teacher.labels and (task.labels or len(student.labels) > 1):
+        found, allowed = ", ".join(student.labels), ", ".join(teacher.labels)
+    elif several != task.is_multilabel:
+        found, allowed = labels[several], labels[task.is_multilabel]
+    elif pair != task.is_pair:
+        found, allowed = texts[pair], texts[task.is_pair]
+    else:
+        return
+    problem = f"it was made for another task than the teacher's (got {found:.60})"
+    raise UserError(f"student: {problem}; allowed: {allowed:.60}; fix: give a general student's folder")
+
+
+def _check_tokens(student: Classifier, teacher: Teacher, tokenizer: Tokenizer) -> None:
+    """Raises UserError if student, teacher and tokenizer differ in the number of tokens."""
     tokens = student.config.vocab_size
     if isinstance(teacher, SequenceClassifier) and tokens != teacher.config.vocab_size:
         problem = f"it has another vocabulary than the teacher (got {tokens} tokens)"
@@ -189,9 +218,6 @@ def _check_student(student: Classifier, teacher: Teacher, tokenizer: Tokenizer, 
     if (found := tokenizer.get_vocab_size()) > tokens:
         problem = f"it has more tokens than the student (got {found})"
         raise UserError(f"tokenizer: {problem}; allowed: {tokens}; fix: name the student's tokenizer")
-    layers, listed = student.config.num_hidden_layers, config.layer_map
-    if isinstance(listed, tuple) and len(listed) != layers:
-        raise UserError(f"layer_map: one layer for each of the student's (got {len(listed)}); allowed: {layers}")
 
 
 def _task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,9 @@ from tinybert.distill.loop import LiveTeacher, Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import load_bert, load_classifier, load_task_model, save_model
+from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
+from tinybert.models.checkpoints import class_names, load_bert, load_classifier, load_task_model, save_model
+from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
 
@@ -175,13 +178,52 @@ def test_wrong_arguments_are_one_line(folder, changes, line):
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
 
 
-def test_a_teacher_object_needs_a_tokenizer(folder):
-    with pytest.raises(UserError, match="tokenizer: missing, a loaded model has none; fix: name a tokenizer folder"):
-        distill_student(load_bert(SequenceClassifier, "teacher"), "student", ROWS, PREDICTION)
+def test_model_objects_need_a_tokenizer(folder):
+    teacher = load_bert(SequenceClassifier, "teacher")
+    with pytest.raises(UserError, match=r"^tokenizer: missing, the models have none; fix: name a tokenizer folder"):
+        distill_student(teacher, load_task_model("teacher"), ROWS, PREDICTION)
+    assert distill_student(teacher, "student", ROWS, PREDICTION, replace(SHORT, epochs=0)).tokenizer
 
 
-def test_a_teacher_of_another_family_reads_its_own_tokens(folder):
+def test_a_student_trained_for_another_task_is_refused(folder):
+    config = load_bert(SequenceClassifier, "teacher").config
+    turned = SequenceClassifier(config, LABELS[::-1])
+    line = r"^student: it was made for another task .*got acceptable, unacceptable\); allowed: unacceptable, acc"
+    with pytest.raises(UserError, match=line):
+        distill_student("teacher", turned, ROWS, PREDICTION, SHORT)
+    several = SequenceClassifier(replace(config, problem_type=MULTILABEL), LABELS)
+    with pytest.raises(UserError, match=r"got several classes a row\); allowed: one class a row; fix: give a general"):
+        distill_student("teacher", several, ROWS, PREDICTION, SHORT)
+    pairs = BiLstmClassifier(BiLstmConfig(config.vocab_size, 8, 4, 1, 4), LABELS, pair=True)
+    with pytest.raises(UserError, match=r"got two texts\); allowed: one text; fix: give a general"):
+        distill_student("teacher", pairs, ROWS, PREDICTION, SHORT)
+
+
+@pytest.mark.parametrize("loss", ["hidden", "pkd", "attention"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_layers_that_a_student_lacks_are_refused(folder, loss, family):
     save_family("roberta", folder / "roberta", LABELS)
+    student = BiLstmClassifier(BiLstmConfig(83, 8, 4, 1, 4), LABELS, pair=False)
+    with pytest.raises(UserError, match=f"^losses: {loss} compares layers that this student does not have; allowed: "):
+        distill_student("teacher" if family == "bert" else family, student, ROWS, {loss: 1.0},
+                        replace(SHORT, tokenizer="teacher"))  # fmt: skip
+
+
+def test_classes_are_ordered_by_number_not_by_file():
+    names = {str(number): f"c{number}" for number in sorted(range(12), key=str)}
+    assert class_names({"id2label": names}, Path("config.json")) == tuple(f"c{number}" for number in range(12))
+    with pytest.raises(UserError, match=r"^config.json: id2label: must name the classes 0, 1 and so on"):
+        class_names({"id2label": ["c0"]}, Path("config.json"))
+
+
+def test_a_model_of_transformers_is_refused_as_an_object(folder):
+    with pytest.raises(UserError, match=r"^teacher: no folder and no model of this package \(got BertFor"):
+        distill_student(AutoModelForSequenceClassification.from_pretrained("teacher"), "student", ROWS, PREDICTION)
+
+
+@pytest.mark.parametrize("family", ["roberta", "bert"])
+def test_a_teacher_with_other_tokens_reads_its_own(folder, family):
+    save_family(family, folder / family, LABELS)
     config = read_json(folder / "teacher/config.json")
     write_json(folder / "teacher/config.json", {key: 0.0 if "dropout" in key else of for key, of in config.items()})
     texts, student = [row["text"] for row in ROWS], load_task_model("teacher")
@@ -189,11 +231,11 @@ def test_a_teacher_of_another_family_reads_its_own_tokens(folder):
         AutoModelForSequenceClassification.from_pretrained(name).eval()(
             **AutoTokenizer.from_pretrained(name)(texts, padding=True, return_tensors="pt")
         ).logits.double()
-        for name in ("roberta", "teacher")
+        for name in (family, "teacher")
     )  # fmt: skip
     expected = (theirs.softmax(1) * (theirs.log_softmax(1) - ours.log_softmax(1))).sum(1).mean()
     settings = replace(SHORT, epochs=1, batch_size=len(ROWS), tokenizer="teacher", max_length_tokens=64)
-    (entry,) = distill_student("roberta", student, ROWS, PREDICTION, settings).curve
+    (entry,) = distill_student(family, student, ROWS, PREDICTION, settings).curve
     assert entry["total"] == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -213,4 +255,4 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_a_student_with_fewer_tokens_is_refused(folder):
     line = r"^student: it has another vocabulary than the teacher \(got 50 tokens\); allowed: "
     with pytest.raises(UserError, match=line):
-        distill_student("teacher", small_classifier(), ROWS, PREDICTION, SHORT)
+        distill_student("teacher", small_classifier(labels=LABELS), ROWS, PREDICTION, SHORT)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tinybert.config.students import LOSSES, Learnable, Student, check_losses, mapped_layers
+from tinybert.config.students import LOGIT_LOSSES, LOSSES, Learnable, Student, check_losses, mapped_layers
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights
@@ -298,9 +298,15 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
 
 
 def _check_pair(config: DistillationConfig, student: Config, teacher: Config) -> None:
-    if isinstance(teacher, ForeignConfig):
-        if unfit := [name for name in config.weights if name not in teacher.losses]:
+    layers, listed = student.num_hidden_layers, config.layer_map
+    if isinstance(listed, tuple) and len(listed) != layers:
+        raise UserError(f"layer_map: one layer for each of the student's (got {len(listed)}); allowed: {layers}")
+    for name in config.weights:
+        if name not in LOGIT_LOSSES and not (isinstance(student, BertConfig) and LOSSES[name].student_layers(layers)):
+            problem = f"{name} compares layers that this student does not have"
+            raise UserError(f"losses: {problem}; allowed: {', '.join(LOGIT_LOSSES)}")
+        if isinstance(teacher, ForeignConfig) and name not in teacher.losses:
             allowed = ", ".join(teacher.losses)
-            raise UserError(f"losses: no targets for {unfit[0]} from this teacher; allowed: {allowed}")
-    elif isinstance(student, BertConfig) and isinstance(teacher, BertConfig):  # a BiLSTM has logit losses only
+            raise UserError(f"losses: no targets for {name} from this teacher; allowed: {allowed}")
+    if isinstance(student, BertConfig) and isinstance(teacher, BertConfig):
         check_losses(config.weights, config.relation_heads, student.shape, teacher.shape)

@@ -137,7 +137,7 @@ def start_task_teacher(
             problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
             fix = f"list them in tasks.{task.name}.data.labels in the teacher's order"
             raise UserError(f"{key}: {problem}; allowed: names or an order; fix: {fix}")
-        if not _has_tokens_of(tokenizer, folder):
+        if not has_tokens_of(tokenizer, folder):
             labels = task.labels or (REGRESSION_LABEL,)
             return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
     if not ready:
@@ -166,7 +166,7 @@ def _has_class_names(folder: Path) -> bool:
     return isinstance(names, dict) and not all(DEFAULT_LABEL.fullmatch(str(name).lower()) for name in names.values())
 
 
-def _has_tokens_of(tokenizer: Tokenizer | None, folder: Path) -> bool:
+def has_tokens_of(tokenizer: Tokenizer | None, folder: Path) -> bool:
     """Whether a folder holds a BERT with this vocabulary, or with none of its own."""
     if read_config(folder).get("model_type", "bert") != "bert":
         return False

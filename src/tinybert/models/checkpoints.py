@@ -7,7 +7,7 @@ import json
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -211,6 +211,14 @@ class _NoRandomWeights(TorchFunctionMode):
         return None if func.__name__ in drawing else func(*args, **(kwargs or {}))
 
 
+def class_names(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The classes that the config.json at `path` names, in the order of the logits; UserError if it does not."""
+    names = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # Hugging Face writes none for two classes
+    if not isinstance(names, dict) or not names or set(names) != set(map(str, range(len(names)))):
+        raise UserError(f"{path}: id2label: must name the classes 0, 1 and so on; fix: correct the file")
+    return tuple(str(names[str(number)]) for number in range(len(names)))
+
+
 def _arguments(kind: type, config: dict[str, Any], path: Path) -> dict[str, Any]:
     """What a `kind` is made with, by config.json: its config, and a classifier's labels."""
     config_class = BiLstmConfig if kind is BiLstmClassifier else BertConfig
@@ -224,8 +232,5 @@ def _arguments(kind: type, config: dict[str, Any], path: Path) -> dict[str, Any]
         raise UserError(f"{path}: {found}; fix: correct the file, or choose another model") from None
     if kind is MaskedLM:
         return arguments
-    labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # Hugging Face writes none for two classes
-    if not isinstance(labels, dict) or not labels or set(labels) != set(map(str, range(len(labels)))):
-        raise UserError(f"{path}: id2label: must name the classes 0, 1 and so on; fix: correct the file")
-    arguments["labels"] = tuple(str(labels[number]) for number in sorted(labels, key=int))
+    arguments["labels"] = class_names(config, path)
     return arguments | ({"pair": bool(config.get("pair"))} if kind is BiLstmClassifier else {})

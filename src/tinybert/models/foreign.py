@@ -36,17 +36,13 @@ class ForeignConfig(PositionLimit):
     max_position_embeddings: int = HUGE
     problem_type: ProblemType | None = None
     details: str = ""
+    losses: tuple[str, ...] = LOGIT_LOSSES  # those that it has targets for
 
     @property
     def shape(self) -> Architecture:
         """The sizes that layer maps are checked against."""
         layers, width = self.num_hidden_layers, self.hidden_size
         return Architecture.model_construct(layers=layers, width=width, heads=0, feed_forward=0, dropout=0.0)
-
-    @property
-    def losses(self) -> tuple[str, ...]:
-        """The losses that it has targets for."""
-        return row_losses(json.loads(self.details or "{}"))
 
 
 class ForeignClassifier(Sized):
@@ -81,6 +77,7 @@ class ForeignClassifier(Sized):
             max_position_embeddings=_positions(model),
             problem_type=MULTILABEL if multilabel else None,
             details=json.dumps(details, sort_keys=True, default=str),
+            losses=row_losses(details),
         )
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)

@@ -89,9 +89,9 @@ def test_length_and_epochs_follow_the_rows(project, capsys):
     assert "tasks.long: classification, accuracy, 72 tokens, epochs: teacher 3" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("classes", "epochs"), [(4, 3), (64, 10)])
-def test_many_classes_take_more_epochs(project, classes, epochs):
-    table = write(project / "many.csv", [f"class {number % classes}" for number in range(12_000)])
+@pytest.mark.parametrize(("classes", "rows", "epochs"), [(4, 12_000, 3), (64, 12_000, 10), (150, 24_000, 6)])
+def test_many_classes_take_more_epochs(project, classes, rows, epochs):
+    table = write(project / "many.csv", [f"class {number % classes}" for number in range(rows)])
     assert init(table).teacher.epochs == epochs
 
 

@@ -275,7 +275,8 @@ def test_a_trimmed_student_learns_inner_layers(tmp_path, trimmed, cached, losses
     """The student's hidden states of a batch against the teacher's on the same tokens, computed directly."""
     teacher, student = trimmed
     loss = DistillationLoss(DistillationConfig(losses), student.config, teacher.model.config)
-    examples, asked = teacher.read_both(rows(), by_token=loss.compares_tokens)
+    assert loss.compares_tokens
+    examples, asked = teacher.read_both(rows(), by_token=True)
     found = CachedTeacher(teacher.model, loss, asked, TeacherCache(tmp_path, cached))
     found.begin(start_accelerator("float32"))
     batch = examples.batch([3, 0, 7])
