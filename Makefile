@@ -52,7 +52,7 @@ lint: setup-dev
 	ruff check . && ruff format --check . && mypy
 
 compare: setup
-	@$(TINYBERT) compare
+	@dvc exp show --only-changed --drop '.*/|metrics|.*yaml|Created|Executor|State'
 
 # The page alone, without MLflow's job workers.
 ui: setup

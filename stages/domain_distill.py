@@ -11,7 +11,6 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline import paths
-from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
 
@@ -33,9 +32,7 @@ def main(stage: Stage) -> None:
     batches = SequenceBatches(sequences, masker, batch_size=section.batch_size, seed=seed)
     training = StageTraining(stage, student, loss, paths.domain_student(name, seed), source)
     training.run(batches, section, seed, teacher=LiveTeacher(teacher, loss))
-    if is_main_process():
-        training.save()
-        training.finish()
+    training.finish()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from tinybert.models.checkpoints import TaskModel
 from tinybert.models.initialization import given_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_jsonl
-from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
 
@@ -51,10 +50,8 @@ def main(stage: Stage) -> None:
         batches = ExampleBatches(examples, batch_size=config.teacher.batch_size, seed=params.seed)
         training.run(batches, config.teacher, params.seed)
 
-    if is_main_process():
-        training.save()
-        scores = score(task, predict(teacher, dev, task), dev.gold)
-        training.finish({"layers": teacher.config.num_hidden_layers, "dev": scores} | counts)
+    layers = {"layers": teacher.config.num_hidden_layers}
+    training.finish(lambda: layers | {"dev": score(task, predict(teacher, dev, task), dev.gold)} | counts)
 
 
 if __name__ == "__main__":

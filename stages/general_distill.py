@@ -11,7 +11,6 @@ from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.initialization import general_teacher, initialize_student
 from tinybert.pipeline import paths
-from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
 
@@ -38,9 +37,7 @@ def main(stage: Stage) -> None:
     batches = SequenceBatches(sequences, masker, batch_size=section.batch_size, seed=params.seed)
     training = StageTraining(stage, initialized.model, loss, paths.general_student(name))
     training.run(batches, section, params.seed, teacher=LiveTeacher(teacher, loss))
-    if is_main_process():
-        training.save()
-        training.finish()
+    training.finish()
 
 
 if __name__ == "__main__":

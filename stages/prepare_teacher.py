@@ -9,7 +9,6 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.evaluate.language_model import frequency_accuracy, masked_lm_scores
 from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
-from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
 
@@ -27,17 +26,17 @@ def main(stage: Stage) -> None:
     batches = SequenceBatches(sequences, masker, batch_size=pretraining.batch_size, seed=params.seed)
     training.run(batches, pretraining, params.seed)
 
-    if is_main_process():
-        training.save()
+    def measure() -> dict:
         heldout = Sequences.open(paths.sequences("general", "heldout"))
         limit = params.domain_evaluation.heldout_sequences
         heldout_masked = spread_batches(heldout, masker, limit=limit, seed=params.seed)
-        measured = {
+        return {
             "layers": teacher.config.num_hidden_layers,
             "heldout": masked_lm_scores(teacher, heldout_masked),
             "frequency_accuracy": frequency_accuracy(sequences, heldout_masked, masker),
         }
-        training.finish(measured)
+
+    training.finish(measure)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from tinybert.evaluate.scoring import Predictions, save_predictions, score
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import file_sizes_mb, read_jsonl
-from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
 
@@ -36,13 +35,14 @@ def main(stage: Stage) -> None:
     training = StageTraining(stage, student, loss, target, source, tokenizer)
     training.distill(teacher, rows, config.pruning, seed, pruner=pruner)
 
-    if is_main_process():
-        training.save()
+    def measure() -> dict:
         predicted = Predictions(task.headline, dev.gold, predict(student, dev, task))
         save_predictions(paths.predictions(stage.name, stage.instance), {"student": predicted})
         measured = {"target": percent / 100, "sparsity": linear_sparsity(student)}
         scores, size_mb = score(task, predicted.predictions, dev.gold), file_sizes_mb(target / "model.safetensors")
-        training.finish(measured | {"dev": scores, "size_mb": size_mb})
+        return measured | {"dev": scores, "size_mb": size_mb}
+
+    training.finish(measure)
 
 
 if __name__ == "__main__":

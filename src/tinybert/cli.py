@@ -4,7 +4,6 @@ import argparse
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -15,13 +14,6 @@ from tinybert.pipeline.errors import UserError
 
 LOCK_FILE = Path("dvc.lock")
 READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
-HIDDEN_COLUMNS = ".*/|metrics|.*yaml|Created|Executor|State"
-
-
-def compare(argv: Sequence[str]) -> None:
-    """Shows experiments side by side where they differ; further options go to `dvc exp show`."""
-    command = ["dvc", "exp", "show", "--only-changed", "--drop", HIDDEN_COLUMNS, *argv]
-    sys.exit(subprocess.run([sys.executable, "-m", *command]).returncode)
 
 
 def profile(argv: Sequence[str]) -> None:
@@ -147,7 +139,7 @@ def remove_cut_files() -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (compare, profile, convert, record, register, repair)
+    command.__name__: command for command in (profile, convert, record, register, repair)
 }
 # Commands that are the `main` of a module, and what they do.
 MODULES = {

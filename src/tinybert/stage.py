@@ -96,7 +96,8 @@ class Stage:
 
     def log_entry(self, entry: dict[str, float]) -> None:
         """Logs one entry of the loss curve during training."""
-        self.run.log_curve_point(int(entry["step"]), {key: value for key, value in entry.items() if key != "step"})
+        values = {key: value for key, value in entry.items() if key != "step"}
+        self.run.log_metrics({"curve": values}, int(entry["step"]))
 
     def write_curve(self, entries: Sequence[dict[str, float]]) -> None:
         """Writes the loss curve for DVC's plots and the report."""

@@ -1,10 +1,10 @@
 """The code shared by stages that train a model: resuming, reporting, saving the result, and task distillation."""
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -101,14 +101,19 @@ class StageTraining:
                 shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
         self.stage.write_curve(self.curve)
 
-    def finish(self, measured: dict | None = None) -> None:
-        """Writes the metrics of the run and other measurements; removes the checkpoint."""
-        self.stage.write_metrics(training_metrics(self.model, self.curve) | (measured or {}))
-        self.checkpoint.remove()
+    def finish(self, measure: Callable[[], dict] = dict) -> None:
+        """Saves the model, writes the metrics of the run and what `measure` returns, and removes the checkpoint.
+
+        Only the first of several processes does so.
+        """
+        if is_main_process():
+            self.save()
+            self.stage.write_metrics(training_metrics(self.model, self.curve) | measure())
+            self.checkpoint.remove()
 
 
-def distill_phase(stage: Stage, phase: Literal["intermediate", "prediction"]) -> None:
-    """Trains a task student on the augmented rows with the losses of a phase of task distillation.
+def distill_phase(stage: Stage) -> None:
+    """Trains a task student on the augmented rows with the losses of the phase that the stage is named after.
 
     The intermediate phase starts from the general student with a new head, the prediction phase from its result. No
     model is selected: the last step counts.
@@ -118,6 +123,7 @@ def distill_phase(stage: Stage, phase: Literal["intermediate", "prediction"]) ->
     between, limit = paths.intermediate(task.name, seed, name), params.tasks[task.name].max_length_tokens
     rows = list(read_jsonl(paths.augmented(task.name)))
     torch.manual_seed(seed)
+    phase = stage.name.removeprefix("task_distill_")
     if phase == "intermediate":
         source, target = paths.general_student(name), between
         student, tokenizer = start_task_student(source, task, rows, params.tasks)
@@ -131,9 +137,7 @@ def distill_phase(stage: Stage, phase: Literal["intermediate", "prediction"]) ->
     training = StageTraining(stage, student, loss, target, source, tokenizer)
     section = training_of(params, name, phase, task=task.name)
     training.distill(teacher, rows, section, seed)
-    if is_main_process():
-        training.save()
-        training.finish()
+    training.finish()
 
 
 def start_task_student(source: Path, task: Task, rows: Sequence[dict], tasks: Any) -> tuple[Classifier, Tokenizer]:

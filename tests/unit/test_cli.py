@@ -17,7 +17,7 @@ def test_help_names_all_commands_and_imports_nothing_heavy():
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True)
     assert found.returncode == 0 and found.stdout.endswith("[]\n")
-    for name in ("ask", "study", "compare", "profile", "convert", "push", "quantize", "record", "register"):
+    for name in ("ask", "study", "profile", "convert", "push", "quantize", "record", "register"):
         assert f"\n    {name} " in found.stdout
 
 
@@ -27,17 +27,6 @@ def test_each_command_has_help_of_its_own(command, capsys):
         cli.main([command, "--help"])
     assert ended.value.code == 0
     assert f"usage: tinybert {command}" in capsys.readouterr().out
-
-
-def test_compare_hands_options_to_dvc(monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        cli.subprocess, "run", lambda command: calls.append(command) or subprocess.CompletedProcess([], 3)
-    )
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["compare", "--csv"])
-    assert ended.value.code == 3
-    assert calls[0][1:5] == ["-m", "dvc", "exp", "show"] and calls[0][-1] == "--csv"
 
 
 def test_a_final_model_is_registered(tmp_path, monkeypatch, capsys):

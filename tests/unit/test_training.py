@@ -31,9 +31,13 @@ def training(tmp_path, monkeypatch) -> StageTraining:
 def test_the_checkpoint_is_kept_until_the_metrics_are_written(training):
     training.run(ExampleBatches(examples(), batch_size=8, seed=7), settings(epochs=1).training, 7)
     checkpoint = training.checkpoint.path
-    training.save()
-    assert checkpoint.is_file() and training.stage.metrics == {"curve": training.curve}
-    training.finish({"dev": 0.5})
+
+    def measure() -> dict:
+        assert checkpoint.is_file() and (training.target / "model.safetensors").is_file()
+        assert training.stage.metrics == {"curve": training.curve}
+        return {"dev": 0.5}
+
+    training.finish(measure)
     assert not checkpoint.exists()
     assert training.stage.metrics["steps"] == 3 and training.stage.metrics["dev"] == 0.5
 

@@ -121,10 +121,6 @@ def _f1_scores(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return 2.0 * hits[totals > 0] / totals[totals > 0]
 
 
-def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return 2.0 * np.sum((predictions == 1) & (labels == 1)) / max(np.sum(predictions == 1) + np.sum(labels == 1), 1)
-
-
 def _micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     return 2.0 * np.sum(predictions * labels) / max(np.sum(predictions) + np.sum(labels), 1)
 
@@ -156,7 +152,7 @@ def _is_constant(values: np.ndarray) -> bool:
 
 METRICS: dict[str, Metric] = {
     "accuracy": lambda predictions, labels: np.mean(predictions == labels),
-    "f1": _f1,
+    "f1": lambda predictions, labels: _micro_f1(predictions == 1, labels == 1),
     "macro_f1": lambda predictions, labels: np.mean(_f1_scores(predictions, labels)),
     "micro_f1": _micro_f1,
     "matthews": _matthews,
@@ -245,11 +241,15 @@ def variant_scores(variants: Mapping[str, Predictions], task: Task, *, seed: int
         for a regression) and "difference_95" (interval of the headline score minus FP32's).
     """
     metric, labels, fp32 = METRICS[task.headline], variants["fp32"].labels, variants["fp32"].predictions
+
+    def agreement(predictions: np.ndarray) -> float:  # of a multilabel task in all labels
+        return float((predictions == fp32).reshape(len(fp32), -1).all(axis=1).mean())
+
     return {
         name: {
             "dev": score(task, found.predictions, labels),
             "collapsed": is_collapsed(task, found.predictions),
-            "agreement": None if task.is_regression else _agreement(found.predictions, fp32),
+            "agreement": None if task.is_regression else agreement(found.predictions),
             "difference_95": paired_interval(metric, [found.predictions], [fp32], [labels], seed=seed),
         }
         for name, found in variants.items()
@@ -281,11 +281,6 @@ def choose_variant(variants: Mapping[str, dict], metric: str, max_score_drop: fl
     }
     small = [variant for variant, size in sizes.items() if size <= SAME_SIZE * min(sizes.values())]
     return min(small, key=lambda variant: (drops[variant], sizes[variant]), default=None)
-
-
-def _agreement(predictions: np.ndarray, reference: np.ndarray) -> float:
-    """The share of rows with equal predictions, of a multilabel task in all labels."""
-    return float((predictions == reference).reshape(len(reference), -1).all(axis=1).mean())
 
 
 def paired_interval(

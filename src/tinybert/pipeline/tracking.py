@@ -33,13 +33,9 @@ class Run:
     def __init__(self, writer: subprocess.Popen | None = None) -> None:
         self._writer = writer
 
-    def log_curve_point(self, step: int, values: dict[str, float]) -> None:
-        """Logs the numbers of one optimizer step as `curve/<name>`."""
-        self._send("log_metrics", {"curve": values}, step)
-
-    def log_metrics(self, metrics: dict[str, Any]) -> None:
+    def log_metrics(self, metrics: dict[str, Any], step: int = 0) -> None:
         """Logs the numbers of a nested mapping as `outer/inner`; other values are left out."""
-        self._send("log_metrics", metrics, 0)
+        self._send("log_metrics", metrics, step)
 
     def log_dataset(self, frame: Any, source: str, name: str, context: str) -> None:
         """Logs which data the run used, and for what (`context`): columns, size and digest of a pandas frame."""

@@ -149,7 +149,7 @@ def test_params_metrics_and_curve(root, capfd):
     params = {"training": {"epochs": 3, "rate": 5e-5}, "terms": ["a"] * 5000, "tasks.cola": {"length": 32}}
     with stage_run("general_distill", "professor", params=params, tags={}) as run:
         for step in (10, 20):
-            run.log_curve_point(step, {"total": 1.0 / step, "hidden": 2.0})
+            run.log_metrics({"curve": {"total": 1.0 / step, "hidden": 2.0}}, step)
         run.log_metrics({"steps": 20, "loss": {"hard:λ": 0.5}, "split": "dev", "collapsed": True, "none": None})
     [child] = children(root, "general_distill/professor")
     assert child.data.params["training.epochs"] == "3"
@@ -249,7 +249,7 @@ def test_without_a_store_the_work_continues(root, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with stage_run("tokenize", "domain", params={"a": 1}, tags={}) as run:
         run.log_metrics({"blocks": 5})
-        run.log_curve_point(1, {"total": 1.0})
+        run.log_metrics({"curve": {"total": 1.0}}, 1)
         run.log_result_table([{"group": "a", "model": "b", "c": 1}])
     assert one_warning(capfd)
 
@@ -267,7 +267,7 @@ def test_a_store_that_fails_later_is_given_up(root, capfd):
         with sqlite3.connect(root / "mlflow.db") as database:
             database.execute("DROP TABLE metrics")
         for step in range(3):
-            run.log_curve_point(step, {"total": 1.0})
+            run.log_metrics({"curve": {"total": 1.0}}, step)
     assert "no such table: metrics" in one_warning(capfd)
     with sqlite3.connect(root / "mlflow.db") as database:
         status = database.execute("SELECT status FROM runs WHERE name = 'quantize/cola-teacher'").fetchall()
