@@ -52,6 +52,7 @@ def main(stage: Stage) -> None:
             save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), predictions)
             costs = {"student": model_costs(student, references[task.dev_splits[0]][0])}
             stage.write_metrics({"costs": costs} | scores, f"{stage.instance}/{seed}")
+    stage.earlier_seconds = max(checkpoint.earlier_seconds for checkpoint in checkpoints)
     for checkpoint in checkpoints if is_main_process() else ():
         checkpoint.remove()
 

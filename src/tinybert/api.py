@@ -195,18 +195,16 @@ def _load_teacher(teacher: str | Path | Teacher, tokenizer: Tokenizer) -> Teache
 
 def _check_student(student: Classifier, teacher: Teacher, task: Task) -> None:
     """Raises UserError for a student that was made for another task than the teacher's."""
+
+    def described(labels: tuple[str, ...], several: bool, pair: bool) -> str:
+        classes = ", ".join(labels) if len(labels) > 1 else "a score"
+        return f"{'two texts' if pair else 'a text'}, {'any' if several else 'one'} of {classes}"
+
     several, pair = student.config.problem_type == MULTILABEL, getattr(student, "pair", task.is_pair)
-    labels, texts = {True: "several classes a row", False: "one class a row"}, {True: "two texts", False: "one text"}
-    if student.labels != teacher.labels and (task.labels or len(student.labels) > 1):
-        found, allowed = ", ".join(student.labels), ", ".join(teacher.labels)
-    elif several != task.is_multilabel:
-        found, allowed = labels[several], labels[task.is_multilabel]
-    elif pair != task.is_pair:
-        found, allowed = texts[pair], texts[task.is_pair]
-    else:
-        return
-    problem = f"it was made for another task than the teacher's (got {found:.60})"
-    raise UserError(f"student: {problem}; allowed: {allowed:.60}; fix: give a general student's folder")
+    found = described(student.labels, several, pair)
+    if found != (allowed := described(teacher.labels, task.is_multilabel, task.is_pair)):
+        problem, fix = "it was made for another task than the teacher's", "give a general student's folder"
+        raise UserError(f"student: {problem} (got {found:.80}); allowed: {allowed:.80}; fix: {fix}")
 
 
 def _check_tokens(student: Classifier, teacher: Teacher, tokenizer: Tokenizer) -> None:

@@ -28,7 +28,7 @@ from tinybert.pipeline.process import is_main_process, relaunch
 from tinybert.pipeline.tracking import Run, stage_run
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stage:
     """One running instance of a stage.
 
@@ -39,6 +39,7 @@ class Stage:
         values: The same as plain data by dotted key.
         names: The values of dvc.yaml's ${...} in this instance: "item.task", "seed" and so on.
         run: The MLflow run of the instance.
+        earlier_seconds: Of interrupted processes whose run this one continued.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Stage:
     values: dict[str, Any]
     names: dict[str, str]
     run: Run
+    earlier_seconds: float = 0.0
 
     @property
     def instance(self) -> str:
@@ -151,7 +153,8 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
         if is_main_process():
             processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
             peak_mb = max(resource.getrusage(process).ru_maxrss for process in processes) / 1024
-            timing = {"seconds": round(time.monotonic() - started, 1), "peak_memory_mb": round(peak_mb)}
+            seconds = round(stage.earlier_seconds + time.monotonic() - started, 1)
+            timing = {"seconds": seconds, "peak_memory_mb": round(peak_mb)}
             write_json(paths.timing(name, stage.instance), timing)
             run.log_metrics({"timing": timing})
 

@@ -109,6 +109,7 @@ class StageTraining:
         if is_main_process():
             self.save()
             self.stage.write_metrics(training_metrics(self.model, self.curve) | measure())
+            self.stage.earlier_seconds = self.checkpoint.earlier_seconds
             self.checkpoint.remove()
 
 

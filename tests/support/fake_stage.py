@@ -12,6 +12,7 @@ class FakeStage:
         self.name, self.items, self.params, self.digest = name, items, params, digest
         self.names = {"seed": str(params.seed)}
         self.metrics: dict = {}
+        self.earlier_seconds = 0.0
 
     def fingerprint(self):
         return lambda: self.digest

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -20,7 +20,7 @@ from tinybert.config.schema import Optimizer
 from tinybert.distill.batches import Batches, MicroBatch, micro_batches
 from tinybert.distill.metric_log import Entry, MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationLoss
-from tinybert.distill.resume import Checkpoint, Stateful
+from tinybert.distill.resume import Checkpoint
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
 from tinybert.pipeline.process import torch_seed
@@ -31,7 +31,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LARGEST_INT = 2**31 - 1
 
 
-class Pruner(Stateful, Protocol):
+class Pruner(Protocol):
     """What prunes the student while it trains (compress/pruning.py); built when the student is on its device."""
 
     def begin(self, steps: int) -> None:
@@ -268,9 +268,9 @@ def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=0.0, fused=True)
 
 
-# What the next steps of a run depend on, by name. The order of rows, masks and dropout need no state: seed, epoch and
-# step determine them.
-State = dict[str, Stateful]
+# What the next steps of a run depend on: objects with state_dict and load_state_dict, by name. The order of rows, masks
+# and dropout need no state: seed, epoch and step determine them.
+State = dict[str, Any]
 
 
 def save_state(state: State, logger: MetricLogger, checkpoint: Checkpoint) -> None:

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import torch
 
@@ -17,14 +17,7 @@ from tinybert.pipeline.errors import UserError
 
 VARIABLE = "TINYBERT_CHECKPOINT_SECONDS"
 SECONDS_BETWEEN = 120.0  # unless the variable says otherwise
-
-
-class Stateful(Protocol):
-    """An object whose state a checkpoint stores; importing PyTorch's own protocol of this name would take 3 s."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
+STARTED = time.monotonic()
 
 
 class Checkpoint:
@@ -40,6 +33,7 @@ class Checkpoint:
     def __init__(self, folder: Path, fingerprint: Callable[[], str], *, is_writer: bool = True) -> None:
         self.folder, self.fingerprint, self.is_writer = folder, fingerprint, is_writer
         self.step: int | None = None  # of the saved state
+        self.earlier_seconds = 0.0  # of the processes that were interrupted, up to the state they left
         self._last = time.monotonic()
         self._lock: IO | None = None
         self._is_taken = False  # by another process that runs the same
@@ -68,7 +62,7 @@ class Checkpoint:
                 if archive.testzip():  # compares the checksums, which PyTorch writes but does not read
                     return None
             state = torch.load(self.path, map_location="cpu", weights_only=True)
-            self.step = state["step"]
+            self.step, self.earlier_seconds = state["step"], state["seconds"]
         except Exception:  # a damaged archive raises errors of the archive, of pickle and of PyTorch
             return None
         return state
@@ -82,7 +76,7 @@ class Checkpoint:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._is_ours():
-                self._replace(state)
+                self._replace(state | {"seconds": self.earlier_seconds + time.monotonic() - STARTED})
                 self.step = state["step"]
         except OSError as error:
             print(f"checkpoint: training continues without one, {self.folder}: {error}", file=sys.stderr)

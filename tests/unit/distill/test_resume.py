@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.small_distillation import distill
+from tinybert.distill import resume
 from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline.errors import UserError
 
@@ -136,6 +137,19 @@ def test_an_interval_that_is_no_number_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "5min")
     with pytest.raises(UserError, match=r"TINYBERT_CHECKPOINT_SECONDS: must be a number of seconds \(got '5min'\)"):
         Checkpoint(tmp_path, lambda: "a")
+
+
+def test_the_seconds_of_interrupted_runs_add_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(resume, "STARTED", 90.0)
+    total = 0.0
+    for step, now in enumerate((100.0, 130.0, 205.0)):
+        monkeypatch.setattr(resume.time, "monotonic", lambda now=now: now)
+        checkpoint = Checkpoint(tmp_path, lambda: "run")
+        assert (checkpoint.load() or {"step": 0})["step"] == step
+        assert checkpoint.earlier_seconds == total
+        checkpoint.save({"step": step + 1})
+        checkpoint._lock.close()  # as the end of a process does
+        total += now - 90.0
 
 
 def test_a_bit_that_turned_is_noticed(tmp_path):
