@@ -159,20 +159,20 @@ STATE = {"step": 3, "curve": [1.5, 2.5], "module": {"weight": torch.arange(6.0).
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory) -> bytes:
+def checkpoint(tmp_path_factory) -> tuple[bytes, float]:
     made = Checkpoint(tmp_path_factory.mktemp("checkpoints"), lambda: "run")
     made.save(STATE)
-    return made.path.read_bytes()
+    return made.path.read_bytes(), made.load()["seconds"]
 
 
 @given(st.data())
 def test_checkpoints_are_whole_or_none(tmp_path, checkpoint, data):
-    content = data.draw(damaged_bytes(checkpoint))
-    (tmp_path / "run.pt").write_bytes(content)
+    whole, seconds = checkpoint
+    (tmp_path / "run.pt").write_bytes(data.draw(damaged_bytes(whole)))
     found = Checkpoint(tmp_path, lambda: "run", is_writer=False).load()
     if found is not None:
         assert torch.equal(found.pop("module")["weight"], STATE["module"]["weight"])
-        assert found == {"step": STATE["step"], "curve": STATE["curve"]}
+        assert found == {"step": STATE["step"], "curve": STATE["curve"], "seconds": seconds}
 
 
 @pytest.fixture(scope="module")
