@@ -45,14 +45,15 @@ def main(stage: Stage) -> None:
         batches = ExampleBatches(examples, batch_size=training.batch_size, seed=seed)
         folder = stage.checkpoint_folder(seed=str(seed))
         checkpoints.append(Checkpoint(folder, stage.fingerprint(), is_writer=is_main_process()))
+        checkpoints[-1].earlier_seconds = stage.earlier_seconds
         run = TrainRun(f"{stage.name} {stage.instance} {seed}", checkpoint=checkpoints[-1])
         train(student, loss, batches, Settings(training, params.optimizer, seed, params.precision), run=run)
+        stage.earlier_seconds = checkpoints[-1].earlier_seconds
         if is_main_process():
             scores, predictions = compare_splits(partial(predict, student, task=task), references, task)
             save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), predictions)
             costs = {"student": model_costs(student, references[task.dev_splits[0]][0])}
             stage.write_metrics({"costs": costs} | scores, f"{stage.instance}/{seed}")
-    stage.earlier_seconds = max(checkpoint.earlier_seconds for checkpoint in checkpoints)
     for checkpoint in checkpoints if is_main_process() else ():
         checkpoint.remove()
 

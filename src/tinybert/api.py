@@ -104,8 +104,8 @@ def distill_student(
     Args:
         teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model of this package.
             One without the student's tokens reads rows with its own tokenizer and has targets for losses on rows only.
-        student: A folder, or a loaded model, which is trained in place. A classifier goes on with its head; any other
-            model gets a new one for the teacher's classes.
+        student: A folder, or a loaded classifier, which is trained in place and must have the teacher's classes. The
+            model of a folder keeps its head if it has these classes in this order; otherwise it gets a new one.
         rows: Mappings or a data frame with the text columns; gold labels are read only if the loss `hard` is on.
         losses: Weight by name, for example {"prediction": 1.0}.
         settings: All other settings.
@@ -118,14 +118,18 @@ def distill_student(
     training, config = _checked(losses, settings)
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
+    for key, model, kind in (("teacher", teacher, Teacher), ("student", student, Classifier)):
+        if not isinstance(model, (str, Path, kind)):
+            problem = f"no folder and no classifier of this package (got {type(model).__name__})"
+            raise UserError(f"{key}: {problem}; fix: save it, with its tokenizer, and name the folder")
     tokenizer = _student_tokenizer(settings, student, teacher)
     loaded = _load_teacher(teacher, tokenizer)
     task = _task_of(loaded, settings.text)
     torch.manual_seed(settings.seed)
-    model = student if isinstance(student, Classifier) else _load_student(student, task)
-    _check_student(model, loaded, task)
-    _check_tokens(model, loaded, tokenizer)
-    loss = DistillationLoss(config, model.config, loaded.config)
+    trained = student if isinstance(student, Classifier) else _load_student(student, task)
+    _check_student(trained, loaded, task)
+    _check_tokens(trained, loaded, tokenizer)
+    loss = DistillationLoss(config, trained.config, loaded.config)
     if not isinstance(student, Classifier):
         loss.load(student)
     checked = _rows(rows, task, settings.label if "hard" in config.weights else None)
@@ -135,8 +139,8 @@ def distill_student(
         batches = cached.student_batches(ours, task, batch_size=settings.batch_size, seed=settings.seed)
         run_settings = Settings(training, settings.optimizer, settings.seed, settings.precision)
         run = TrainRun("distill_student", callback)
-        curve = train(model, loss, batches, run_settings, teacher=cached, run=run)
-    return DistilledStudent(model, tokenizer, curve, settings.max_length_tokens)
+        curve = train(trained, loss, batches, run_settings, teacher=cached, run=run)
+    return DistilledStudent(trained, tokenizer, curve, settings.max_length_tokens)
 
 
 class _Checked(Training):
@@ -171,8 +175,7 @@ def _student_tokenizer(
     """The tokenizer that settings name, or that of the first folder that has one: the student's or the teacher's."""
     if settings.tokenizer:
         return folder_tokenizer(settings.tokenizer, key="tokenizer")
-    folders = [Path(model) for model in (student, teacher) if isinstance(model, (str, Path))]
-    for folder in folders:
+    for folder in [Path(model) for model in (student, teacher) if isinstance(model, (str, Path))]:
         read_config(folder)  # the clearer message for a folder that is missing
         if any((folder / name).is_file() for name in TOKENIZER_FILES):
             return folder_tokenizer(folder, key="tokenizer")
@@ -183,9 +186,6 @@ def _load_teacher(teacher: str | Path | Teacher, tokenizer: Tokenizer) -> Teache
     """The teacher of a folder: a BERT with the student's tokens, or any classifier with its own."""
     if isinstance(teacher, Teacher):
         return teacher
-    if not isinstance(teacher, (str, Path)):
-        raise UserError(f"teacher: no folder and no model of this package (got {type(teacher).__name__}); "
-                        "fix: save it, with its tokenizer, and name the folder")  # fmt: skip
     found = read_config(teacher)
     if has_tokens_of(tokenizer, Path(teacher)) and not found.get(OWN_TOKENIZER):
         return load_bert(SequenceClassifier, teacher)

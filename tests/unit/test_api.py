@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.support.builders import classifier as small_classifier
+from tests.support.builders import masked_lm
 from tests.support.families import save_family
 from tests.support.hub_content import bert, classifier
 from tests.support.root import ROOT
@@ -221,8 +222,10 @@ def test_classes_are_ordered_by_number_not_by_file():
 
 
 def test_a_model_of_transformers_is_refused_as_an_object(folder):
-    with pytest.raises(UserError, match=r"^teacher: no folder and no model of this package \(got BertFor"):
+    with pytest.raises(UserError, match=r"^teacher: no folder and no classifier of this package \(got BertFor"):
         distill_student(AutoModelForSequenceClassification.from_pretrained("teacher"), "student", ROWS, PREDICTION)
+    with pytest.raises(UserError, match=r"^student: no folder and no classifier of this package \(got MaskedLM"):
+        distill_student("teacher", masked_lm(), ROWS, PREDICTION)
 
 
 @pytest.mark.parametrize("family", ["roberta", "bert"])

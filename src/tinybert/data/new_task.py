@@ -27,8 +27,8 @@ SEEN_ROWS = 10_000  # rows used to choose kind and length
 CLASS_NUMBERS = 20  # whole numbers with more different values are scores
 BALANCED = 0.9  # from this share of the greatest entropy on, accuracy is the metric
 TOKENS_PER_WORD = 1.5  # without a tokenizer
-# Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows for each 8 classes, of at
-# most 80: with 77 classes a teacher of 3 epochs scores .68, of 10 epochs .92 (docs/log.md).
+# Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows per 8 classes; more than 80
+# classes count as 80. With 77 classes a teacher scores .68 after 3 epochs and .92 after 10 (docs/log.md).
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
 CLASSES, MOST_CLASSES = 8, 80
 MOST_AUGMENTED_ROWS = 20_000
@@ -185,4 +185,4 @@ def settings_lines(name: str, task: Task, section: dict[str, Any]) -> list[str]:
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {task.metrics[0] if 'metric' not in section['data'] else section['data']['metric']}"
     return [f"params.yaml: tasks.{name}: {written}, {section['max_length_tokens']} tokens, epochs: {epochs}",
-            f"params.yaml: tasks.run: [{name}], and only its students; next: make repro"]  # fmt: skip
+            f"params.yaml: tasks.run: [{name}]; no students but tasks.students; next: make repro"]  # fmt: skip
