@@ -28,7 +28,6 @@ from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import (
     CLASSIFIERS,
-    REGRESSION_LABEL,
     Classifier,
     class_names,
     load_bert,
@@ -39,7 +38,7 @@ from tinybert.models.checkpoints import (
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, load_foreign
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_folder, read_json
+from tinybert.pipeline.files import atomic_folder
 
 Teacher = SequenceClassifier | ForeignClassifier
 CACHE_BYTES = 2 * 10**9  # of a temporary folder, removed after the call
@@ -54,7 +53,7 @@ class DistillSettings:
         label: The column of the gold labels: class names or numbers, a score, or a list of classes.
         layer_map: A name of params.yaml's layer maps, or a teacher layer for each student layer.
         relation_heads: Of the relation losses.
-        tokenizer: The student's, a folder; None: that of the student's folder, or of the teacher's if it has none.
+        tokenizer: The student's, or its folder; None: that of the student's folder, or of the teacher's if it has none.
     """
 
     text: tuple[str, ...] = ("text",)
@@ -71,7 +70,7 @@ class DistillSettings:
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
     )
-    tokenizer: str | Path | None = None
+    tokenizer: str | Path | Tokenizer | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def distill_student(
 
     Args:
         teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model of this package.
-            One without the student's tokens reads rows with its own tokenizer and has targets for losses on rows only.
+            A folder without the student's tokens reads rows with its own tokenizer, for losses on rows only.
         student: A folder, or a loaded classifier, which is trained in place and must have the teacher's classes. The
             model of a folder keeps its head if it has these classes in this order; otherwise it gets a new one.
         rows: Mappings or a data frame with the text columns; gold labels are read only if the loss `hard` is on.
@@ -118,10 +117,12 @@ def distill_student(
     training, config = _checked(losses, settings)
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
-    for key, model, kind in (("teacher", teacher, Teacher), ("student", student, Classifier)):
-        if not isinstance(model, (str, Path, kind)):
-            problem = f"no folder and no classifier of this package (got {type(model).__name__})"
-            raise UserError(f"{key}: {problem}; fix: save it, with its tokenizer, and name the folder")
+    reader = settings.tokenizer or ""
+    given = (("teacher", teacher, Teacher), ("student", student, Classifier), ("tokenizer", reader, Tokenizer))
+    for key, value, kind in given:
+        if not isinstance(value, (str, Path, kind)):
+            problem = f"no folder and no object of this package (got {type(value).__name__})"
+            raise UserError(f"{key}: {problem}; fix: save it, a model with its tokenizer, and name the folder")
     tokenizer = _student_tokenizer(settings, student, teacher)
     loaded = _load_teacher(teacher, tokenizer)
     task = _task_of(loaded, settings.text)
@@ -137,7 +138,7 @@ def distill_student(
     with tempfile.TemporaryDirectory() as folder:
         cached = CachedTeacher(loaded, loss, theirs, TeacherCache(Path(folder), CACHE_BYTES))
         batches = cached.student_batches(ours, task, batch_size=settings.batch_size, seed=settings.seed)
-        run_settings = Settings(training, settings.optimizer, settings.seed, settings.precision)
+        run_settings = Settings(training, training.optimizer, settings.seed, settings.precision)
         run = TrainRun("distill_student", callback)
         curve = train(trained, loss, batches, run_settings, teacher=cached, run=run)
     return DistilledStudent(trained, tokenizer, curve, settings.max_length_tokens)
@@ -148,14 +149,15 @@ class _Checked(Training):
 
     max_steps: None = None
     layer_map: LayerMap
+    optimizer: Optimizer
     max_length_tokens: RowTokens
     seed: Seed
     precision: Literal["float32", "bfloat16"]
 
 
-def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Training, DistillationConfig]:
+def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[_Checked, DistillationConfig]:
     """The settings in the form of the stages; UserError for the first that params.yaml would not allow."""
-    of_losses = {"losses": dict(losses), "temperature": settings.temperature, "relation_heads": settings.relation_heads}
+    of_losses = {"losses": losses, "temperature": settings.temperature, "relation_heads": settings.relation_heads}
     try:
         checked = _Checked.model_validate(settings, from_attributes=True)
         stage = StageLosses.model_validate(of_losses)
@@ -172,14 +174,16 @@ def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[Tr
 def _student_tokenizer(
     settings: DistillSettings, student: str | Path | Classifier, teacher: str | Path | Teacher
 ) -> Tokenizer:
-    """The tokenizer that settings name, or that of the first folder that has one: the student's or the teacher's."""
+    """That of the settings, or of the first folder that has one; a BERT object as teacher must have the same."""
     if settings.tokenizer:
-        return folder_tokenizer(settings.tokenizer, key="tokenizer")
-    for folder in [Path(model) for model in (student, teacher) if isinstance(model, (str, Path))]:
+        found = settings.tokenizer
+        return found if isinstance(found, Tokenizer) else folder_tokenizer(found, key="tokenizer")
+    models = () if isinstance(teacher, SequenceClassifier) else (student, teacher)
+    for folder in [Path(model) for model in models if isinstance(model, (str, Path))]:
         read_config(folder)  # the clearer message for a folder that is missing
         if any((folder / name).is_file() for name in TOKENIZER_FILES):
             return folder_tokenizer(folder, key="tokenizer")
-    raise UserError("tokenizer: missing, the models have none; fix: name a tokenizer folder in settings")
+    raise UserError("tokenizer: missing, an object has none; fix: name the tokenizer, or its folder, in settings")
 
 
 def _load_teacher(teacher: str | Path | Teacher, tokenizer: Tokenizer) -> Teacher:
@@ -228,24 +232,25 @@ def _task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:
 
 def _load_student(folder: str | Path, task: Task) -> Classifier:
     """A classifier of a folder with its head, if that is for the task's classes; otherwise with a new head."""
-    names = read_json(path).get("architectures") if (path := Path(folder) / "config.json").is_file() else None
-    if names and names[0] in CLASSIFIERS:
-        model, labels = load_task_model(folder), task.labels or (REGRESSION_LABEL,)
-        if model.labels == labels and (model.config.problem_type == MULTILABEL) == task.is_multilabel:
+    if (read_config(folder).get("architectures") or [""])[0] in CLASSIFIERS:
+        model = load_task_model(folder)
+        same = model.labels == (task.labels or model.labels[:1])  # a regression's one label may have any name
+        if same and (model.config.problem_type == MULTILABEL) == task.is_multilabel:
             return model
     return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
 
 
 def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: str | None) -> list[dict]:
     """The rows in the form of prepare_task: texts, and class numbers or scores if `label` names their column."""
-    records: Sequence[Mapping] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
+    records: Sequence[Mapping] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
     if not len(records):
         raise UserError("rows: none; fix: give at least one")
     found = []
     for number, row in enumerate(records):
         for column in task.columns:
-            if not isinstance(row.get(column), str) or not row[column].strip():
-                raise UserError(f"rows[{number}].{column}: no text (got {row.get(column)!r:.40}); fix: settings.text")
+            text = row.get(column) if isinstance(row, Mapping) else None
+            if not isinstance(text, str) or not text.strip():
+                raise UserError(f"rows[{number}].{column}: no text (got {text!r:.40}); fix: settings.text")
         found.append({column: row[column] for column in task.columns})
         if label is not None:
             found[-1]["label"] = _gold(row.get(label), task, f"rows[{number}].{label}")

@@ -123,7 +123,7 @@ def test_classes_may_be_named_by_numbers():
 
 
 def test_a_regression_keeps_its_head(folder):
-    write_model(folder / "scorer", classifier("a/d", "0", ("score",)))
+    write_model(folder / "scorer", classifier("a/d", "0", ("LABEL_0",)))
     student = _load_student(folder / "scorer", Task("rows", ("text",), (), "rows", RATING, kind="regression"))
     assert torch.equal(student.classifier.weight, load_task_model(folder / "scorer").classifier.weight)
 
@@ -166,6 +166,10 @@ def test_scores_and_several_labels(folder, labels, problem_type, gold, loss):
         ({"losses": {"hidden": 1.0}, "layer_map": (1,)}, "layer_map: one layer for each of the student's (got 1)"),
         ({"losses": {"hidden": 1.0}, "layer_map": [1]}, "layer_map: one layer for each of the student's (got 1)"),
         ({"text": "text"}, "text: no columns (got 'text'); allowed: a tuple of one or two names"),
+        ({"losses": ["prediction"]}, "losses: must be a mapping of keys to values (got"),
+        ({"rows": ["a text"]}, "rows[0].text: no text (got None); fix: settings.text"),
+        ({"optimizer": {"weight_decay": -1.0}}, "optimizer."),
+        ({"tokenizer": 5}, "tokenizer: no folder and no object of this package (got int)"),
         ({"epochs": -1}, "epochs: should be greater than or equal to 0 (got -1)"),
         ({"max_length_tokens": 4}, "max_length_tokens: should be greater than or equal to 8 (got 4)"),
         ({"teacher": "absent"}, "absent/config.json: absent; fix: name a folder with config.json"),
@@ -181,9 +185,11 @@ def test_wrong_arguments_are_one_line(folder, changes, line):
 
 def test_model_objects_need_a_tokenizer(folder):
     teacher = load_bert(SequenceClassifier, "teacher")
-    with pytest.raises(UserError, match=r"^tokenizer: missing, the models have none; fix: name a tokenizer folder"):
-        distill_student(teacher, load_task_model("teacher"), ROWS, PREDICTION)
-    assert distill_student(teacher, "student", ROWS, PREDICTION, replace(SHORT, epochs=0)).tokenizer
+    with pytest.raises(UserError, match=r"^tokenizer: missing, an object has none; fix: name the tokenizer"):
+        distill_student(teacher, "student", ROWS, PREDICTION)  # whose tokens may be others
+    tokenizer = folder_tokenizer("teacher")
+    settings = replace(SHORT, epochs=0, tokenizer=tokenizer)
+    assert distill_student(teacher, "student", ROWS, PREDICTION, settings).tokenizer is tokenizer
 
 
 def test_a_student_trained_for_another_task_is_refused(folder):
@@ -222,9 +228,9 @@ def test_classes_are_ordered_by_number_not_by_file():
 
 
 def test_a_model_of_transformers_is_refused_as_an_object(folder):
-    with pytest.raises(UserError, match=r"^teacher: no folder and no classifier of this package \(got BertFor"):
+    with pytest.raises(UserError, match=r"^teacher: no folder and no object of this package \(got BertFor"):
         distill_student(AutoModelForSequenceClassification.from_pretrained("teacher"), "student", ROWS, PREDICTION)
-    with pytest.raises(UserError, match=r"^student: no folder and no classifier of this package \(got MaskedLM"):
+    with pytest.raises(UserError, match=r"^student: no folder and no object of this package \(got MaskedLM"):
         distill_student("teacher", masked_lm(), ROWS, PREDICTION)
 
 

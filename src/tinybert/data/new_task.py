@@ -45,9 +45,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--name", help="of the task; by default that of the file")
     parser.add_argument("--dev", metavar="TABLE", help="rows to score; by default a share of the training rows")
     parser.add_argument("--test", metavar="TABLE", help="further rows to score")
-    parser.add_argument(
-        "--kind", choices=("classification", "regression", "multilabel"), help="by default by the labels"
-    )
+    parser.add_argument("--kind", choices=("classification", "regression", "multilabel"), help="else by the labels")
     parser.add_argument("--separator", help="between the labels of a cell, if they are several in one text")
     options = parser.parse_args(argv)
     stem = re.sub(r"[^a-z0-9]+", "_", Path(options.table).name.split(".")[0].lower()).strip("_")
@@ -112,10 +110,7 @@ def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
     try:
         is_local = params.teacher.source == "local"
         tokenizer = folder_tokenizer(paths.resolve(params.teacher.local.folder) if is_local else paths.TOKENIZER)
-        rows = texts.apply(
-            lambda column: [len(of.ids) for of in tokenizer.encode_batch(list(column), add_special_tokens=False)]
-        )
-        tokens = rows.sum(axis=1)
+        tokens = texts.map(lambda text: len(tokenizer.encode(text, add_special_tokens=False))).sum(axis=1)
     except UserError:
         tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * TOKENS_PER_WORD
     longest = float(np.percentile(tokens, 95)) + special
@@ -162,9 +157,8 @@ def findings(task: Task, splits: Frames) -> list[str]:
             lines.append("warning: scores beyond 10 are learned slowly; scale them, for example to 0 to 5")
     else:
         counts = train["label"].explode().value_counts()
-        shown = [f"{task.labels[number]} {count:,}" for number, count in zip(counts.index, counts, strict=True)][
-            :SHOWN_CLASSES
-        ]
+        first = counts.head(SHOWN_CLASSES)
+        shown = [f"{task.labels[number]} {count:,}" for number, count in zip(first.index, first, strict=True)]
         more = f", and {len(counts) - SHOWN_CLASSES} more" if len(counts) > SHOWN_CLASSES else ""
         lines.append(f"classes: {len(task.labels)} ({', '.join(shown)}{more})")
         share = counts.iloc[0] / len(train)
