@@ -28,9 +28,10 @@ CLASS_NUMBERS = 20  # whole numbers with more different values are scores
 BALANCED = 0.9  # from this share of the greatest entropy on, accuracy is the metric
 TOKENS_PER_WORD = 1.5  # without a tokenizer
 # Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows per 8 classes; more than 80
-# classes count as 80. With 77 classes a teacher scores .68 after 3 epochs and .92 after 10 (docs/log.md).
+# classes count as 80. The teacher of more than 8 classes has four times the first task's learning rate, at most
+# MANY_CLASSES_RATE. With 77 classes it scores .86 after 6 epochs at 5e-5, .93 at 2e-4 (docs/log.md).
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
-CLASSES, MOST_CLASSES = 8, 80
+CLASSES, MOST_CLASSES, MANY_CLASSES_RATE = 8, 80, 2e-4
 MOST_AUGMENTED_ROWS = 20_000
 SHOWN_CLASSES = 12
 PHASES = ("teacher", "intermediate", "prediction", "pruning")
@@ -94,6 +95,9 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
         section["augmented_copies"] = 0
     classes = min(max(len(task.labels), CLASSES), MOST_CLASSES)
     epochs = next(of for most, of in EPOCHS.items() if rows * CLASSES / classes <= most)
+    if len(task.labels) > CLASSES:
+        rate = section["teacher"]["learning_rate"]
+        section["teacher"]["learning_rate"] = max(rate, min(4 * rate, MANY_CLASSES_RATE))
     for phase, number in zip(PHASES, epochs, strict=True):
         training = section[phase]
         # Augmented copies are rows of an epoch too; the steps are those of the table's own rows.
@@ -106,14 +110,13 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
 def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
     """The 95th percentile of the rows' tokens, up to a multiple of 8: by the teacher's tokenizer if it is here."""
     texts = train.head(SEEN_ROWS)[list(task.columns)].astype(object)
-    special = 1 + len(task.columns)
     try:
         is_local = params.teacher.source == "local"
         tokenizer = folder_tokenizer(paths.resolve(params.teacher.local.folder) if is_local else paths.TOKENIZER)
         tokens = texts.map(lambda text: len(tokenizer.encode(text, add_special_tokens=False))).sum(axis=1)
     except UserError:
         tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * TOKENS_PER_WORD
-    longest = float(np.percentile(tokens, 95)) + special
+    longest = float(np.percentile(tokens, 95)) + 1 + len(task.columns)  # special tokens
     return int(min(512, max(16, 8 * math.ceil(longest / 8))))
 
 
@@ -161,10 +164,8 @@ def findings(task: Task, splits: Frames) -> list[str]:
         shown = [f"{task.labels[number]} {count:,}" for number, count in zip(first.index, first, strict=True)]
         more = f", and {len(counts) - SHOWN_CLASSES} more" if len(counts) > SHOWN_CLASSES else ""
         lines.append(f"classes: {len(task.labels)} ({', '.join(shown)}{more})")
-        share = counts.iloc[0] / len(train)
-        lines.append(
-            f"balance: the most frequent class is {share:.1%} of the rows, the rarest {counts.iloc[-1]:,} rows"
-        )
+        share, rarest = counts.iloc[0] / len(train), counts.iloc[-1]
+        lines.append(f"balance: the most frequent class is {share:.1%} of the rows, the rarest {rarest:,} rows")
     doubles = train.duplicated(columns)
     labels = train.assign(label=train["label"].astype(str)).drop_duplicates([*columns, "label"])
     lines.append(f"duplicates: {int(doubles.sum()):,} training rows have the text of an earlier one, "

@@ -95,6 +95,20 @@ def test_many_classes_take_more_epochs(project, classes, rows, epochs):
     assert init(table).teacher.epochs == epochs
 
 
+@pytest.mark.parametrize(
+    ("classes", "rate", "expected"),
+    [(8, 5e-5, 5e-5), (9, 5e-5, 2e-4), (9, 2e-5, 8e-5), (9, 1e-3, 1e-3)],
+)
+def test_a_teacher_of_many_classes_learns_faster(project, classes, rate, expected):
+    params = (project / "params.yaml").read_text()
+    teacher = "teacher: {epochs: 6, max_steps: null, batch_size: 32, learning_rate: "
+    assert f"{teacher}1.0e-3" in params
+    (project / "params.yaml").write_text(params.replace(f"{teacher}1.0e-3", f"{teacher}{rate:.1e}"))
+    task = init(write(project / "many.csv", [f"class {number % classes}" for number in range(360)]))
+    assert task.teacher.learning_rate == pytest.approx(expected)
+    assert task.prediction.learning_rate == 1e-3
+
+
 def test_it_prints_what_the_table_holds(project, capsys):
     write(project / "topics.csv", ["war"] * 30 + ["peace"] * 10)
     extra = pd.DataFrame({"message": ["row 0 word word word "] * 2, "topic": ["war", "peace"]})
