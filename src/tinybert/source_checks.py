@@ -143,8 +143,14 @@ def check_teacher(params: Params) -> None:
     check_all([partial(folder_tokenizer, folder), partial(load_pretrained, folder)])
     vocab_size = folder_tokenizer(folder).get_vocab_size()
     teacher = start_teacher(params.teacher, vocab_size=vocab_size, seed=params.seed)
-    students = params.used_students.items()
-    check_all(partial(check_students, {name: of}, teacher.config.shape) for name, of in students)
+    lengths = {
+        f"tasks.{task}.max_length_tokens": getattr(params.tasks, task).max_length_tokens for task in params.tasks.run
+    }
+    lengths["tokenize.sequence_tokens"] = params.tokenize.sequence_tokens
+    check_all(
+        [partial(teacher.config.check_length, tokens, key) for key, tokens in lengths.items()]
+        + [partial(check_students, {name: of}, teacher.config.shape) for name, of in params.used_students.items()]
+    )
 
 
 def check_task_teacher(
@@ -164,7 +170,9 @@ def check_task_teacher(
         task = rows[name].task if name in rows else _unread_task(params, name, config)
         tokenizer = teacher_tokenizer(params.teacher) if is_bert else None
         ready = getattr(params.tasks, name).finetuned_teacher
-        check_teacher(start_task_teacher(task, tokenizer, ready, source), key, params)
+        teacher = start_task_teacher(task, tokenizer, ready, source)
+        check_teacher(teacher, key, params)
+        teacher.config.check_length(getattr(params.tasks, name).max_length_tokens, f"tasks.{name}.max_length_tokens")
 
 
 def _unread_task(params: Params, name: str, config: Mapping[str, Any]) -> Task:

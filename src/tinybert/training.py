@@ -40,7 +40,7 @@ from tinybert.stage import Stage
 
 @dataclass
 class StageTraining:
-    """A model that a stage trains: `run`, then `save` and `finish` in the main process.
+    """A model that a stage trains: `run` or `distill`, then `finish`.
 
     Attributes:
         loss: Trained with the model.

@@ -116,6 +116,15 @@ def test_the_profiles_tasks_have_their_splits_columns_and_labels(hub, client, ta
     assert all(PROFILE.tasks.hub.revision in line for line in asked_of(hub, "nyu-mll/glue"))
 
 
+def test_a_table_of_ones_own_may_be_a_dataset_of_the_hub(hub, client):
+    labels, splits = client.ask("own_rows", PROFILE.tasks.hub.revision)
+    assert labels == ["not_equivalent", "equivalent"]
+    assert {split: len(rows) for split, rows in splits.items()} == SPLITS
+    assert splits["train"][1]["label"] == 1 and "label" not in splits["test"][0]
+    assert any("/mrpc/train-" in line for line in asked_of(hub, "nyu-mll/glue"))
+    assert "tasks.mine.data.train: hub" in client.ask("own_rows", ABSENT)
+
+
 def test_a_finetuned_teacher_and_a_student_come_from_the_hub(hub, client):
     assert client.ask("finetuned", "mnli", CLASSIFIER, SHA) == ["entailment", "neutral", "contradiction"]
     assert client.ask("start", BERT, BERT_SHA) == client.ask("teacher")

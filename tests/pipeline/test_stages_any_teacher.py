@@ -115,7 +115,7 @@ def run_students(**changes) -> dict[str, dict]:
     return found
 
 
-@pytest.mark.parametrize("family", ["roberta", "deberta-v2"])
+@pytest.mark.parametrize("family", ["roberta", "deberta-v2", "electra", "modernbert"])
 def test_a_ready_teacher_of_another_family_teaches(project, family):
     source = save_family(family, project / "model", COLA.labels)
     run = stage("finetune_teacher", ready=ReadyTeacher(folder=str(source)))

@@ -104,9 +104,11 @@ def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
     from tinybert.config.fields import HubModel, ModelSource
     from tinybert.config.load import check_params, merged_profile
+    from tinybert.config.schema import HubTable, TableData
     from tinybert.config.sources import checkpoint_folder
     from tinybert.config.students import Init
     from tinybert.data.corpus import documents
+    from tinybert.data.own_tasks import read_own, records
     from tinybert.data.task_sources import read_splits
     from tinybert.data.tasks import TASKS
     from tinybert.data.tokenizer import teacher_tokenizer
@@ -123,6 +125,14 @@ def _questions() -> dict:
 
     def task_rows(task, revision=None):
         return read_splits(TASKS[task], "hub", settings=changed(params.tasks, revision=revision), seed=params.seed)
+
+    def own_rows(revision):
+        """GLUE's MRPC as if it were a dataset of somebody's own."""
+        hub = HubTable(dataset=params.tasks.hub.dataset, revision=revision, config="mrpc")
+        splits = {"train": "train", "dev": "validation", "test": "test"}
+        data = TableData(**splits, hub=hub, texts=("sentence1", "sentence2"), label="label", kind="classification")
+        task, frames = read_own("mine", data)
+        return task.labels, {split: list(records(frame)) for split, frame in frames.items()}
 
     def tokenizer(revision=None, model=None):
         return teacher_tokenizer(changed(params.teacher, model=model, revision=revision)).encode("Paris: a city").tokens
@@ -149,7 +159,7 @@ def _questions() -> dict:
 
         return AutoTokenizer.from_pretrained(model, revision=revision).tokenize("Paris: a city")
 
-    found = (corpus, task_rows, tokenizer, teacher, finetuned, start, transformers)
+    found = (corpus, task_rows, own_rows, tokenizer, teacher, finetuned, start, transformers)
     return {function.__name__: function for function in found}
 
 

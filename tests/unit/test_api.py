@@ -215,7 +215,8 @@ def test_a_student_trained_for_another_task_is_refused(folder):
 def test_layers_that_a_student_lacks_are_refused(folder, loss, family):
     save_family("roberta", folder / "roberta", LABELS)
     student = BiLstmClassifier(BiLstmConfig(83, 8, 4, 1, 4), LABELS, pair=False)
-    with pytest.raises(UserError, match=f"^losses: {loss} compares layers that this student does not have; allowed: "):
+    line = f"^losses: {loss} compares layers that this student does not have; allowed: hard, prediction, logit_mse$"
+    with pytest.raises(UserError, match=line):
         distill_student("teacher" if family == "bert" else family, student, ROWS, {loss: 1.0},
                         replace(SHORT, tokenizer="teacher"))  # fmt: skip
 
@@ -225,6 +226,8 @@ def test_classes_are_ordered_by_number_not_by_file():
     assert class_names({"id2label": names}, Path("config.json")) == tuple(f"c{number}" for number in range(12))
     with pytest.raises(UserError, match=r"^config.json: id2label: must name the classes 0, 1 and so on"):
         class_names({"id2label": ["c0"]}, Path("config.json"))
+    with pytest.raises(UserError, match=r"^config.json: id2label: two classes have one name \(got 'b'\); fix: correct"):
+        class_names({"id2label": {"0": "b", "1": "a", "2": "b"}}, Path("config.json"))
 
 
 def test_a_model_of_transformers_is_refused_as_an_object(folder):

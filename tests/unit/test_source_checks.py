@@ -114,6 +114,14 @@ def test_students_are_compared_with_the_teachers_shape(tree):
     assert found[2].startswith("students.little_professor.init: local/teacher: wrong intermediate_size (got 48)")
 
 
+def test_lengths_are_compared_with_the_teachers_positions(tree):
+    tree["tokenize"]["sequence_tokens"] = tree["tasks"]["cola"]["max_length_tokens"] = 512
+    expected = "too long for the model (got 512 tokens); allowed: at most 128, the model's positions; fix: lower it"
+    assert mistakes(tree) == [
+        f"{key}: {expected}" for key in ("tasks.cola.max_length_tokens", "tokenize.sequence_tokens")
+    ]
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [

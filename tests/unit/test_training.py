@@ -37,7 +37,9 @@ def test_the_checkpoint_is_kept_until_the_metrics_are_written(training):
         assert training.stage.metrics == {"curve": training.curve}
         return {"dev": 0.5}
 
+    training.checkpoint.earlier_seconds = 100.0  # as if it went on after a kill
     training.finish(measure)
+    assert training.stage.earlier_seconds == 100.0
     assert not checkpoint.exists()
     assert training.stage.metrics["steps"] == 3 and training.stage.metrics["dev"] == 0.5
 

@@ -132,7 +132,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--label", default="label", metavar="COLUMN", help="class names or numbers, or scores (label)")
     parser.add_argument("--separator", help="between the labels of a cell, for a multilabel model")
     parser.add_argument(
-        "--metric", help="accuracy, matthews or f1 (of class 1); pearson or spearman; multilabel: micro_f1 or macro_f1"
+        "--metric",
+        help="accuracy, macro_f1, f1 (of class 1), matthews; pearson, spearman; multilabel: micro_f1, macro_f1",
     )
     parser.add_argument(
         "--max-score-drop", type=_number(float, 0, 1), default=0.01, help="of the chosen file, 0 to 1 (0.01)"
@@ -170,9 +171,9 @@ def _subject(options: argparse.Namespace) -> Subject:
         raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
     classes = model.labels if len(model.labels) > 1 else ()
     kind: Kind = "classification" if classes else "regression"
-    known = ("accuracy", "matthews", "f1")[: 3 if len(classes) == 2 else 2] if classes else ("pearson", "spearman")
     if model.config.problem_type == MULTILABEL:
-        kind, known = "multilabel", METRICS_BY_KIND["multilabel"]
+        kind = "multilabel"
+    known = [metric for metric in METRICS_BY_KIND[kind] if metric != "f1" or len(classes) == 2]
     metric = options.metric or known[0]
     if metric not in known:
         raise UserError(f"--metric: does not fit the model's labels (got {metric}); allowed: {', '.join(known)}")

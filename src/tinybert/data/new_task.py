@@ -172,6 +172,9 @@ def findings(task: Task, splits: Frames) -> list[str]:
                  f"{int(labels.duplicated(columns).sum()):,} of these with another label")  # fmt: skip
     shared = shared_texts(splits, task)
     lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
+    for split, count in shared_texts(splits, task, of="dev").items():
+        if split != "train":
+            lines.append(f"texts also in dev: {count:,} of {split}")
     return lines
 
 

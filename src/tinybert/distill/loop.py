@@ -43,6 +43,11 @@ class Pruner(Protocol):
     def after_step(self) -> None:
         """Called after the optimizer step."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` continues from after a kill."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
 
 @dataclass(frozen=True)
 class Settings:

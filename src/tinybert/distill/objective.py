@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tinybert.config.students import LOGIT_LOSSES, LOSSES, Learnable, Student, check_losses, mapped_layers
+from tinybert.config.students import LOSSES, Learnable, Student, check_losses, mapped_layers
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.checkpoints import Config, read_weights
@@ -301,10 +301,14 @@ def _check_pair(config: DistillationConfig, student: Config, teacher: Config) ->
     layers, listed = student.num_hidden_layers, config.layer_map
     if isinstance(listed, tuple) and len(listed) != layers:
         raise UserError(f"layer_map: one layer for each of the student's (got {len(listed)}); allowed: {layers}")
+    is_bert = isinstance(student, BertConfig)
+    possible = [
+        of for of, info in LOSSES.items() if info.reads == "logits" or (is_bert and info.student_layers(layers))
+    ]
     for name in config.weights:
-        if name not in LOGIT_LOSSES and not (isinstance(student, BertConfig) and LOSSES[name].student_layers(layers)):
-            problem = f"{name} compares layers that this student does not have"
-            raise UserError(f"losses: {problem}; allowed: {', '.join(LOGIT_LOSSES)}")
+        if name not in possible:
+            allowed = ", ".join(possible)
+            raise UserError(f"losses: {name} compares layers that this student does not have; allowed: {allowed}")
         if isinstance(teacher, ForeignConfig) and name not in teacher.losses:
             allowed = ", ".join(teacher.losses)
             raise UserError(f"losses: no targets for {name} from this teacher; allowed: {allowed}")

@@ -216,7 +216,10 @@ def class_names(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     names = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # Hugging Face writes none for two classes
     if not isinstance(names, dict) or not names or set(names) != set(map(str, range(len(names)))):
         raise UserError(f"{path}: id2label: must name the classes 0, 1 and so on; fix: correct the file")
-    return tuple(str(names[str(number)]) for number in range(len(names)))
+    found = tuple(str(names[str(number)]) for number in range(len(names)))
+    if twice := next((name for name in found if found.count(name) > 1), None):
+        raise UserError(f"{path}: id2label: two classes have one name (got {twice!r:.40}); fix: correct the file")
+    return found
 
 
 def _arguments(kind: type, config: dict[str, Any], path: Path) -> dict[str, Any]:

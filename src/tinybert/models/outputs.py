@@ -142,8 +142,7 @@ class PositionLimit:
         """Raises UserError if rows of `tokens` tokens exceed the model's positions; `key` of params set the length."""
         if tokens > self.max_position_embeddings:
             limit = f"allowed: at most {self.max_position_embeddings}, the model's positions"
-            fix = "lower it, or shorten the texts"
-            raise UserError(f"{key}: a row is too long (got {tokens} tokens); {limit}; fix: {fix}")
+            raise UserError(f"{key}: too long for the model (got {tokens} tokens); {limit}; fix: lower it")
 
 
 @dataclass(frozen=True)

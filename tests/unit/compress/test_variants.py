@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.builders import STUDENT, classifier
+from tests.support.families import save_family
 from tinybert import cli
 from tinybert.compress.variants import passing_variant
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
@@ -160,6 +161,11 @@ def test_several_labels_a_row_are_taken_too(work):
     assert list(read_json("out/quantization.json")["variants"]["fp32"]["dev"]) == ["micro_f1"]
 
 
+def test_macro_f1_is_a_metric_of_classes(work):
+    scores = run("rows.csv", "--max-score-drop", "1", "--metric", "macro_f1")["variants"]["fp32"]["dev"]
+    assert list(scores) == ["macro_f1"] and 0 < scores["macro_f1"] < 1
+
+
 def test_numbers_do_not_stand_for_classes_that_are_numbers(work):
     write_classifier(work / "stars", labels=("1", "2"))
     write_csv("stars.csv", [("a", "0"), ("b", "1")])
@@ -206,6 +212,14 @@ def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):
 def test_a_folder_that_is_no_classifier_is_one_line(work):
     with pytest.raises(SystemExit, match=r"^mine/config.json: absent; fix"):
         cli.main(["quantize", "mine", "rows.csv"])
+
+
+def test_another_family_than_bert_is_one_line(work):
+    save_family("roberta", work / "roberta", ("bad", "good"))
+    with pytest.raises(
+        SystemExit, match=r"^roberta/config.json: model_type: not supported \(got 'roberta'\); allowed: "
+    ):
+        cli.main(["quantize", "roberta", "rows.csv"])
 
 
 @pytest.mark.parametrize(

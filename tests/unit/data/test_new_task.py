@@ -115,14 +115,24 @@ def test_it_prints_what_the_table_holds(project, capsys):
     frame = pd.concat([pd.read_csv(project / "topics.csv"), extra])
     frame.to_csv(project / "topics.csv", index=False)
     extra.to_csv(project / "dev.csv", index=False)
-    init("topics.csv", "--dev", "dev.csv", "--name", "subjects")
-    assert capsys.readouterr().out.splitlines()[:5] == [
-        "rows: 42 train, 2 dev",
+    pd.DataFrame({"message": ["row 1 word word word ", "row 0 word word word "]}).to_csv(project / "test.csv")
+    init("topics.csv", "--dev", "dev.csv", "--test", "test.csv", "--name", "subjects")
+    assert capsys.readouterr().out.splitlines()[:6] == [
+        "rows: 42 train, 2 dev, 2 test",
         "classes: 2 (war 31, peace 11)",
         "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
         "duplicates: 2 training rows have the text of an earlier one, 1 of these with another label",
-        "texts also in train: 2 of dev",
+        "texts also in train: 2 of dev, 2 of test",
+        "texts also in dev: 1 of test",
     ]
+
+
+def test_two_columns_are_a_pair(project):
+    rows = [{"one": f"text {number}", "two": f"another {number % 7}", "same": number % 2} for number in range(60)]
+    pd.DataFrame(rows).to_csv(project / "pairs.csv", index=False)
+    main(["pairs.csv", "--text", "one", "--text", "two", "--label", "same"])
+    task = load_params().tasks.pairs
+    assert task.data.texts == ("one", "two") and task.data.labels is None and task.max_length_tokens == 16
 
 
 def test_large_scores_are_warned_of(project, capsys):

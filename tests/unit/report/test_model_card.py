@@ -14,7 +14,8 @@ import yaml
 from tests.support.builders import STUDENT, classifier, masked_lm
 from tests.support.root import ROOT
 from tests.support.runtimes import run_node
-from tinybert.compress.onnx_files import export_onnx, write_portable
+from tinybert.compress.onnx_files import export_onnx, feeds_of, random_feeds, session_of, write_portable
+from tinybert.compress.quantization import plan_int8, write_int8
 from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS, Task
@@ -127,11 +128,17 @@ def asking_mrpc(block: str) -> str:
 def test_transformers_js_gives_our_logits_by_the_lines_of_the_card(project, card_of, task):
     folder, _, _ = ship(task)
     shutil.copy(folder / "onnx/model_quantized.onnx", folder / "onnx/model.onnx")
+    plan = plan_int8(folder / "fp32.onnx", [random_feeds(8, 12, 100)], smoothing=0.9)
+    write_int8(plan, folder / f"{CHOSEN}.onnx", CHOSEN)
+    write_portable(folder / f"{CHOSEN}.onnx", folder / "onnx/model_quantized.onnx")
     (code,) = re.findall(r"```js\n(.*?)```", card_of(task, "bert"), flags=re.S)
     row = dict(zip(TASKS[task].columns, ("The shop was closed.", "It was shut."), strict=False))
-    for text in (code, code.replace('"q8"', '"fp32"')):
-        found = json.loads(run_node(text, project))
-        np.testing.assert_allclose(found, logits(folder, [row], task), atol=1e-4)
+    encoded = encode([row], TASKS[task], load_tokenizer(folder), max_length_tokens=LIMIT_TOKENS).batch([0])
+    (int8,) = session_of(str(folder / "onnx/model_quantized.onnx")).run(["logits"], feeds_of(encoded))
+    fp32 = logits(folder, [row], task)
+    assert 1e-4 < np.abs(int8 - fp32).max() < 0.3
+    for text, expected in ((code, int8), (code.replace('"q8"', '"fp32"'), fp32)):
+        np.testing.assert_allclose(json.loads(run_node(text, project)), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("where", ["card", "docs"])
