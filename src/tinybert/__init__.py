@@ -5,7 +5,7 @@
 
 from typing import Any
 
-__all__ = ["DistillSettings", "DistilledStudent", "distill_student"]
+__all__ = ["Architecture", "DistillSettings", "DistilledStudent", "distill_student"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,11 +13,12 @@ import torch
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from tinybert.config.fields import RowTokens, Seed, Training
+from tinybert.config.fields import Architecture, RowTokens, Seed, Training
 from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Optimizer
 from tinybert.config.sources import read_config
 from tinybert.config.students import LayerMap, Learnable, StageLosses
+from tinybert.data.encoding import encode
 from tinybert.data.tasks import RATING, Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
@@ -36,6 +37,7 @@ from tinybert.models.checkpoints import (
     save_model,
 )
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, load_foreign
+from tinybert.models.initialization import cut_classifier
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
@@ -91,7 +93,7 @@ class DistilledStudent:
 
 def distill_student(
     teacher: str | Path | Teacher,
-    student: str | Path | Classifier,
+    student: str | Path | Classifier | Architecture,
     rows: Sequence[Mapping[str, Any]] | pd.DataFrame,
     losses: Mapping[str, float],
     settings: DistillSettings | None = None,
@@ -104,7 +106,8 @@ def distill_student(
         teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model of this package.
             A folder without the student's tokens reads rows with its own tokenizer, for losses on rows only.
         student: A folder, or a loaded classifier, which is trained in place and must have the teacher's classes. The
-            model of a folder keeps its head if it has these classes in this order; otherwise it gets a new one.
+            model of a folder keeps its head if it has these classes in this order; otherwise it gets a new one. Or the
+            shape of a student that is cut out of the teacher, a BERT, on the rows before it learns.
         rows: Mappings or a data frame with the text columns; gold labels are read only if the loss `hard` is on.
         losses: Weight by name, for example {"prediction": 1.0}.
         settings: All other settings.
@@ -118,8 +121,8 @@ def distill_student(
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
     reader = settings.tokenizer or ""
-    given = (("teacher", teacher, Teacher), ("student", student, Classifier), ("tokenizer", reader, Tokenizer))
-    for key, value, kind in given:
+    kinds = {"teacher": Teacher, "student": Classifier | Architecture, "tokenizer": Tokenizer}
+    for (key, kind), value in zip(kinds.items(), (teacher, student, reader), strict=True):
         if not isinstance(value, (str, Path, kind)):
             problem = f"no folder and no object of this package (got {type(value).__name__})"
             raise UserError(f"{key}: {problem}; fix: save it, a model with its tokenizer, and name the folder")
@@ -127,13 +130,24 @@ def distill_student(
     loaded = _load_teacher(teacher, tokenizer)
     task = _task_of(loaded, settings.text)
     torch.manual_seed(settings.seed)
-    trained = student if isinstance(student, Classifier) else _load_student(student, task)
+    checked = _rows(rows, task, settings.label if "hard" in config.weights else None)
+    trained: Classifier
+    projection = None
+    if isinstance(student, Architecture):
+        if not isinstance(loaded, SequenceClassifier):
+            raise UserError("student: no BERT teacher to cut it from (got a shape); allowed: a folder; fix: name one")
+        _check_tokens(loaded, loaded, tokenizer)
+        examples = encode(checked, task, tokenizer, max_length_tokens=settings.max_length_tokens)
+        trained, projection = cut_classifier(loaded, student, "uniform", examples)
+    else:
+        trained = student if isinstance(student, Classifier) else _load_student(student, task)
     _check_student(trained, loaded, task)
     _check_tokens(trained, loaded, tokenizer)
     loss = DistillationLoss(config, trained.config, loaded.config)
-    if not isinstance(student, Classifier):
+    if isinstance(student, (str, Path)):
         loss.load(student)
-    checked = _rows(rows, task, settings.label if "hard" in config.weights else None)
+    if projection is not None:
+        loss.start_projections(projection)
     ours, theirs = TaskTeacher(loaded, task, tokenizer, settings.max_length_tokens).read_both(checked)
     with tempfile.TemporaryDirectory() as folder:
         cached = CachedTeacher(loaded, loss, theirs, TeacherCache(Path(folder), CACHE_BYTES))
@@ -172,7 +186,7 @@ def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[_C
 
 
 def _student_tokenizer(
-    settings: DistillSettings, student: str | Path | Classifier, teacher: str | Path | Teacher
+    settings: DistillSettings, student: str | Path | Classifier | Architecture, teacher: str | Path | Teacher
 ) -> Tokenizer:
     """That of the settings, or of the first folder that has one; a BERT object as teacher must have the same."""
     if settings.tokenizer:

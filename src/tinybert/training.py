@@ -4,10 +4,11 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from tinybert.compress.vocabulary import trim_vocabulary
 from tinybert.config.fields import Training
@@ -22,16 +23,19 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
+from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import (
     PROVENANCE_FILE,
     Classifier,
     Model,
+    load_bert,
     load_classifier,
     load_task_model,
     read_provenance,
     save_model,
 )
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
+from tinybert.models.initialization import cut_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_jsonl, write_json
 from tinybert.pipeline.process import is_main_process
@@ -122,12 +126,13 @@ def distill_phase(stage: Stage) -> None:
     params, task = stage.params, read_task(stage.items["task"])
     name, seed = stage.items["student"], int(stage.items["seed"])
     between, limit = paths.intermediate(task.name, seed, name), params.tasks[task.name].max_length_tokens
+    projection = None
     rows = list(read_jsonl(paths.augmented(task.name)))
     torch.manual_seed(seed)
     phase = stage.name.removeprefix("task_distill_")
     if phase == "intermediate":
         source, target = paths.general_student(name), between
-        student, tokenizer = start_task_student(source, task, rows, params.tasks)
+        student, tokenizer, projection = start_task_student(stage, task, rows)
     else:
         source, target = between, paths.task_model(task.name, seed, name)
         student, tokenizer = load_task_model(source), load_tokenizer(source)
@@ -135,27 +140,31 @@ def distill_phase(stage: Stage) -> None:
     config = DistillationConfig.of(params.students[name], phase, seed=seed, length_tokens=limit)
     loss = DistillationLoss(config, student.config, teacher.model.config)
     loss.load(source)
+    if projection is not None:
+        loss.start_projections(projection)
     training = StageTraining(stage, student, loss, target, source, tokenizer)
     section = training_of(params, name, phase, task=task.name)
     training.distill(teacher, rows, section, seed)
     training.finish()
 
 
-def start_task_student(source: Path, task: Task, rows: Sequence[dict], tasks: Any) -> tuple[Classifier, Tokenizer]:
-    """A general student with a new head for the task, in training mode, and its tokenizer.
+def start_task_student(stage: Stage, task: Task, rows: Sequence[dict]) -> tuple[Classifier, Tokenizer, Tensor | None]:
+    """The stage's student before phase 1, in training mode, its tokenizer, and the projection if it was cut here.
 
-    Args:
-        source: The general student's folder.
-        task: The task.
-        rows: All training rows of the task.
-        tasks: The section `tasks` of params; its `vocabulary_tokens` says how much of the vocabulary remains.
+    It is the general student with a new head; or, with `init.per_task`, cut out of the task's teacher on its rows.
     """
+    params, name = stage.params, stage.items["student"]
+    init, source, limit = params.students[name].init, paths.general_student(name), params.tasks.vocabulary_tokens
     student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
-    tokenizer = load_tokenizer(source)
-    if limit := tasks.vocabulary_tokens:
-        examples = encode(rows, task, tokenizer, max_length_tokens=tasks[task.name].max_length_tokens)
+    tokenizer, projection = load_tokenizer(source), None
+    examples = encode(rows, task, tokenizer, max_length_tokens=params.tasks[task.name].max_length_tokens)
+    if init.per_task:
+        teacher = load_bert(SequenceClassifier, paths.task_model(task.name, int(stage.names["seed"]), "teacher"))
+        shape = cast(BertConfig, student.config).shape
+        student, projection = cut_classifier(teacher, shape, init.teacher, examples)
+    if limit:
         tokenizer = trim_vocabulary(student, tokenizer, examples, limit=limit)
-    return student, tokenizer
+    return student, tokenizer, projection
 
 
 def training_metrics(model: Model, curve: Sequence[Entry]) -> dict:

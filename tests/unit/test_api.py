@@ -19,7 +19,7 @@ from tests.support.builders import masked_lm
 from tests.support.families import save_family
 from tests.support.hub_content import bert, classifier
 from tests.support.root import ROOT
-from tinybert import DistillSettings, distill_student
+from tinybert import Architecture, DistillSettings, distill_student
 from tinybert.api import _gold, _load_student
 from tinybert.config.fields import Training
 from tinybert.config.schema import Optimizer
@@ -106,6 +106,24 @@ def test_rows_without_labels_a_frame_and_loaded_models_give_the_same(folder):
     assert second.model is student
     for name, weight in first.model.state_dict().items():
         assert torch.equal(weight, student.state_dict()[name])
+
+
+def test_a_shape_is_cut_out_of_the_teacher(folder):
+    """Two of two layers, all of the width: without a step it answers as the teacher does; then it learns."""
+    teacher = load_bert(SequenceClassifier, "teacher")
+    shape = Architecture(layers=2, width=24, heads=3, feed_forward=48, dropout=0.0)
+    none = DistillSettings(**vars(SHORT) | {"epochs": 0})
+    cut = distill_student("teacher", shape, ROWS, PREDICTION, none).model
+    examples = encode(ROWS, Task("rows", ("text",), LABELS, "rows"), folder_tokenizer("teacher"), max_length_tokens=16)
+    with torch.inference_mode():
+        expected, found = (model.eval()(examples.batch(range(8))).logits for model in (teacher, cut))
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
+    narrow = Architecture(layers=1, width=12, heads=3, feed_forward=24, dropout=0.0)
+    learned = distill_student("teacher", narrow, ROWS, {"hidden": 1.0}, SHORT)
+    assert learned.model.config.hidden_size == 12 and learned.curve[-1]["hidden"] < learned.curve[0]["hidden"]
+    save_family("roberta", folder / "roberta", LABELS)
+    with pytest.raises(UserError, match=r"^student: no BERT teacher to cut it from \(got a shape\)"):
+        distill_student("roberta", narrow, ROWS, PREDICTION, replace(SHORT, tokenizer="teacher"))
 
 
 def test_labels_may_be_names_and_numbers(folder):

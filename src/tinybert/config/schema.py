@@ -501,6 +501,9 @@ class Params(ConfigModel):
             problem = f"teacher cannot be exported: {key} names {teacher}"
             raise UserError(f"quantization.models: {problem}; allowed: students; fix: remove teacher from the list")
         for name in self.tasks.students:
+            if self.students[name].init.per_task:
+                problem = f"no layers to start from: {key} names {teacher} (got true)"
+                raise UserError(f"students.{name}.init.per_task: {problem}; allowed: false; fix: a BERT as teacher")
             for stage in ("intermediate", "prediction"):
                 section = getattr(self.students[name], stage)
                 for loss in section.active_losses if section else ():

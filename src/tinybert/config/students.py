@@ -158,14 +158,21 @@ LayerMap = Annotated[
 
 
 class Init(ModelSource):
-    """Where a student's first weights come from: teacher layers, a third-party model, or random (none given)."""
+    """Where a student's first weights come from: teacher layers, a third-party model, or random (none given).
+
+    Attributes:
+        per_task: Phase 1 of each task starts from the layers of the task's teacher.
+    """
 
     teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(_map_choice(ONE_LAYER_MAPS))] = None
+    per_task: bool = False
 
     def check(self) -> None:
         given = [key for key in ("teacher", "folder", "hub") if getattr(self, key)]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both given; fix: keep one of them")
+        if self.per_task and not self.teacher:
+            raise ValueError("per_task: no layers to start from; fix: set teacher, for example to uniform")
 
 
 def _read_init(value: Any) -> Any:
@@ -250,6 +257,9 @@ class Student(ConfigModel):
         for key, layers in lists.items():
             if isinstance(layers, tuple) and len(layers) != depth:
                 raise ValueError(f"{key}: must list {depth} teacher layers, one a student layer (got {len(layers)})")
+        if self.init.per_task and (self.general or self.domain or self.architecture.kind == "bilstm"):
+            problem = "init.per_task: each task has its own start, without general or domain distillation"
+            raise ValueError(f"{problem}; fix: set general and domain to null, for a student of kind bert")
         if self.architecture.kind == "bilstm":
             self._check_bilstm()
         for stage, losses in self.stages.items():
@@ -288,7 +298,7 @@ def check_students(students: Mapping[str, Student], teacher: Architecture, stage
     """Checks that the initialization and losses of these stages fit the teacher; UserError for the first mismatch."""
     for name, student in students.items():
         key, shape = f"students.{name}.", student.architecture
-        if "general" in stages and student.init.teacher:
+        if student.init.teacher and ("general" in stages or student.init.per_task):
             if shape.kind == "bert":
                 mapped_layers(student.init.teacher, shape.layers, teacher.layers, key=f"{key}init.teacher")
             check_subclone(shape, teacher, key=key)

@@ -4,22 +4,33 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.config.fields import BiLstmArchitecture, ModelSource
+from tinybert.config.fields import Architecture, BiLstmArchitecture, ModelSource
 from tinybert.config.load import StageParams
 from tinybert.config.schema import Params, Teacher
 from tinybert.config.sources import checkpoint_folder
 from tinybert.config.students import LOGIT_LOSSES, Init, Student, check_subclone, mapped_layers
-from tinybert.models.bert import BertConfig, Layer, MaskedLM, ResidualOutput, SelfAttention, SequenceClassifier
+from tinybert.data.encoding import Encoded
+from tinybert.models.bert import (
+    BertConfig,
+    BertModel,
+    Layer,
+    MaskedLM,
+    ResidualOutput,
+    SelfAttention,
+    SequenceClassifier,
+)
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
-from tinybert.models.checkpoints import REGRESSION_LABEL, load_bert, load_pretrained, read_weights
+from tinybert.models.checkpoints import REGRESSION_LABEL, Classifier, load_bert, load_pretrained, read_weights
 from tinybert.models.foreign import class_order
 from tinybert.models.outputs import MULTILABEL, Batch, OutputSpec
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.process import stream
 
 # Beside the encoder in Jiao et al.'s general students: one projection, or one for the embeddings and each layer.
 SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.weight"
@@ -28,6 +39,7 @@ SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.we
 PRIOR_TOKENS_PER_INPUT = 4.0
 # Queries and keys share the size of their scores; a direction below this fraction of the largest one is noise.
 SMALLEST_DIRECTION = 1e-6
+CUT_TOKENS, CUT_ROWS = 65_536, 64  # that `cut_classifier` reads: of all rows, and rows of a batch
 
 Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width) each
 
@@ -36,7 +48,7 @@ Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width)
 class InitializedStudent:
     """A student before its training, with the projection of its states to the teacher's, if it has one."""
 
-    model: MaskedLM | BiLstmClassifier
+    model: MaskedLM | Classifier
     # (teacher width, student width), or (1 + layers, ...) with one for the embeddings and each layer.
     projection: Tensor | None = None
 
@@ -158,29 +170,61 @@ def _published_student(config: BertConfig, init: Init, *, teacher_width: int) ->
     return InitializedStudent(student, torch.stack(found).squeeze(0))
 
 
+def cut_classifier(
+    teacher: SequenceClassifier, shape: Architecture, layers: str | tuple[int, ...], rows: Encoded
+) -> tuple[SequenceClassifier, Tensor]:
+    """Cuts a task student out of its task's teacher by `subclone`; without any training it scores close to it.
+
+    Args:
+        teacher: Left in evaluation mode.
+        shape: The student's.
+        layers: A name of ONE_LAYER_MAPS, or the teacher layer (1-based) that each student layer replaces.
+        rows: Of the task, by the teacher's tokenizer; those that are read are drawn, up to CUT_TOKENS in all.
+
+    Returns:
+        The student with the teacher's classes, in training mode, and the projection of its states to the teacher's,
+        (teacher width, student width).
+    """
+    given = teacher.config
+    sizes = {"vocab_size": given.vocab_size, "max_position_embeddings": given.max_position_embeddings}
+    config = replace(BertConfig.of(shape, **sizes), pad_token_id=given.pad_token_id, problem_type=given.problem_type)
+    mapped = mapped_layers(layers, config.num_hidden_layers, given.num_hidden_layers, key="init.teacher")
+    drawn = stream(0, "cut").permutation(len(rows))
+    drawn = drawn[: max(1, int(np.searchsorted(rows.lengths[drawn].cumsum(), CUT_TOKENS)))]
+    batches = [rows.batch(drawn[start : start + CUT_ROWS]) for start in range(0, len(drawn), CUT_ROWS)]
+    cut = subclone(teacher, config, [layer for (layer,) in mapped], batches=batches)
+    assert isinstance(cut.model, SequenceClassifier) and cut.projection is not None
+    return cut.model, cut.projection
+
+
 @torch.no_grad()
 def subclone(
-    teacher: MaskedLM, config: BertConfig, layers: Sequence[int], *, batches: Iterable[Batch]
+    teacher: MaskedLM | SequenceClassifier, config: BertConfig, layers: Sequence[int], *, batches: Iterable[Batch]
 ) -> InitializedStudent:
-    """Cuts a student out of a teacher: weight subcloning (Samragh et al. 2023), fitted on a little text.
+    """Cuts a student with the same head out of a teacher: weight subcloning (Samragh et al. 2023), fitted on some text.
 
     The paper keeps the dimensions with the most energy and rescales what reads them. Here principal directions are
     kept: of the residual stream, of a head's scores, of a head's context. A ridge regression on the text replaces the
     rescaling: layer by layer from the bottom, it corrects the plain cut so that the student's own inputs give the
-    teacher's values. If all shapes agree, the text is not read: the layers are the teacher's, bit for bit, and the
-    projection is the identity. UserError if the student is wider, or its heads do not fit.
+    teacher's values. If all shapes of a masked LM agree, the text is not read: the layers are the teacher's, bit for
+    bit, and the projection is the identity. UserError if the student is wider, or its heads do not fit.
 
     Args:
         teacher: Left in evaluation mode.
         config: The student's shape.
         layers: For each student layer the teacher layer (1-based) that it replaces.
-        batches: Plain text of ten thousand tokens or more; held in memory with one layer's inner values.
+        batches: Ten thousand tokens or more: plain text, or rows of a classifier's task; held in memory with one
+            layer's inner values.
     """
     check_subclone(config.shape, teacher.config.shape)
     device, teacher = teacher.bert.pooler.dense.weight.device, teacher.eval()
-    student = MaskedLM(config).to(device)
+    student: MaskedLM | SequenceClassifier = MaskedLM(config)
+    if isinstance(teacher, SequenceClassifier):
+        student = SequenceClassifier(config, teacher.labels)
+    student = student.to(device)
     sizes = ("hidden_size", "num_attention_heads", "intermediate_size")
-    if all(getattr(config, name) == getattr(teacher.config, name) for name in sizes):
+    is_same = all(getattr(config, name) == getattr(teacher.config, name) for name in sizes)
+    if is_same and isinstance(teacher, MaskedLM):
         student.load_state_dict(teacher.state_dict(), strict=False)
         for layer, number in zip(student.bert.encoder.layer, layers, strict=True):
             layer.load_state_dict(teacher.bert.encoder.layer[number - 1].state_dict())
@@ -189,7 +233,7 @@ def subclone(
     return InitializedStudent(student.train(), projection)
 
 
-def _fit_layers(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int], text: list[Batch]) -> Tensor:
+def _fit_layers(student: BertModel, teacher: BertModel, layers: Sequence[int], text: list[Batch]) -> Tensor:
     """Fits all weights, from the bottom up; returns the projection to the teacher's states."""
     ours, theirs, mapped = student.bert, teacher.bert, (0, *layers)
     want = OutputSpec(hidden=frozenset({*mapped, *(layer - 1 for layer in layers)}), logits=False)
@@ -205,7 +249,12 @@ def _fit_layers(student: MaskedLM, teacher: MaskedLM, layers: Sequence[int], tex
         # Each layer is fitted to the inputs which the fitted student gives it.
         attended = _fit_attention(layer, source, basis, text=text, states=(states[-1], target[number - 1]))
         states.append(_fit_feed_forward(layer, source, basis, states=attended))
-    _fit_heads(student, teacher, residual, basis=basis, states=(states[-1], target[layers[-1]]))
+    last = states[-1], target[layers[-1]]
+    if isinstance(student, SequenceClassifier) and isinstance(teacher, SequenceClassifier):
+        first = _first_tokens(last[0], text), _first_tokens(last[1], text)
+        _fit_classifier(student, teacher, residual, basis=basis, states=first)
+    if isinstance(student, MaskedLM) and isinstance(teacher, MaskedLM):
+        _fit_masked_lm_head(student, teacher, residual, basis=basis, states=last)
     inputs, wanted = torch.cat(states), torch.cat([target[index] for index in mapped])
     return basis + _ridge(inputs, wanted - inputs @ basis.mT)
 
@@ -240,8 +289,7 @@ def _fit_attention(layer: Layer, source: Layer, basis: Tensor, *, text: list[Bat
 def _attend(attention: SelfAttention, states: Tensor, text: list[Batch]) -> tuple[tuple[Tensor, ...], Tensor]:
     """Queries, keys and values of states (tokens, width), and the context within each row, (tokens, width) each."""
     qkv = attention.query(states), attention.key(states), attention.value(states)
-    counts = [int(batch.mask.sum()) for batch in text]
-    parts = zip(text, *(part.split(counts) for part in qkv), strict=True)
+    parts = zip(text, *(_by_batch(part, text) for part in qkv), strict=True)
     return qkv, torch.cat([batch.real.attend(attention, (query, key, value)) for batch, query, key, value in parts])
 
 
@@ -270,12 +318,38 @@ def _fit_output(
     return _fit_norm(ours.LayerNorm, ours(inner[0], states[0]), target @ basis), target
 
 
-def _fit_heads(student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis: Tensor, states: Pair) -> None:
-    """Fits pooler and masked-LM head, whose units are the teacher's units `residual`."""
+def _by_batch(tokens: Tensor, text: list[Batch]) -> tuple[Tensor, ...]:
+    """(tokens of all batches, width) -> a tensor for each batch."""
+    return tokens.split([int(batch.mask.sum()) for batch in text])
+
+
+def _first_tokens(tokens: Tensor, text: list[Batch]) -> Tensor:
+    """(tokens of all batches, width) -> (rows of all batches, width)."""
+    return torch.cat([batch.real.first(part) for batch, part in zip(text, _by_batch(tokens, text), strict=True)])
+
+
+def _fit_units(ours: nn.Linear, theirs: nn.Linear, residual: Tensor, *, basis: Tensor, states: Pair) -> None:
+    """Fits a layer of a head, whose units are the teacher's units `residual`."""
+    cut = theirs.weight[residual] @ basis, theirs.bias[residual]
+    _fit(ours, cut, inputs=states[0], target=theirs(states[1])[:, residual])
+
+
+def _fit_classifier(
+    student: SequenceClassifier, teacher: SequenceClassifier, residual: Tensor, *, basis: Tensor, states: Pair
+) -> None:
+    """Fits pooler and classifier; states: of first tokens, (rows, width) each."""
+    ours, theirs = student.bert.pooler.dense, teacher.bert.pooler.dense
+    _fit_units(ours, theirs, residual, basis=basis, states=states)
+    cut = teacher.classifier.weight[:, residual], teacher.classifier.bias
+    logits = teacher.classifier(theirs(states[1]).tanh())
+    _fit(student.classifier, cut, inputs=ours(states[0]).tanh(), target=logits)
+
+
+def _fit_masked_lm_head(student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis: Tensor, states: Pair) -> None:
+    """Fits pooler and masked-LM head."""
     ours, theirs = student.cls.predictions, teacher.cls.predictions
     for linear, full in ((student.bert.pooler, teacher.bert.pooler), (ours.transform, theirs.transform)):
-        cut = full.dense.weight[residual] @ basis, full.dense.bias[residual]
-        _fit(linear.dense, cut, inputs=states[0], target=full.dense(states[1])[:, residual])
+        _fit_units(linear.dense, full.dense, residual, basis=basis, states=states)
     transformed = theirs.transformed(states[1])
     own = _fit_norm(ours.transform.LayerNorm, ours.transformed(states[0]), transformed @ basis)
     # The output matrix is the word embedding, which stays as cut; the bias keeps each word's mean logit.

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.builders import TEACHER, batch, masked_lm
+from tests.support.builders import TEACHER, batch, classifier, masked_lm
+from tinybert.config.fields import Architecture
+from tinybert.data.encoding import Encoded
 from tinybert.distill import losses
-from tinybert.models.bert import MaskedLM
-from tinybert.models.initialization import subclone
+from tinybert.models import initialization
+from tinybert.models.bert import MaskedLM, SequenceClassifier
+from tinybert.models.initialization import cut_classifier, subclone
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
 
@@ -123,6 +126,68 @@ def test_of_fewer_heads_the_ones_that_add_most_are_kept():
     sample = batch((14,), 14, seed=7)
     expected = scores_by_hand(teacher, sample, list(range(8)))[[0, 2]]
     np.testing.assert_allclose(scores_of(student, sample), expected, atol=1e-3)
+
+
+def planted_classifier() -> SequenceClassifier:
+    """The planted encoder with a head of three classes, whose pooler has units in KEPT only."""
+    teacher = classifier(TEACHER, ("a", "b", "c"))
+    teacher.bert.load_state_dict(planted_teacher().bert.state_dict())
+    with torch.no_grad():
+        dropped = [index for index in range(TEACHER.hidden_size) if index not in KEPT]
+        teacher.bert.pooler.dense.weight[dropped] = 0.0
+        teacher.bert.pooler.dense.bias[dropped] = 0.0
+        teacher.classifier.weight.mul_(50.0)
+    return teacher
+
+
+def rows_of(batches) -> Encoded:
+    ids = [
+        row[:n].numpy() for one in batches for row, n in zip(one.input_ids, one.mask.sum(dim=1).tolist(), strict=True)
+    ]
+    return Encoded(ids, [np.zeros_like(row) for row in ids], None)
+
+
+def test_a_classifier_is_cut_with_its_head():
+    """It explains most of what the teacher's logits vary by, on rows that the cut has not read."""
+    teacher, rows = planted_classifier(), rows_of(text(30))
+    shape = Architecture(layers=4, width=12, heads=3, feed_forward=48, dropout=0.0)
+    student, projection = cut_classifier(teacher, shape, "uniform", rows)
+    assert student.training and student.labels == teacher.labels and projection.shape == (24, 12)
+    errors, spread = [], []
+    for sample in text(10, first_seed=7):
+        with torch.inference_mode():
+            expected, found = teacher(sample).logits, student.eval()(sample).logits
+        errors.append((found - expected).square().mean().item())
+        spread.append((expected - expected.mean(dim=0)).square().mean().item())
+    assert np.mean(errors) < 0.3 * np.mean(spread)
+
+
+def test_layers_that_are_left_out_are_made_good():
+    """A plain copy of the same two layers is further from the teacher's logits."""
+    teacher = classifier(TEACHER, ("a", "b", "c"))
+    teacher.bert.load_state_dict(strong_teacher().bert.state_dict())
+    shape = Architecture(layers=2, width=24, heads=3, feed_forward=48, dropout=0.0)
+    student, projection = cut_classifier(teacher, shape, (2, 4), rows_of(text(30)))
+    torch.testing.assert_close(projection, torch.eye(24), atol=0.5, rtol=0)
+    copied = SequenceClassifier(student.config, teacher.labels)
+    copied.load_state_dict(teacher.state_dict(), strict=False)
+    for layer, source in zip(copied.bert.encoder.layer, (1, 3), strict=True):
+        layer.load_state_dict(teacher.bert.encoder.layer[source].state_dict())
+    sample = batch((14, 9, 5, 16, 16, 12), 16, seed=7)
+    with torch.inference_mode():
+        expected = teacher(sample).logits
+        cut, copy = ((model.eval()(sample).logits - expected).square().mean() for model in (student, copied))
+    assert cut < 0.5 * copy
+
+
+def test_the_rows_that_are_read_are_bounded(monkeypatch):
+    seen = []
+    monkeypatch.setattr(initialization, "CUT_TOKENS", 100)
+    monkeypatch.setattr(
+        initialization, "subclone", lambda *found, batches: seen.extend(batches) or subclone(*found, batches=batches)
+    )
+    cut_classifier(planted_classifier(), NARROW.shape, (2, 4), rows_of(text(30)))
+    assert 60 < sum(int(one.mask.sum()) for one in seen) <= 100
 
 
 def hidden_loss(student: MaskedLM, projection, teacher: MaskedLM, sample) -> float:
