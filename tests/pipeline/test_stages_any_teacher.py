@@ -28,11 +28,14 @@ from tests.unit.distill.test_loop import OPTIMIZER
 from tinybert.config.fields import ModelSource, Training
 from tinybert.config.load import load_params
 from tinybert.config.schema import PredictionFiles, ReadyTeacher
+from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher
-from tinybert.models.checkpoints import save_model
+from tinybert.models.bert import SequenceClassifier
+from tinybert.models.checkpoints import load_bert, save_model
+from tinybert.models.initialization import cut_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_jsonl
@@ -214,6 +217,30 @@ def test_a_layer_map_must_fit_its_depth(project):
     source = save_family("roberta", project / "model", COLA.labels)  # two layers
     with pytest.raises(UserError, match=r"students\.tinybert4\.layer_map: 3 is beyond the teacher's layers"):
         finetune_teacher.main(stage("finetune_teacher", ready=ReadyTeacher(folder=str(source))))
+
+
+def test_a_student_is_cut_out_of_its_tasks_teacher(project):
+    finetune_teacher.main(stage("finetune_teacher"))
+    changed = tree()
+    of_student = changed["students"]["tinybert4"]
+    of_student |= {"init": {"teacher": "uniform", "per_task": True}, "general": None, "intermediate": None}
+    write_params(project, changed)
+    task_distill_intermediate.main(stage("task_distill_intermediate", {"student": "tinybert4", "seed": "1"}))
+    rows = encode(
+        list(read_jsonl(paths.augmented("cola"))), COLA, load_tokenizer(paths.TOKENIZER), max_length_tokens=16
+    )
+    teacher = load_bert(SequenceClassifier, paths.task_model("cola", 1, "teacher"))
+    expected, projection = cut_classifier(teacher, STUDENT.shape, "uniform", rows)
+    folder = paths.intermediate("cola", 1, "tinybert4")
+    stored = load_file(folder / "model.safetensors")
+    assert all(torch.equal(part, stored[name]) for name, part in expected.state_dict().items())
+    of_student["intermediate"] = {"losses": {"hidden": 1.0}}
+    write_params(project, changed)
+    found = run_students(vocabulary_tokens=47)
+    curve = found["task_distill_intermediate"]["curve"]
+    assert curve[-1]["hidden"] < curve[0]["hidden"]
+    learned = load_file(folder / "objective.safetensors")["projections.hidden.weight"]
+    assert (learned - projection).abs().max() < 0.2 * projection.abs().max()  # where it started
 
 
 def test_a_trimmed_student_goes_through_all_stages(project):

@@ -42,6 +42,14 @@ def test_another_family_teaches_rows_only(tmp_path, key):
         ]
 
 
+def test_a_student_cannot_be_cut_out_of_another_family(tmp_path):
+    source = {"folder": str(save_family("roberta", tmp_path, LABELS))}
+    (line,) = mistakes(source, losses=("prediction",), init={"teacher": "uniform", "per_task": True}, general=None)
+    assert line.startswith(
+        "students.tinybert4.init.per_task: no layers to start from: tasks.cola.finetuned_teacher names"
+    )
+
+
 @pytest.mark.parametrize("family", ["xlm-roberta", "distilbert", "electra", "deberta-v2", "modernbert"])
 def test_encoders_teach_by_states_of_first_tokens(tmp_path, family):
     assert family in FAMILIES

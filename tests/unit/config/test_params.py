@@ -208,6 +208,12 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         ),
         ("students.lazy.init", {"hub": {"model": "x/y"}}, "students.lazy.init.hub.revision: missing; fix: add it "),
         ("students.bilstm.init", {"hub": HUB}, "init.hub: a BiLSTM starts at random or"),
+        ("students.lazy.init", {"per_task": True}, "per_task: no layers to start from; fix: set teacher"),
+        (
+            "students.tinybert4.init",
+            {"teacher": "uniform", "per_task": True},
+            "init.per_task: each task has its own start, without general or domain distillation; fix: set general",
+        ),
         (
             "students.attentive.domain.layer_map",
             [1, 2, 3],
