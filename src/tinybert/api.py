@@ -12,24 +12,25 @@ import pandas as pd
 import torch
 from pydantic import ValidationError
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from tinybert.config.fields import Architecture, RowTokens, Seed, Training
 from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Optimizer
 from tinybert.config.sources import read_config
 from tinybert.config.students import LayerMap, Learnable, StageLosses
-from tinybert.data.encoding import encode
 from tinybert.data.tasks import RATING, Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.distill.task_teacher import TOKENIZER_FILES, TaskTeacher, has_tokens_of
+from tinybert.distill.task_teacher import TOKENIZER_FILES, TaskTeacher, cut_classifier, has_tokens_of
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import (
     CLASSIFIERS,
     Classifier,
+    TaskModel,
     class_names,
     load_bert,
     load_classifier,
@@ -37,7 +38,6 @@ from tinybert.models.checkpoints import (
     save_model,
 )
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, load_foreign
-from tinybert.models.initialization import cut_classifier
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
@@ -131,24 +131,14 @@ def distill_student(
     task = _task_of(loaded, settings.text)
     torch.manual_seed(settings.seed)
     checked = _rows(rows, task, settings.label if "hard" in config.weights else None)
-    trained: Classifier
-    projection = None
-    if isinstance(student, Architecture):
-        if not isinstance(loaded, SequenceClassifier):
-            raise UserError("student: no BERT teacher to cut it from (got a shape); allowed: a folder; fix: name one")
-        _check_tokens(loaded, loaded, tokenizer)
-        examples = encode(checked, task, tokenizer, max_length_tokens=settings.max_length_tokens)
-        trained, projection = cut_classifier(loaded, student, "uniform", examples)
-    else:
-        trained = student if isinstance(student, Classifier) else _load_student(student, task)
-    _check_student(trained, loaded, task)
-    _check_tokens(trained, loaded, tokenizer)
+    task_teacher = TaskTeacher(loaded, task, tokenizer, settings.max_length_tokens)
+    trained, projection = _start_student(student, task_teacher, checked)
     loss = DistillationLoss(config, trained.config, loaded.config)
     if isinstance(student, (str, Path)):
         loss.load(student)
     if projection is not None:
         loss.start_projections(projection)
-    ours, theirs = TaskTeacher(loaded, task, tokenizer, settings.max_length_tokens).read_both(checked)
+    ours, theirs = task_teacher.read_both(checked)
     with tempfile.TemporaryDirectory() as folder:
         cached = CachedTeacher(loaded, loss, theirs, TeacherCache(Path(folder), CACHE_BYTES))
         batches = cached.student_batches(ours, task, batch_size=settings.batch_size, seed=settings.seed)
@@ -211,7 +201,23 @@ def _load_teacher(teacher: str | Path | Teacher, tokenizer: Tokenizer) -> Teache
     return load_foreign(Path(teacher), labels, key="teacher", multilabel=found.get("problem_type") == MULTILABEL)
 
 
-def _check_student(student: Classifier, teacher: Teacher, task: Task) -> None:
+def _start_student(
+    student: str | Path | Classifier | Architecture, task_teacher: TaskTeacher, rows: list[dict]
+) -> tuple[Classifier, Tensor | None]:
+    """The student before its training; one that is cut out of its teacher has a projection to the teacher's states."""
+    teacher, task, tokenizer = task_teacher.model, task_teacher.task, task_teacher.tokenizer
+    if isinstance(student, Architecture):
+        if not isinstance(teacher, SequenceClassifier):
+            raise UserError("student: no BERT teacher to cut it from (got a shape); allowed: a folder; fix: name one")
+        _check_tokens(teacher, teacher, tokenizer)
+        return cut_classifier(teacher, student, "uniform", task_teacher.read(rows, "train"))
+    started = student if isinstance(student, Classifier) else _load_student(student, task)
+    _check_student(started, teacher, task)
+    _check_tokens(started, teacher, tokenizer)
+    return started, None
+
+
+def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
     """Raises UserError for a student that was made for another task than the teacher's."""
 
     def described(labels: tuple[str, ...], several: bool, pair: bool) -> str:
@@ -225,7 +231,7 @@ def _check_student(student: Classifier, teacher: Teacher, task: Task) -> None:
         raise UserError(f"student: {problem} (got {found:.80}); allowed: {allowed:.80}; fix: {fix}")
 
 
-def _check_tokens(student: Classifier, teacher: Teacher, tokenizer: Tokenizer) -> None:
+def _check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) -> None:
     """Raises UserError if student, teacher and tokenizer differ in the number of tokens."""
     tokens = student.config.vocab_size
     if isinstance(teacher, SequenceClassifier) and tokens != teacher.config.vocab_size:

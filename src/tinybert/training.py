@@ -21,7 +21,7 @@ from tinybert.distill.loop import LiveTeacher, Pruner, Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
-from tinybert.distill.task_teacher import TaskTeacher
+from tinybert.distill.task_teacher import TaskTeacher, cut_classifier
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import (
@@ -35,7 +35,6 @@ from tinybert.models.checkpoints import (
     save_model,
 )
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
-from tinybert.models.initialization import cut_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_jsonl, write_json
 from tinybert.pipeline.process import is_main_process

@@ -32,10 +32,9 @@ from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.distill.batches import predict
-from tinybert.distill.task_teacher import TaskTeacher
+from tinybert.distill.task_teacher import TaskTeacher, cut_classifier
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import load_bert, save_model
-from tinybert.models.initialization import cut_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_jsonl
@@ -226,9 +225,8 @@ def test_a_student_is_cut_out_of_its_tasks_teacher(project):
     of_student |= {"init": {"teacher": "uniform", "per_task": True}, "general": None, "intermediate": None}
     write_params(project, changed)
     task_distill_intermediate.main(stage("task_distill_intermediate", {"student": "tinybert4", "seed": "1"}))
-    rows = encode(
-        list(read_jsonl(paths.augmented("cola"))), COLA, load_tokenizer(paths.TOKENIZER), max_length_tokens=16
-    )
+    given = list(read_jsonl(paths.augmented("cola")))
+    rows = encode(given, COLA, load_tokenizer(paths.TOKENIZER), max_length_tokens=16)
     teacher = load_bert(SequenceClassifier, paths.task_model("cola", 1, "teacher"))
     expected, projection = cut_classifier(teacher, STUDENT.shape, "uniform", rows)
     folder = paths.intermediate("cola", 1, "tinybert4")

@@ -43,11 +43,10 @@ def test_another_family_teaches_rows_only(tmp_path, key):
 
 
 def test_a_student_cannot_be_cut_out_of_another_family(tmp_path):
-    source = {"folder": str(save_family("roberta", tmp_path, LABELS))}
-    (line,) = mistakes(source, losses=("prediction",), init={"teacher": "uniform", "per_task": True}, general=None)
-    assert line.startswith(
-        "students.tinybert4.init.per_task: no layers to start from: tasks.cola.finetuned_teacher names"
-    )
+    found = tree(finetuned_teacher={"folder": str(save_family("roberta", tmp_path, LABELS))})
+    found["students"]["tinybert4"] |= {"init": {"teacher": "uniform", "per_task": True}, "general": None}
+    with pytest.raises(UserError, match=r"^students.tinybert4.init.per_task: no layers to start from: tasks.cola.fine"):
+        check_sources(check_params(found))
 
 
 @pytest.mark.parametrize("family", ["xlm-roberta", "distilbert", "electra", "deberta-v2", "modernbert"])

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
+from torch import Tensor
 
-from tinybert.config.fields import ModelSource
+from tinybert.config.fields import Architecture, ModelSource
 from tinybert.config.schema import Params, ReadyTeacher, teacher_source
 from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
-from tinybert.config.students import check_students
+from tinybert.config.students import check_students, mapped_layers
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
-from tinybert.models.bert import SequenceClassifier
+from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
 from tinybert.models.foreign import (
     DEFAULT_LABEL,
@@ -26,12 +27,14 @@ from tinybert.models.foreign import (
     load_foreign,
     row_losses,
 )
-from tinybert.models.initialization import finetuned_teacher
+from tinybert.models.initialization import finetuned_teacher, subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_jsonl
+from tinybert.pipeline.process import stream
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
+CUT_TOKENS, CUT_ROWS = 65_536, 64  # that `cut_classifier` reads: of all rows, and rows of a batch
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,33 @@ def start_task_teacher(
     if not ready:
         return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=multilabel)
     return finetuned_teacher(folder, task.labels, key=key, vocab_size=vocab_size, multilabel=multilabel)
+
+
+def cut_classifier(
+    teacher: SequenceClassifier, shape: Architecture, layers: str | tuple[int, ...], rows: Encoded
+) -> tuple[SequenceClassifier, Tensor]:
+    """Cuts a task student out of its task's teacher by `subclone`; without any training it scores close to it.
+
+    Args:
+        teacher: Left in evaluation mode.
+        shape: The student's.
+        layers: A name of ONE_LAYER_MAPS, or the teacher layer (1-based) that each student layer replaces.
+        rows: Of the task, by the teacher's tokenizer; those that are read are drawn, up to CUT_TOKENS in all.
+
+    Returns:
+        The student with the teacher's classes, in training mode, and the projection of its states to the teacher's,
+        (teacher width, student width).
+    """
+    given = teacher.config
+    sizes = {"vocab_size": given.vocab_size, "max_position_embeddings": given.max_position_embeddings}
+    config = replace(BertConfig.of(shape, **sizes), pad_token_id=given.pad_token_id, problem_type=given.problem_type)
+    mapped = mapped_layers(layers, config.num_hidden_layers, given.num_hidden_layers, key="init.teacher")
+    drawn = stream(0, "cut").permutation(len(rows))
+    drawn = drawn[: max(1, int(np.searchsorted(rows.lengths[drawn].cumsum(), CUT_TOKENS)))]
+    batches = [rows.batch(drawn[start : start + CUT_ROWS]) for start in range(0, len(drawn), CUT_ROWS)]
+    cut = subclone(teacher, config, [layer for (layer,) in mapped], batches=batches)
+    assert isinstance(cut.model, SequenceClassifier) and cut.projection is not None
+    return cut.model, cut.projection
 
 
 def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:

@@ -4,17 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.config.fields import Architecture, BiLstmArchitecture, ModelSource
+from tinybert.config.fields import BiLstmArchitecture, ModelSource
 from tinybert.config.load import StageParams
 from tinybert.config.schema import Params, Teacher
 from tinybert.config.sources import checkpoint_folder
 from tinybert.config.students import LOGIT_LOSSES, Init, Student, check_subclone, mapped_layers
-from tinybert.data.encoding import Encoded
 from tinybert.models.bert import (
     BertConfig,
     BertModel,
@@ -30,7 +28,6 @@ from tinybert.models.foreign import class_order
 from tinybert.models.outputs import MULTILABEL, Batch, OutputSpec
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.process import stream
 
 # Beside the encoder in Jiao et al.'s general students: one projection, or one for the embeddings and each layer.
 SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.weight"
@@ -39,7 +36,6 @@ SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.we
 PRIOR_TOKENS_PER_INPUT = 4.0
 # Queries and keys share the size of their scores; a direction below this fraction of the largest one is noise.
 SMALLEST_DIRECTION = 1e-6
-CUT_TOKENS, CUT_ROWS = 65_536, 64  # that `cut_classifier` reads: of all rows, and rows of a batch
 
 Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width) each
 
@@ -168,33 +164,6 @@ def _published_student(config: BertConfig, init: Init, *, teacher_width: int) ->
     if len(found) < len(names) or any(part.shape != (teacher_width, config.hidden_size) for part in found):
         return InitializedStudent(student)
     return InitializedStudent(student, torch.stack(found).squeeze(0))
-
-
-def cut_classifier(
-    teacher: SequenceClassifier, shape: Architecture, layers: str | tuple[int, ...], rows: Encoded
-) -> tuple[SequenceClassifier, Tensor]:
-    """Cuts a task student out of its task's teacher by `subclone`; without any training it scores close to it.
-
-    Args:
-        teacher: Left in evaluation mode.
-        shape: The student's.
-        layers: A name of ONE_LAYER_MAPS, or the teacher layer (1-based) that each student layer replaces.
-        rows: Of the task, by the teacher's tokenizer; those that are read are drawn, up to CUT_TOKENS in all.
-
-    Returns:
-        The student with the teacher's classes, in training mode, and the projection of its states to the teacher's,
-        (teacher width, student width).
-    """
-    given = teacher.config
-    sizes = {"vocab_size": given.vocab_size, "max_position_embeddings": given.max_position_embeddings}
-    config = replace(BertConfig.of(shape, **sizes), pad_token_id=given.pad_token_id, problem_type=given.problem_type)
-    mapped = mapped_layers(layers, config.num_hidden_layers, given.num_hidden_layers, key="init.teacher")
-    drawn = stream(0, "cut").permutation(len(rows))
-    drawn = drawn[: max(1, int(np.searchsorted(rows.lengths[drawn].cumsum(), CUT_TOKENS)))]
-    batches = [rows.batch(drawn[start : start + CUT_ROWS]) for start in range(0, len(drawn), CUT_ROWS)]
-    cut = subclone(teacher, config, [layer for (layer,) in mapped], batches=batches)
-    assert isinstance(cut.model, SequenceClassifier) and cut.projection is not None
-    return cut.model, cut.projection
 
 
 @torch.no_grad()

@@ -9,10 +9,10 @@ import torch
 from tests.support.builders import TEACHER, batch, classifier, masked_lm
 from tinybert.config.fields import Architecture
 from tinybert.data.encoding import Encoded
-from tinybert.distill import losses
-from tinybert.models import initialization
+from tinybert.distill import losses, task_teacher
+from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import MaskedLM, SequenceClassifier
-from tinybert.models.initialization import cut_classifier, subclone
+from tinybert.models.initialization import subclone
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
 
@@ -182,9 +182,9 @@ def test_layers_that_are_left_out_are_made_good():
 
 def test_the_rows_that_are_read_are_bounded(monkeypatch):
     seen = []
-    monkeypatch.setattr(initialization, "CUT_TOKENS", 100)
+    monkeypatch.setattr(task_teacher, "CUT_TOKENS", 100)
     monkeypatch.setattr(
-        initialization, "subclone", lambda *found, batches: seen.extend(batches) or subclone(*found, batches=batches)
+        task_teacher, "subclone", lambda *found, batches: seen.extend(batches) or subclone(*found, batches=batches)
     )
     cut_classifier(planted_classifier(), NARROW.shape, (2, 4), rows_of(text(30)))
     assert 60 < sum(int(one.mask.sum()) for one in seen) <= 100
