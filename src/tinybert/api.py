@@ -128,7 +128,7 @@ def distill_student(
             raise UserError(f"{key}: {problem}; fix: save it, a model with its tokenizer, and name the folder")
     tokenizer = _student_tokenizer(settings, student, teacher)
     loaded = _load_teacher(teacher, tokenizer)
-    task = _task_of(loaded, settings.text)
+    task = task_of(loaded, settings.text)
     torch.manual_seed(settings.seed)
     checked = _rows(rows, task, settings.label if "hard" in config.weights else None)
     task_teacher = TaskTeacher(loaded, task, tokenizer, settings.max_length_tokens)
@@ -242,7 +242,7 @@ def _check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer)
         raise UserError(f"tokenizer: {problem}; allowed: {tokens}; fix: name the student's tokenizer")
 
 
-def _task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:
+def task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:
     """The task that a teacher was fine-tuned on, as its config.json describes it."""
     kind: Kind = "multilabel" if teacher.config.problem_type == MULTILABEL else "classification"
     if len(teacher.labels) == 1:
