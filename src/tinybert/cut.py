@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from tinybert.api import DistillSettings, distill_student, task_of
 from tinybert.config.fields import Architecture
 from tinybert.config.load import describe_mistake
+from tinybert.config.schema import TableData
 from tinybert.data.encoding import encode
+from tinybert.data.own_tasks import COLUMNS, own_row
 from tinybert.data.table_files import Table
 from tinybert.distill.batches import predict
 from tinybert.models.bert import SequenceClassifier
@@ -25,14 +27,19 @@ SEED, MOST_SCORED_ROWS = 42, 1_000
 def main(argv: Sequence[str]) -> None:
     """Cuts a smaller BERT out of a fine-tuned one; with --epochs it then learns the teacher's predictions."""
     options, started = _options(argv), time.monotonic()
-    teacher = load_bert(SequenceClassifier, options.folder)
-    rows = [cells for _, cells in Table(str(options.rows), "ROWS").rows(tuple(options.text))]
+    if options.output.exists():
+        raise UserError(f"--output: exists (got {options.output}); fix: name a new folder, or remove it")
+    teacher, table = load_bert(SequenceClassifier, options.folder), Table(str(options.rows), "ROWS")
+    if len(options.text) > len(COLUMNS):
+        raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
+    data = TableData(train=table.name, texts=tuple(options.text), label="none")
+    rows = [own_row(table, found, None, data) for found in table.rows(data.texts)]
     random.Random(SEED).shuffle(rows)
     count = min(MOST_SCORED_ROWS, len(rows) // 5)
     if not count:
         raise UserError(f"ROWS: too few (got {len(rows)}); allowed: 5 or more; fix: name a larger file")
     settings = DistillSettings(
-        text=tuple(options.text), epochs=options.epochs, learning_rate=options.learning_rate,
+        text=COLUMNS[: len(data.texts)], epochs=options.epochs, learning_rate=options.learning_rate,
         max_length_tokens=options.max_length, seed=SEED, tokenizer=options.folder,
     )  # fmt: skip
     student = distill_student(teacher, _shape(options, teacher), rows[count:], {"prediction": 1.0}, settings)
@@ -53,7 +60,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tinybert cut", description=main.__doc__)
     parser.add_argument("folder", type=Path, help="BertForSequenceClassification in safetensors, with its tokenizer")
     parser.add_argument("rows", type=Path, help=".csv, .tsv, .jsonl or .parquet, also .gz; labels are not read")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the result, replaced if it exists")
+    parser.add_argument("--output", type=Path, required=True, help="a new folder for the result")
     parser.add_argument("--text", nargs="+", default=["text"], metavar="COLUMN", help="one text column or two (text)")
     parser.add_argument("--layers", type=int, help="of the result (the teacher's)")
     parser.add_argument("--width", type=int, help="likewise")
@@ -68,10 +75,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 def _shape(options: argparse.Namespace, teacher: SequenceClassifier) -> Architecture:
     """The student's shape: the teacher's sizes, where no option names another."""
     given = teacher.config.shape
-    width = options.width or given.width
-    sizes = {"layers": options.layers or given.layers, "width": width, "heads": options.heads or given.heads}
-    inner = options.feed_forward or min(4 * width, given.feed_forward)
+    sizes = {name: getattr(given, name) for name in ("layers", "width", "heads")} | {"feed_forward": None}
+    sizes |= {name: asked for name in sizes if (asked := getattr(options, name)) is not None}
+    sizes["feed_forward"] = sizes["feed_forward"] or min(4 * sizes["width"], given.feed_forward)
     try:
-        return Architecture.model_validate(sizes | {"feed_forward": inner, "dropout": 0.0})
+        return Architecture.model_validate(sizes | {"dropout": 0.0})
     except ValidationError as error:
         raise UserError(describe_mistake(error.errors()[0])) from None

@@ -4,7 +4,7 @@ The rules are those of the stages' own readers. Their modules are imported when 
 sources must not wait for them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -59,15 +59,15 @@ def _model_checks(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[
         yield check_bfloat16
     if params.teacher.source == "local":
         yield partial(check_teacher, params)
-    seen: set[str] = set()
+    sources: dict[str, tuple[ModelSource, list[str]]] = {}  # tasks share an encoder
     for task in params.tasks.run:
         ready = getattr(params.tasks, task).finetuned_teacher
         if ready and ready.predictions:
             yield partial(check_predictions, task, ready.predictions)
-        found = teacher_source(task, ready, params.tasks.teacher_encoder)
-        if found and found[1] not in seen:  # tasks share an encoder
-            seen.add(found[1])
-            yield partial(check_task_teacher, params, task, found, rows)
+        if found := teacher_source(task, ready, params.tasks.teacher_encoder):
+            sources.setdefault(found[1], (found[0], []))[1].append(task)
+    for key, (source, tasks) in sources.items():
+        yield partial(check_task_teacher, params, tasks, source, key=key, rows=rows)
     for name, student in params.used_students.items():
         if student.init.folder:
             yield partial(check_init, params, name)
@@ -143,24 +143,28 @@ def check_teacher(params: Params) -> None:
     check_all([partial(folder_tokenizer, folder), partial(load_pretrained, folder)])
     vocab_size = folder_tokenizer(folder).get_vocab_size()
     teacher = start_teacher(params.teacher, vocab_size=vocab_size, seed=params.seed)
-    lengths = {
-        f"tasks.{task}.max_length_tokens": getattr(params.tasks, task).max_length_tokens for task in params.tasks.run
-    }
-    lengths["tokenize.sequence_tokens"] = params.tokenize.sequence_tokens
-    check_all(
-        [partial(teacher.config.check_length, tokens, key) for key, tokens in lengths.items()]
-        + [partial(check_students, {name: of}, teacher.config.shape) for name, of in params.used_students.items()]
-    )
+    students = params.used_students.items()
+    check_all([
+        partial(check_lengths, params, params.tasks.run, teacher.config.check_length),
+        partial(teacher.config.check_length, params.tokenize.sequence_tokens, "tokenize.sequence_tokens"),
+        *(partial(check_students, {name: of}, teacher.config.shape) for name, of in students),
+    ])  # fmt: skip
+
+
+def check_lengths(params: Params, tasks: Iterable[str], check_length: Callable[[int, str], None]) -> None:
+    """Compares the greatest length of the tasks' rows with a model's positions."""
+    lengths = {f"tasks.{task}.max_length_tokens": getattr(params.tasks, task).max_length_tokens for task in tasks}
+    check_all(partial(check_length, tokens, key) for key, tokens in lengths.items())
 
 
 def check_task_teacher(
-    params: Params, name: str, found: tuple[ModelSource, str], rows: Mapping[str, TrainingRows]
+    params: Params, tasks: list[str], source: ModelSource, *, key: str, rows: Mapping[str, TrainingRows]
 ) -> None:
     """Loads the model with this key as stage finetune_teacher does; one on the Hub is judged by its config.json."""
     from tinybert.data.tokenizer import teacher_tokenizer
     from tinybert.distill.task_teacher import check_row_losses, check_teacher, start_task_teacher
 
-    source, key = found
+    name = tasks[0]
     config = read_config(checkpoint_folder(source, key=key, files=("config.json",)))
     is_bert, size = config.get("model_type", "bert") == "bert", config.get("vocab_size")
     has_other_tokens = isinstance(size, int) and size > params.teacher.synthetic.vocabulary_size
@@ -172,7 +176,7 @@ def check_task_teacher(
         ready = getattr(params.tasks, name).finetuned_teacher
         teacher = start_task_teacher(task, tokenizer, ready, source)
         check_teacher(teacher, key, params)
-        teacher.config.check_length(getattr(params.tasks, name).max_length_tokens, f"tasks.{name}.max_length_tokens")
+        check_lengths(params, tasks, teacher.config.check_length)
 
 
 def _unread_task(params: Params, name: str, config: Mapping[str, Any]) -> Task:

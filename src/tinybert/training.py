@@ -125,7 +125,6 @@ def distill_phase(stage: Stage) -> None:
     params, task = stage.params, read_task(stage.items["task"])
     name, seed = stage.items["student"], int(stage.items["seed"])
     between, limit = paths.intermediate(task.name, seed, name), params.tasks[task.name].max_length_tokens
-    projection = None
     rows = list(read_jsonl(paths.augmented(task.name)))
     torch.manual_seed(seed)
     phase = stage.name.removeprefix("task_distill_")
@@ -134,7 +133,7 @@ def distill_phase(stage: Stage) -> None:
         student, tokenizer, projection = start_task_student(stage, task, rows)
     else:
         source, target = between, paths.task_model(task.name, seed, name)
-        student, tokenizer = load_task_model(source), load_tokenizer(source)
+        student, tokenizer, projection = load_task_model(source), load_tokenizer(source), None
     teacher = TaskTeacher.load(task, stage.names["seed"], tokenizer, max_length_tokens=limit)
     config = DistillationConfig.of(params.students[name], phase, seed=seed, length_tokens=limit)
     loss = DistillationLoss(config, student.config, teacher.model.config)
@@ -156,6 +155,8 @@ def start_task_student(stage: Stage, task: Task, rows: Sequence[dict]) -> tuple[
     init, source, limit = params.students[name].init, paths.general_student(name), params.tasks.vocabulary_tokens
     student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
     tokenizer, projection = load_tokenizer(source), None
+    if not (init.per_task or limit):
+        return student, tokenizer, projection
     examples = encode(rows, task, tokenizer, max_length_tokens=params.tasks[task.name].max_length_tokens)
     if init.per_task:
         teacher = load_bert(SequenceClassifier, paths.task_model(task.name, int(stage.names["seed"]), "teacher"))

@@ -58,12 +58,17 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
         (["model", "rows.csv", "--width", "10"], "heads must divide width (got 3 and 10)"),
         (["model", "rows.csv", "--layers", "9"], "init.teacher: uniform cannot map 9 student layers"),
         (["none", "rows.csv"], "none/config.json: absent"),
+        (["model", "rows.csv", "--width", "0"], "width: "),
         (["model", "rows.csv", "--epochs", "-1"], "epochs: "),
+        (["model", "gap.csv"], "ROWS: gap.csv: line 3, column text: no text (got nothing)"),
+        (["model", "rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text)"),
+        (["model", "rows.csv", "--output", "model"], "--output: exists (got model); fix: name a new folder"),
     ],
 )
 def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):
     (work / "few.csv").write_text("text\na\nb")
+    (work / "gap.csv").write_text('text\na\n""\nc\nd\ne\nf')
     with pytest.raises(SystemExit) as ended:
-        cli.main(["cut", *options, "--output", "small"])
+        cli.main(["cut", "--output", "small", *options])
     assert str(ended.value).startswith(line) and "\n" not in str(ended.value)
     assert not (work / "small").exists()

@@ -143,3 +143,6 @@ def test_an_encoder_that_tasks_share_is_opened_once(tmp_path, monkeypatch):
     found["tasks"]["teacher_encoder"] = {"folder": str(save_family("electra", tmp_path, head=False))}
     check_sources(check_params(found))
     assert len(loaded) == 1
+    found["tasks"]["sst2"] = found["tasks"]["sst2"] | {"max_length_tokens": 64}
+    with pytest.raises(UserError, match=r"^tasks\.sst2\.max_length_tokens: too long for the model \(got 64 tokens\)"):
+        check_sources(check_params(found))

@@ -187,10 +187,11 @@ def subclone(
     """
     check_subclone(config.shape, teacher.config.shape)
     device, teacher = teacher.bert.pooler.dense.weight.device, teacher.eval()
-    student: MaskedLM | SequenceClassifier = MaskedLM(config)
+    student: MaskedLM | SequenceClassifier
     if isinstance(teacher, SequenceClassifier):
-        student = SequenceClassifier(config, teacher.labels)
-    student = student.to(device)
+        student = SequenceClassifier(config, teacher.labels).to(device)
+    else:
+        student = MaskedLM(config).to(device)
     sizes = ("hidden_size", "num_attention_heads", "intermediate_size")
     is_same = all(getattr(config, name) == getattr(teacher.config, name) for name in sizes)
     if is_same and isinstance(teacher, MaskedLM):

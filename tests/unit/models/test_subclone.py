@@ -12,7 +12,7 @@ from tinybert.data.encoding import Encoded
 from tinybert.distill import losses, task_teacher
 from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import MaskedLM, SequenceClassifier
-from tinybert.models.initialization import subclone
+from tinybert.models.initialization import _fit_classifier, subclone
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
 
@@ -160,6 +160,31 @@ def test_a_classifier_is_cut_with_its_head():
         errors.append((found - expected).square().mean().item())
         spread.append((expected - expected.mean(dim=0)).square().mean().item())
     assert np.mean(errors) < 0.3 * np.mean(spread)
+
+
+def test_the_classifier_is_the_ridge_regression_of_the_logits():
+    """Against NumPy's least squares with a row of the prior for each input, in float64."""
+    teacher, student = classifier(TEACHER, ("a", "b", "c")), classifier(NARROW, ("a", "b", "c"), seed=1)
+    full = torch.randn(200, 24, generator=torch.Generator().manual_seed(0))
+    basis = torch.linalg.qr(torch.randn(24, 12, generator=torch.Generator().manual_seed(1))).Q
+    kept = torch.tensor(KEPT)
+    with torch.no_grad():
+        _fit_classifier(student, teacher, kept, basis=basis, states=(full @ basis, full))
+    wide, narrow = (
+        np.tanh(states.numpy() @ model.bert.pooler.dense.weight.detach().numpy().T.astype(np.float64)
+                + model.bert.pooler.dense.bias.detach().numpy())
+        for model, states in ((teacher, full), (student, full @ basis))
+    )  # fmt: skip
+    weight, bias = (part.detach().double().numpy() for part in (teacher.classifier.weight, teacher.classifier.bias))
+    errors = wide @ weight.T - narrow @ weight[:, KEPT].T
+    inputs = narrow - narrow.mean(axis=0)
+    prior = np.sqrt(4.0 * np.sum(inputs**2) / len(inputs)) * np.eye(12)  # 4 tokens for each input
+    system = np.vstack([inputs, prior]), np.vstack([errors - errors.mean(axis=0), np.zeros((12, 3))])
+    correction = np.linalg.lstsq(*system, rcond=None)[0].T
+    assert np.abs(correction).max() > 1e-3
+    np.testing.assert_allclose(student.classifier.weight.detach(), weight[:, KEPT] + correction, atol=1e-5)
+    expected = bias + errors.mean(axis=0) - correction @ narrow.mean(axis=0)
+    np.testing.assert_allclose(student.classifier.bias.detach(), expected, atol=1e-5)
 
 
 def test_layers_that_are_left_out_are_made_good():
