@@ -17,7 +17,11 @@ def main() -> None:
     """Prints an estimate of the run and writes a constant file that all stages need; or a line per mistake, exit 1."""
     try:
         params = load_params()
-        print("\n".join(estimate(params, check_sources(params))))
+        rows = check_sources(params)
+        for task, of in rows.items():
+            if of.without_prediction:
+                print(f"tasks.{task}: {of.without_prediction} of {of.count} training rows have no prediction")
+        print("\n".join(estimate(params, rows)))
         # The second makes the folder of domain students, an input of package even if there is none.
         for path in (paths.PARAMS_CHECKED, paths.DOMAIN_STUDENTS / ".keep"):
             with atomic_file(path) as handle:

@@ -219,16 +219,19 @@ def _start_student(
 
 def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
     """Raises UserError for a student that was made for another task than the teacher's."""
-
-    def described(labels: tuple[str, ...], several: bool, pair: bool) -> str:
-        classes = ", ".join(labels) if len(labels) > 1 else "a score"
-        return f"{'two texts' if pair else 'a text'}, {'any' if several else 'one'} of {classes}"
-
-    several, pair = student.config.problem_type == MULTILABEL, getattr(student, "pair", task.is_pair)
-    found = described(student.labels, several, pair)
-    if found != (allowed := described(teacher.labels, task.is_multilabel, task.is_pair)):
-        problem, fix = "it was made for another task than the teacher's", "give a general student's folder"
-        raise UserError(f"student: {problem} (got {found:.80}); allowed: {allowed:.80}; fix: {fix}")
+    several = {True: "several", False: "one"}
+    facts: list[tuple[str, Any, Any]] = [
+        ("texts of a row", 1 + getattr(student, "pair", task.is_pair), 1 + task.is_pair),
+        ("outputs", len(student.labels), len(teacher.labels)),
+        ("classes of a row", several[student.config.problem_type == MULTILABEL], several[task.is_multilabel]),
+    ]
+    if len(teacher.labels) > 1:  # a regression's one label may have any name
+        names = enumerate(zip(student.labels, teacher.labels, strict=False))
+        facts += [(f"class {number}", *of_both) for number, of_both in names]
+    for what, found, allowed in facts:
+        if found != allowed:
+            problem = f"it was made for another task than the teacher's (got {what}: {found!s:.80})"
+            raise UserError(f"student: {problem}; allowed: {allowed!s:.80}; fix: give a general student's folder")
 
 
 def _check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) -> None:

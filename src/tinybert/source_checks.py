@@ -98,11 +98,13 @@ def check_rows(params: Params, name: str) -> TrainingRows:
     if params.quantization.models and asked > (count := len(train)):
         key, problem = "quantization.calibration.examples", f"more than the training rows of {name} (got {asked})"
         raise UserError(f"{key}: {problem}; allowed: at most {count}; fix: lower it")
+    lacking = 0
     if settings.finetuned_teacher and (files := settings.finetuned_teacher.predictions):
         of_splits = {split: list(records(splits[split])) for split in ("train", *task.dev_splits)}
-        read_predicted_teacher(task, files, of_splits, heldout_fraction=params.tasks.heldout_fraction)
+        _, counts = read_predicted_teacher(task, files, of_splits, heldout_fraction=params.tasks.heldout_fraction)
+        lacking = counts["without_prediction"]
     words = sum(len(text.split()) for column in task.columns for text in train[column])
-    return TrainingRows(task, len(train), words / max(1, len(train)))
+    return TrainingRows(task, len(train), words / max(1, len(train)), lacking)
 
 
 def check_quiz(params: Params) -> None:
@@ -162,21 +164,24 @@ def check_task_teacher(
 ) -> None:
     """Loads the model with this key as stage finetune_teacher does; one on the Hub is judged by its config.json."""
     from tinybert.data.tokenizer import teacher_tokenizer
-    from tinybert.distill.task_teacher import check_row_losses, check_teacher, start_task_teacher
+    from tinybert.distill.task_teacher import check_config, check_row_losses, check_teacher, start_task_teacher
 
     name = tasks[0]
-    config = read_config(checkpoint_folder(source, key=key, files=("config.json",)))
+    folder = checkpoint_folder(source, key=key, files=("config.json",))
+    config = read_config(folder)
     is_bert, size = config.get("model_type", "bert") == "bert", config.get("vocab_size")
     has_other_tokens = isinstance(size, int) and size > params.teacher.synthetic.vocabulary_size
     if not is_bert or (params.teacher.source == "synthetic" and has_other_tokens):
         check_row_losses(config, key, params)
-    if source.folder:
-        task = rows[name].task if name in rows else _unread_task(params, name, config)
-        tokenizer = teacher_tokenizer(params.teacher) if is_bert else None
-        ready = getattr(params.tasks, name).finetuned_teacher
-        teacher = start_task_teacher(task, tokenizer, ready, source)
-        check_teacher(teacher, key, params)
-        check_lengths(params, tasks, teacher.config.check_length)
+    task = rows[name].task if name in rows else _unread_task(params, name, config)
+    ready = getattr(params.tasks, name).finetuned_teacher
+    if not source.folder:
+        check_config(folder, task if ready else None, key, params)
+        return
+    tokenizer = teacher_tokenizer(params.teacher) if is_bert else None
+    teacher = start_task_teacher(task, tokenizer, ready, source)
+    check_teacher(teacher, key, params)
+    check_lengths(params, tasks, teacher.config.check_length)
 
 
 def _unread_task(params: Params, name: str, config: Mapping[str, Any]) -> Task:

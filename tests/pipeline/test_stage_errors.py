@@ -1,12 +1,17 @@
 """What people see when something is wrong: one line, exit code 1, nothing half-written."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from stages.package import package_task_model
 from tests.support.project import copy_project, run, tiny_params, write_params
 from tests.support.root import ROOT
-from tinybert.pipeline.files import printable
+from tinybert.data.tasks import TASKS
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import printable, write_json
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +206,18 @@ def test_commands_quote_what_comes_from_params(project):
     found = run(project, "dvc", "repro", "--single-item", "general_distill")
     assert "python -m stages.general_distill --student 'lazy; touch pwned'" in found.stdout
     assert found.returncode != 0 and not (project / "pwned").exists()
+
+
+def test_a_model_without_a_passing_int8_file_is_not_packaged(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    scores = {"fp32": 0.8, "int8-dynamic": 0.7, "int8-qdq": 0.71, "int8-qoperator": 0.72}
+    variants = {name: {"dev": {"matthews": score}, "size_mb": {"raw": 1.0}} for name, score in scores.items()}
+    for name, metrics in (("prepare_task/cola", {}), ("finetune_teacher/cola", {}), ("quantize/cola-tiny", variants)):
+        write_json(paths.metrics(*name.split("/")), metrics)
+    params = SimpleNamespace(seed=1, quantization=SimpleNamespace(max_score_drop=0.05))
+    with pytest.raises(UserError) as caught:
+        package_task_model(TASKS["cola"], "tiny", params)
+    assert str(caught.value).startswith(
+        "quantization.max_score_drop: cola/tiny: every INT8 variant loses more matthews (got int8-dynamic 0.1000, int8"
+    )
+    assert not paths.final("cola", "tiny").exists()

@@ -212,20 +212,19 @@ def test_model_objects_need_a_tokenizer(folder):
 
 def test_a_student_trained_for_another_task_is_refused(folder):
     config = load_bert(SequenceClassifier, "teacher").config
-    turned = SequenceClassifier(config, LABELS[::-1])
-    line = (
-        r"^student: it was .*got a text, one of acceptable, unacceptable\); allowed: a text, one of unacceptable, acc"
-    )
-    with pytest.raises(UserError, match=line):
-        distill_student("teacher", turned, ROWS, PREDICTION, SHORT)
+    names = [f"a class with a long name, number {number}" for number in range(8)]
+    others = SequenceClassifier(config, (*names[:7], "other"))
     several = SequenceClassifier(replace(config, problem_type=MULTILABEL), LABELS)
-    with pytest.raises(
-        UserError, match=r"got a text, any of unacceptable, acceptable\); allowed: a text, one of unacceptable"
-    ):
-        distill_student("teacher", several, ROWS, PREDICTION, SHORT)
     pairs = BiLstmClassifier(BiLstmConfig(config.vocab_size, 8, 4, 1, 4), LABELS, pair=True)
-    with pytest.raises(UserError, match=r"got two texts, one of unacceptable, acceptable\); allowed: a text, one of "):
-        distill_student("teacher", pairs, ROWS, PREDICTION, SHORT)
+    for teacher, student, problem in (
+        ("teacher", SequenceClassifier(config, LABELS[::-1]), r"class 0: acceptable\); allowed: unacceptable"),
+        (SequenceClassifier(config, tuple(names)), others, r"class 7: other\); allowed: a class with a long name, num"),
+        ("teacher", others, r"outputs: 8\); allowed: 2"),
+        ("teacher", several, r"classes of a row: several\); allowed: one"),
+        ("teacher", pairs, r"texts of a row: 2\); allowed: 1"),
+    ):
+        with pytest.raises(UserError, match=rf"^student: it was made for another task than .*\(got {problem}"):
+            distill_student(teacher, student, ROWS, PREDICTION, replace(SHORT, tokenizer="teacher"))
 
 
 @pytest.mark.parametrize("loss", ["hidden", "pkd", "attention"])

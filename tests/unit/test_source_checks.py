@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from stages import check_params as check_params_stage
 from tests.support.hub_content import bert, classifier
-from tests.support.project import TASK, tiny_params
+from tests.support.project import TASK, tiny_params, write_params
 from tinybert.config.load import check_params
 from tinybert.models import outputs
 from tinybert.pipeline.errors import UserError
@@ -176,7 +177,7 @@ def test_calibration_needs_enough_synthetic_rows(tree):
     )
 
 
-def test_prediction_files_are_read(tree, tmp_path):
+def test_prediction_files_are_read(tree, tmp_path, capsys):
     (tmp_path / "p.csv").write_text("id,label\n0,acceptable\n")
     files = {"train": "p.csv", "dev": "absent.csv", "id": "row", "label": "label", "missing": "gold"}
     tree["tasks"]["cola"] |= {"augmented_copies": 0, "finetuned_teacher": {"predictions": files}}
@@ -190,6 +191,11 @@ def test_prediction_files_are_read(tree, tmp_path):
     assert first.startswith(f"{key}.train: p.csv: no column 'row'") and second.startswith(f"{key}.dev: ")
     files |= {"dev": "p.csv", "id": "id"}
     assert mistakes(tree)[0].startswith(f"{key}.dev: p.csv: no prediction of dev's row with id '1'")
+    (tmp_path / "dev.csv").write_text("\n".join(["id,label", *(f"{number},acceptable" for number in range(16))]))
+    files["dev"] = "dev.csv"
+    write_params(tmp_path, tree)
+    check_params_stage.main()
+    assert "tasks.cola: 15 of 16 training rows have no prediction\n" in capsys.readouterr().out
     tree["tasks"]["source"] = "hub"  # whose rows have no known ids
     check_sources(check_params(tree))
 

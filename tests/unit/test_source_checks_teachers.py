@@ -132,6 +132,33 @@ def test_only_config_json_is_fetched_from_the_hub(tmp_path, monkeypatch):
         assert {line.rsplit("/", 1)[1] for line in hub.requests if "/resolve/" in line} == {"config.json"}
 
 
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (
+            {"model_type": "electra", "id2label": {"0": "a", "1": "b", "2": "c"}},
+            "tasks.cola.finetuned_teacher: wrong number of outputs (got 3); allowed: 2; fix: choose a model",
+        ),
+        (
+            {"model_type": "distilbert", "n_layers": 2},
+            "students.tinybert4.intermediate.layer_map: 3 is beyond the teacher's layers; allowed: 1 to 2",
+        ),
+        ({"model_type": "future"}, "tasks.cola.finetuned_teacher: config.json cannot be read (The checkpoint"),
+    ],
+)
+def test_classes_and_layers_of_a_hub_model_are_compared(tmp_path, monkeypatch, config, line):
+    found = tree(intermediate={"losses": {"pkd" if "n_layers" in config else "hard": 1.0}, "layer_map": [1, 3]})
+    if "n_layers" not in config:
+        del found["students"]["tinybert4"]["intermediate"]["layer_map"]
+    found["teacher"]["synthetic"]["architecture"]["layers"] = 3
+    found["tasks"]["cola"] = found["tasks"]["cola"] | {"finetuned_teacher": HUB}
+    with serve_hub(Repository("models", "a/b", SHA, {"config.json": json.dumps(config).encode()})) as hub:
+        use_hub(monkeypatch, hub.endpoint, tmp_path)
+        with pytest.raises(UserError) as caught:
+            check_sources(check_params(found))
+    assert str(caught.value).startswith(line)
+
+
 def test_an_encoder_that_tasks_share_is_opened_once(tmp_path, monkeypatch):
     from tinybert.distill import task_teacher
 

@@ -70,11 +70,12 @@ class Task:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """How many training rows a task has, and the mean of their words."""
+    """How many training rows a task has, the mean of their words, and how many a file of predictions leaves out."""
 
     task: Task
     count: int
     words: float
+    without_prediction: int = 0
 
 
 # GLUE server, test sets, in percent (Jiao et al. 2020, table 1): the metric, then BERT-base, TinyBERT4 and TinyBERT6.

@@ -16,7 +16,7 @@ from tinybert.config.students import check_students, mapped_layers
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
-from tinybert.models.bert import BertConfig, SequenceClassifier
+from tinybert.models.bert import ARCHITECTURE_FIELDS, BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
 from tinybert.models.foreign import (
     DEFAULT_LABEL,
@@ -24,13 +24,14 @@ from tinybert.models.foreign import (
     PREDICTIONS_FILE,
     ForeignClassifier,
     PredictedTeacher,
+    class_order,
     load_foreign,
     row_losses,
 )
 from tinybert.models.initialization import finetuned_teacher, subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_jsonl
+from tinybert.pipeline.files import printable, read_jsonl
 from tinybert.pipeline.process import stream
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
@@ -136,10 +137,8 @@ def start_task_teacher(
     if found := teacher_source(task.name, ready, encoder):
         source, key = found
         folder = checkpoint_folder(source, key=key, files=ALL_FILES)
-        if ready and not task.has_label_order and not _has_class_names(folder):
-            problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
-            fix = f"list them in tasks.{task.name}.data.labels in the teacher's order"
-            raise UserError(f"{key}: {problem}; allowed: names or an order; fix: {fix}")
+        if ready:
+            _check_class_names(folder, task, key)
         if not has_tokens_of(tokenizer, folder):
             labels = task.labels or (REGRESSION_LABEL,)
             return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
@@ -184,16 +183,38 @@ def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
         check_students(students, teacher.config.shape, ("intermediate", "prediction"))
 
 
+def check_config(folder: Path, ready_for: Task | None, key: str, params: Params) -> None:
+    """Checks what config.json alone tells of a third-party model: its classes if it is ready for a task, its layers."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # of many types, by family
+        reason = printable(" ".join(str(error).split()))
+        raise UserError(f"{key}: config.json cannot be read ({reason:.200}); fix: choose another model") from None
+    if task := ready_for:
+        _check_class_names(folder, task, key)
+        theirs, labels = [str(name) for _, name in sorted(config.id2label.items())], task.labels or (REGRESSION_LABEL,)
+        class_order(theirs, labels, key=key, stated=config.problem_type, multilabel=task.is_multilabel)
+    sizes = {ours: getattr(config, theirs, 0) for ours, theirs in ARCHITECTURE_FIELDS.items()}
+    students = {name: params.students[name] for name in params.tasks.students}
+    check_students(students, Architecture.model_construct(**sizes), ("intermediate", "prediction"))
+
+
 def check_row_losses(config: Mapping[str, Any], key: str, params: Params) -> None:
     """Raises UserError if students learn more than rows from a model with its own vocabulary, by its config.json."""
     family = f"a {config.get('model_type', 'bert')!s:.40} with its own vocabulary"
     params.check_row_teacher(key, family, row_losses(config))
 
 
-def _has_class_names(folder: Path) -> bool:
-    """Whether config.json names classes by more than their numbers."""
+def _check_class_names(folder: Path, task: Task, key: str) -> None:
+    """Raises UserError if neither config.json names the classes by more than their numbers nor the task orders them."""
     names = read_config(folder).get("id2label") or {}
-    return isinstance(names, dict) and not all(DEFAULT_LABEL.fullmatch(str(name).lower()) for name in names.values())
+    has_names = isinstance(names, dict) and not all(DEFAULT_LABEL.fullmatch(str(of).lower()) for of in names.values())
+    if not (task.has_label_order or has_names):
+        problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
+        fix = f"list them in tasks.{task.name}.data.labels in the teacher's order"
+        raise UserError(f"{key}: {problem}; allowed: names or an order; fix: {fix}")
 
 
 def has_tokens_of(tokenizer: Tokenizer | None, folder: Path) -> bool:
