@@ -16,8 +16,6 @@ from tinybert.data.tasks import TASKS, Task, TrainingRows
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import Check, UserError, check_all
 
-SEEN_VECTORS = 100  # lines of a file of word vectors
-
 
 def check_sources(params: Params) -> dict[str, TrainingRows]:
     """Opens all local sources of a run; UserError with a line for each mistake.
@@ -120,7 +118,7 @@ def check_quiz(params: Params) -> None:
 
 
 def check_augmentation(params: Params) -> None:
-    """Reads stop words and the first word vectors, or tags a word with NLTK, whichever the strategy uses."""
+    """Reads stop words and word vectors, or tags a word with NLTK, whichever the strategy uses."""
     settings = params.augmentation
     if settings.strategy == "sampling" and settings.sampling.pos_tagger == "nltk":
         from tinybert.augment.sampling import tag_with_nltk
@@ -132,7 +130,7 @@ def check_augmentation(params: Params) -> None:
 
         stop_words(settings.substitution.stop_words)
         if (vectors := settings.substitution.word_vectors).source == "file":
-            from_file(paths.resolve(vectors.file), max_lines=SEEN_VECTORS)
+            from_file(paths.resolve(vectors.file))
 
 
 def check_teacher(params: Params) -> None:

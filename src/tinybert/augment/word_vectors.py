@@ -74,26 +74,27 @@ def word_vectors(settings: WordVectorSettings, corpus: str | Path, *, seed: int)
     return from_corpus(lambda: (row["text"] for row in read_jsonl(corpus)), settings, seed=seed)
 
 
-def from_file(path: str | Path, *, max_lines: int | None = None) -> WordVectors:
-    """Reads the plain words among the first `max_lines` (100,000) lines of a GloVe text file, plain or .gz.
+def from_file(path: str | Path) -> WordVectors:
+    """Reads the plain words among the first FILE_WORDS lines of a GloVe text file, plain or .gz.
 
     A line is a word and its numbers, as many as in the first line, separated by spaces; UserError if one is not. Of
     spellings that differ in case the first line is taken.
     """
     vectors: dict[str, np.ndarray] = {}
     dimensions = 0
-    for number, line in islice(read_lines(path, key=FILE_KEY), max_lines or FILE_WORDS):
+    for number, line in islice(read_lines(path, key=FILE_KEY), FILE_WORDS):
         word, *columns = line.rstrip().rsplit(" ", dimensions or -1)
         dimensions = dimensions or len(columns)
+        values = _numbers(columns)
         # A few words of the large GloVe files contain spaces (". . ."), but a number there is one too many.
-        is_line = 0 < dimensions == len(columns) and not any(map(_is_number, word.split(" ")[1:]))
-        if not is_line or not all(map(_is_number, columns)):
+        has_more = any(_numbers([part]) is not None for part in word.split(" ")[1:])
+        if values is None or len(values) != (dimensions or None) or has_more:
             raise UserError(
                 f"{FILE_KEY}: {path}, line {number}: not a word and {dimensions or 'some'} numbers up to "
                 f"{LARGEST_NUMBER:g} (got {line[:60]!r}); allowed: as many on each line, no header; fix: the file"
             )
         if is_plain_word(word):
-            vectors.setdefault(word.lower(), np.array(list(map(float, columns)), dtype=np.float32))
+            vectors.setdefault(word.lower(), values.astype(np.float32))
     if not vectors:
         raise UserError(f"{FILE_KEY}: {path} has no word vectors; fix: give a GloVe text file, or set source: corpus")
     return WordVectors(list(vectors), np.stack(list(vectors.values())))
@@ -121,10 +122,12 @@ def from_corpus(read_texts: Callable[[], Iterable[str]], settings: WordVectorSet
     return WordVectors(words, projected / np.sqrt(np.maximum(svd.singular_values_, np.finfo(np.float32).tiny)))
 
 
-def _is_number(text: str) -> bool:
+def _numbers(texts: list[str]) -> np.ndarray | None:
+    """All texts as float64; None if one is no number of at most LARGEST_NUMBER."""
     with suppress(ValueError):
-        return abs(float(text)) <= LARGEST_NUMBER  # false for nan
-    return False
+        values = np.array(list(map(float, texts)))
+        return values if (np.abs(values) <= LARGEST_NUMBER).all() else None  # false for nan
+    return None
 
 
 def _plain_words(text: str) -> list[str]:

@@ -196,7 +196,7 @@ def check_config(folder: Path, ready_for: Task | None, key: str, params: Params)
         _check_class_names(folder, task, key)
         theirs, labels = [str(name) for _, name in sorted(config.id2label.items())], task.labels or (REGRESSION_LABEL,)
         class_order(theirs, labels, key=key, stated=config.problem_type, multilabel=task.is_multilabel)
-    sizes = {ours: getattr(config, theirs, 0) for ours, theirs in ARCHITECTURE_FIELDS.items()}
+    sizes: dict[str, Any] = {ours: getattr(config, theirs, 0) for ours, theirs in ARCHITECTURE_FIELDS.items()}
     students = {name: params.students[name] for name in params.tasks.students}
     check_students(students, Architecture.model_construct(**sizes), ("intermediate", "prediction"))
 
