@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.families import save_family
 from tests.support.outputs import check_whole, few_students_params
 from tests.support.project import TASK, copy_project, run, write_params
 
@@ -83,3 +84,41 @@ def test_the_final_model_answers(project, task):
     (answer,) = pipeline("text-classification", str(folder), truncation=True, top_k=None)([question])
     assert {one["label"] for one in answer} == ({"score"} if task == "pairs" else set(TOPICS))
     assert DATA[task]["train"].replace("_", r"\_") in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("teacher", ["roberta", "predictions"])
+def test_any_teacher_teaches_a_table(tmp_path, teacher):
+    folder = copy_project(tmp_path / "project")
+    write_tables(folder / "local")
+    if teacher == "roberta":
+        ready = {"folder": str(save_family("roberta", folder / "local/model", TOPICS))}
+    else:  # classes that an LLM gave, of all rows but the first five in train
+        rows = (folder / "local/topics.csv").read_text().splitlines()[1:]
+        known = [f"{number},{row.rpartition(',')[2]}" for number, row in enumerate(rows)]
+        for split, without in (("train", 5), ("dev", 0)):
+            (folder / f"local/llm_{split}.csv").write_text("\n".join(["row,class", *known[without:]]))
+        files = {"train": "local/llm_train.csv", "dev": "local/llm_dev.csv", "id": "row", "label": "class"}
+        ready = {"predictions": files | {"missing": "drop"}}
+    tree = few_students_params()
+    tree["seeds"] = [42]
+    data = DATA["topics"] | {"dev": DATA["topics"]["train"]}
+    own = TASK | {"data": data, "finetuned_teacher": ready, "augmented_copies": 0}
+    tree["tasks"] |= {"run": ["topics"], "topics": own}
+    for student in tree["students"].values():
+        student["intermediate"] = None
+    tree["students"]["tinybert4"]["prediction"] = {"losses": {"prediction": 1.0}, "temperature": 1.0}
+    tree["quantization"]["models"] = ["tinybert4"]
+    write_params(folder, tree)
+    done = run(folder, "dvc", "repro")
+    assert done.returncode == 0, done.stderr[-3000:]
+    check_whole(folder)
+    found = json.loads((folder / "metrics/evaluate/topics-tinybert4/42.json").read_text())["dev"]
+    counted = json.loads((folder / "metrics/finetune_teacher/topics.json").read_text())
+    assert found["teacher"] == counted["dev"]
+    card = (folder / "models/final/topics/tinybert4/README.md").read_text()
+    if teacher == "roberta":
+        assert "fine-tuned by a third party: a local folder" in card
+    else:
+        assert found["teacher"]["accuracy"] == 1.0 and counted["without_prediction"] == 5
+        assert "tasks.topics: 5 of 60 training rows have no prediction" in done.stdout
+        assert "came in files" in card and "for 5 training rows none" in card
