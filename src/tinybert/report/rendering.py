@@ -30,6 +30,7 @@ def render(template: str, **context: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"fixed": fixed, "percent": percent, "plain": markdown_escape}
+    environment.filters["file"] = lambda path: markdown_escape(Path(path).name)  # cards are published, folders are not
     environment.globals["interval"] = interval
     return environment.get_template(template).render(context)
 

@@ -324,7 +324,7 @@ ANOTHER = {"hub": {"model": "some/roberta", "revision": "abc"}}
         ),
         (
             {"tasks__teacher_encoder": {"folder": "local/electra"}},
-            "The task's teacher was fine-tuned here on the task's gold labels from a local folder (local/electra).",
+            "The task's teacher was fine-tuned here on the task's gold labels from a local folder (electra).",
             None,
         ),
         (
@@ -443,7 +443,7 @@ def test_a_card_of_an_own_task(tmp_path, monkeypatch, hub):
     front, body = card(tmp_path, task_model(check_params(tree), monkeypatch, task="tags"), task="tags")
     assert front.get("datasets") == (["someone/tags"] if hub else None)
     assert front["language"] == "en" and "license" not in front and "model-index" not in front
-    source = r"someone/tags (revision abc) of the Hub" if hub else "local tables (local/tags.jsonl)"
+    source = r"someone/tags (revision abc) of the Hub" if hub else "local tables (tags.jsonl)"
     assert f"- Task: tags (any of the classes a\\*, b), {source}, their column tags as label" in body.replace(
         "its c", "their c"
     )
