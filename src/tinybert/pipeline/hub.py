@@ -158,8 +158,8 @@ def _reason(error: Exception) -> str:
         if _kinds(cause) & BROKEN_CONNECTION:
             return f"connection error: {_first_line(cause)}"
     # The wrapper of `datasets` only says that it failed.
-    telling = (cause for cause in _causes(error) if "DatasetGenerationError" not in _kinds(cause))
-    return _first_line(next(telling, error))
+    informative = (cause for cause in _causes(error) if "DatasetGenerationError" not in _kinds(cause))
+    return _first_line(next(informative, error))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
