@@ -2,7 +2,6 @@
 
 import torch
 
-from tinybert.config.fields import ModelSource
 from tinybert.config.load import load_params
 from tinybert.config.schema import teacher_source
 from tinybert.data.prediction_files import read_predicted_teacher
@@ -23,7 +22,7 @@ from tinybert.training import StageTraining
 def main(stage: Stage) -> None:
     """Fine-tunes the teacher, or takes tasks.<task>.finetuned_teacher; measures it on the dev split."""
     params, task = stage.params, read_task(stage.items["task"])
-    config, encoder, tokenizer = params.tasks[task.name], params.tasks.teacher_encoder, load_tokenizer(paths.TOKENIZER)
+    config, tokenizer = params.tasks[task.name], load_tokenizer(paths.TOKENIZER)
     ready = config.finetuned_teacher
 
     torch.manual_seed(params.seed)
@@ -34,11 +33,14 @@ def main(stage: Stage) -> None:
         rows = {split: list(read_jsonl(folder / f"{split}.jsonl")) for split in ("train", *task.dev_splits)}
         teacher, counts = read_predicted_teacher(task, ready.predictions, rows, heldout_fraction=fraction)
     else:
-        if not isinstance(encoder, ModelSource):
-            encoder = given_teacher(params.teacher) if encoder == "given" and not ready else paths.TEACHER
-        teacher = start_task_teacher(task, tokenizer, ready, encoder)
-        if third_party := teacher_source(task.name, ready, encoder):
-            check_teacher(teacher, third_party[1], load_params())
+        if third_party := teacher_source(task.name, config, params.tasks.teacher_encoder):
+            source, key = third_party
+            teacher = start_task_teacher(task, tokenizer, source, key=key)
+            check_teacher(teacher, key, load_params())
+        else:
+            encoder = config.teacher.encoder or params.tasks.teacher_encoder
+            folder = given_teacher(params.teacher) if encoder == "given" else paths.TEACHER
+            teacher = start_task_teacher(task, tokenizer, folder)
     reader = TaskTeacher(teacher, task, tokenizer, config.max_length_tokens)
     examples, dev = (reader.read_split(split) for split in ("train", task.dev_splits[0]))
     for split in (examples, dev):

@@ -161,9 +161,9 @@ class Sizes:
 
     def _task_teacher(self, task: str) -> Model:
         """A task's teacher; an empty model if its predictions are known."""
-        ready, encoder = self.tasks[task].finetuned_teacher, self.params.tasks.teacher_encoder
-        if found := teacher_source(task, ready, encoder):
+        if found := teacher_source(task, self.tasks[task], self.params.tasks.teacher_encoder):
             return model_of(read_config(checkpoint_folder(found[0], key=found[1], files=("config.json",))))
+        ready = self.tasks[task].finetuned_teacher
         return model_of({"num_hidden_layers": 0, "hidden_size": 0}) if ready else self.teacher
 
     def _task_rows(self, task: str, read: TrainingRows | None) -> Rows:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tinybert.config.fields import ModelSource
-from tinybert.config.schema import Params, PredictionFiles, teacher_source
+from tinybert.config.schema import Params, PredictionFiles, ReadyTeacher, teacher_source
 from tinybert.config.sources import checkpoint_folder, read_config
 from tinybert.config.students import check_students
 from tinybert.data.tasks import TASKS, Task, TrainingRows
@@ -59,10 +59,10 @@ def _model_checks(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[
         yield partial(check_teacher, params)
     sources: dict[str, tuple[ModelSource, list[str]]] = {}  # tasks share an encoder
     for task in params.tasks.run:
-        ready = getattr(params.tasks, task).finetuned_teacher
-        if ready and ready.predictions:
+        settings = getattr(params.tasks, task)
+        if (ready := settings.finetuned_teacher) and ready.predictions:
             yield partial(check_predictions, task, ready.predictions)
-        if found := teacher_source(task, ready, params.tasks.teacher_encoder):
+        if found := teacher_source(task, settings, params.tasks.teacher_encoder):
             sources.setdefault(found[1], (found[0], []))[1].append(task)
     for key, (source, tasks) in sources.items():
         yield partial(check_task_teacher, params, tasks, source, key=key, rows=rows)
@@ -172,12 +172,11 @@ def check_task_teacher(
     if not is_bert or (params.teacher.source == "synthetic" and has_other_tokens):
         check_row_losses(config, key, params)
     task = rows[name].task if name in rows else _unread_task(params, name, config)
-    ready = getattr(params.tasks, name).finetuned_teacher
     if not source.folder:
-        check_config(folder, task if ready else None, key, params)
+        check_config(folder, task if isinstance(source, ReadyTeacher) else None, key, params)
         return
     tokenizer = teacher_tokenizer(params.teacher) if is_bert else None
-    teacher = start_task_teacher(task, tokenizer, ready, source)
+    teacher = start_task_teacher(task, tokenizer, source, key=key)
     check_teacher(teacher, key, params)
     check_lengths(params, tasks, teacher.config.check_length)
 

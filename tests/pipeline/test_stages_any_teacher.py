@@ -27,7 +27,7 @@ from tests.support.project import tiny_params, write_params
 from tests.unit.distill.test_loop import OPTIMIZER
 from tinybert.config.fields import ModelSource, Training
 from tinybert.config.load import load_params
-from tinybert.config.schema import PredictionFiles, ReadyTeacher
+from tinybert.config.schema import FineTuning, PredictionFiles, ReadyTeacher
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
@@ -41,7 +41,7 @@ from tinybert.pipeline.files import read_json, read_jsonl, write_jsonl
 
 COLA = TASKS["cola"]
 SHORT = Training(epochs=2, max_steps=None, batch_size=8, learning_rate=5e-3)
-LONG = Training(epochs=25, max_steps=None, batch_size=8, learning_rate=1e-2)
+LONG = FineTuning(epochs=25, max_steps=None, batch_size=8, learning_rate=1e-2)
 ROWS = {"train": 32, "dev": 12}
 
 

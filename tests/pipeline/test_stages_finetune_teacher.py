@@ -11,8 +11,7 @@ from stages.finetune_teacher import main
 from tests.support.builders import TEACHER, classifier
 from tests.support.fake_stage import FakeStage
 from tests.support.project import tiny_params, write_params
-from tinybert.config.fields import Training
-from tinybert.config.schema import ReadyTeacher
+from tinybert.config.schema import FineTuning, ReadyTeacher
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import load_model, save_model
@@ -47,7 +46,8 @@ def stage(tmp_path, monkeypatch):
         model.classifier.bias.copy_(torch.tensor([5.0, -5.0]))
     (tmp_path / "ready").mkdir()
     save_model(model, "ready")
-    config = SimpleNamespace(max_length_tokens=16, finetuned_teacher=ReadyTeacher(folder="ready"))
+    teacher = SimpleNamespace(encoder=None)
+    config = SimpleNamespace(max_length_tokens=16, finetuned_teacher=ReadyTeacher(folder="ready"), teacher=teacher)
     tasks = Tasks({"cola": config})
     return FakeStage("finetune_teacher", {"task": "cola"}, SimpleNamespace(seed=1, tasks=tasks))
 
@@ -72,7 +72,7 @@ def test_rows_longer_than_a_ready_teacher_takes_are_refused(stage):
 
 
 def test_dev_rows_longer_than_the_positions_are_refused(stage):
-    stage.params.tasks["cola"].finetuned_teacher = stage.params.tasks["cola"].teacher = None
+    stage.params.tasks["cola"].finetuned_teacher = None
     paths.TEACHER.parent.mkdir(exist_ok=True)
     Path("ready").rename(paths.TEACHER)
     write_jsonl(paths.task_rows("cola") / "dev.jsonl", [{"idx": 0, "sentence": "fish swim " * 5, "label": 1}])
@@ -87,11 +87,13 @@ def test_a_ready_teacher_must_fit_the_students(stage):
     assert not paths.task_model("cola", 1, "teacher").exists()
 
 
-def test_a_task_teacher_starts_from_the_encoder_that_params_name(stage):
+@pytest.mark.parametrize(("of_all", "of_task"), [("given", None), ("pretrained", "given")])
+def test_a_task_teacher_starts_from_the_encoder_that_params_name(stage, of_all, of_task):
     """With 0 epochs the encoder stays as it was loaded: that of `given`, not that of the pretrained teacher."""
     stage.params.tasks["cola"].finetuned_teacher = None
-    stage.params.tasks["cola"].teacher = Training(epochs=0, max_steps=None, batch_size=2, learning_rate=1e-3)
-    stage.params.tasks.teacher_encoder = "given"
+    training = {"epochs": 0, "max_steps": None, "batch_size": 2, "learning_rate": 1e-3, "encoder": of_task}
+    stage.params.tasks["cola"].teacher = FineTuning(**training)
+    stage.params.tasks.teacher_encoder = of_all
     stage.params.teacher = SimpleNamespace(source="local", local=SimpleNamespace(folder="ready"))
     stage.params.precision, stage.params.optimizer = "float32", None
     main(stage)

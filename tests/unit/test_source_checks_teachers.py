@@ -15,12 +15,15 @@ from tinybert.pipeline.errors import UserError
 from tinybert.source_checks import check_sources
 
 LABELS = ("unacceptable", "acceptable")
-KEYS = {"finetuned_teacher": "tasks.cola.finetuned_teacher", "teacher_encoder": "tasks.teacher_encoder"}
+KEYS = ["tasks.cola.finetuned_teacher", "tasks.teacher_encoder", "tasks.cola.teacher.encoder"]
 
 
-def check(source: dict, key: str = "finetuned_teacher", **settings) -> None:
-    found = tree(**settings)
-    (found["tasks"]["cola"] if key == "finetuned_teacher" else found["tasks"])[key] = source
+def check(source: dict, key: str = KEYS[0], **settings) -> None:
+    found = section = tree(**settings)
+    *path, last = key.split(".")
+    for name in path:
+        section[name] = section = dict(section[name])
+    section[last] = source
     check_sources(check_params(found))
 
 
@@ -36,7 +39,7 @@ def test_another_family_teaches_rows_only(tmp_path, key):
     check(source, key, losses=("prediction", "logit_mse", "hard", "pkd"))
     for loss in ("attention", "hidden", "embedding", "cosine", "value_relation"):
         assert mistakes(source, key, intermediate={"losses": {loss: 1.0}, "relation_heads": 2}) == [
-            f"students.tinybert4.intermediate.losses: no targets for {loss}: {KEYS[key]} names a roberta with its own "
+            f"students.tinybert4.intermediate.losses: no targets for {loss}: {key} names a roberta with its own "
             f"vocabulary (got {loss}); allowed: hard, prediction, logit_mse, pkd; fix: use these, or set "
             "students.tinybert4.intermediate to null"
         ]

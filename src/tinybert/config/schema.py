@@ -276,13 +276,25 @@ class ReadyTeacher(ModelSource):
             raise ValueError(f"must be {model} or {{predictions: {{train, dev, id, ...}}}}")
 
 
+TeacherEncoder = Annotated[
+    Annotated[Literal["given", "pretrained"], Tag("[named]")] | Annotated[ModelSource, Tag("[model]")],
+    Discriminator(lambda value: "[model]" if isinstance(value, (dict, ModelSource)) else "[named]"),
+]
+
+
+class FineTuning(Training):
+    """Training of a task's teacher; `encoder`: what it starts from, by default `tasks.teacher_encoder`."""
+
+    encoder: TeacherEncoder | None = None
+
+
 class TaskSettings(ConfigModel):
     data: TableData | None
     max_length_tokens: RowTokens
     augmented_copies: Annotated[int, Field(ge=0, le=1000)]
     train_fraction: PositiveFraction
     finetuned_teacher: ReadyTeacher | None
-    teacher: Training
+    teacher: FineTuning
     intermediate: Training
     prediction: Training
     pruning: Training
@@ -304,28 +316,24 @@ class TaskSettings(ConfigModel):
 RESERVED_NAMES = ("teacher", "tfidf", "static")  # the teacher and the baselines of a task
 
 
-def teacher_source(task: str, ready: ReadyTeacher | None, encoder: object) -> tuple[ModelSource, str] | None:
+def teacher_source(task: str, settings: TaskSettings, encoder: TeacherEncoder) -> tuple[ModelSource, str] | None:
     """The third-party model that a task's teacher is or starts from, and its key; None if there is none.
 
     Args:
         task: Its name.
-        ready: Its `finetuned_teacher`.
-        encoder: `tasks.teacher_encoder`, or the folder that it stands for.
+        settings: Its section.
+        encoder: `tasks.teacher_encoder`.
     """
-    if ready:
+    if ready := settings.finetuned_teacher:
         return None if ready.predictions else (ready, f"tasks.{task}.finetuned_teacher")
-    return (encoder, "tasks.teacher_encoder") if isinstance(encoder, ModelSource) else None
+    key = f"tasks.{task}.teacher.encoder" if settings.teacher.encoder else "tasks.teacher_encoder"
+    source = settings.teacher.encoder or encoder
+    return (source, key) if isinstance(source, ModelSource) else None
 
 
 class SyntheticTasks(ConfigModel):
     train_examples: PositiveInt
     dev_examples: PositiveInt
-
-
-TeacherEncoder = Annotated[
-    Annotated[Literal["given", "pretrained"], Tag("[named]")] | Annotated[ModelSource, Tag("[model]")],
-    Discriminator(lambda value: "[model]" if isinstance(value, (dict, ModelSource)) else "[named]"),
-]
 
 
 class Tasks(ConfigModel):
@@ -478,12 +486,13 @@ class Params(ConfigModel):
         if self.teacher.source == "synthetic":
             check_students(self.used_students, self.teacher.synthetic.architecture)
         self._check_stages()
-        if self.teacher.source == "synthetic" and self.tasks.teacher_encoder == "given":
-            problem = "a synthetic teacher starts from scratch (got given)"
-            raise ValueError(f"tasks.teacher_encoder: {problem}; allowed: pretrained")
-        for task in self.tasks.run:
-            ready = getattr(self.tasks, task).finetuned_teacher
-            if ready and ready.predictions:
+        tasks = {task: getattr(self.tasks, task) for task in self.tasks.run}
+        encoders = {f"tasks.{task}.teacher.encoder": of.teacher.encoder for task, of in tasks.items()}
+        for key, encoder in {"tasks.teacher_encoder": self.tasks.teacher_encoder, **encoders}.items():
+            if self.teacher.source == "synthetic" and encoder == "given":
+                raise ValueError(f"{key}: a synthetic teacher starts from scratch (got given); allowed: pretrained")
+        for task, of in tasks.items():
+            if (ready := of.finetuned_teacher) and ready.predictions:
                 key = f"tasks.{task}.finetuned_teacher.predictions"
                 self.check_row_teacher(key, "files of predictions", ready.predictions.losses)
                 if task == "mnli":

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tinybert.config.fields import Architecture, ModelSource
-from tinybert.config.schema import Params, ReadyTeacher, teacher_source
+from tinybert.config.schema import Params, ReadyTeacher
 from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
 from tinybert.config.students import check_students, mapped_layers
 from tinybert.data.encoding import Encoded, encode, label_array
@@ -120,7 +120,7 @@ class TaskTeacher:
 
 
 def start_task_teacher(
-    task: Task, tokenizer: Tokenizer | None, ready: ReadyTeacher | None, encoder: ModelSource | Path
+    task: Task, tokenizer: Tokenizer | None, source: ModelSource | Path, *, key: str = "teacher"
 ) -> TaskModel:
     """The ready teacher of a task, or one before fine-tuning, whose head comes from the global generator.
 
@@ -129,21 +129,20 @@ def start_task_teacher(
     Args:
         task: The task.
         tokenizer: The project's; None: not trained yet, a BERT is assumed to share it.
-        ready: The task's `finetuned_teacher`.
-        encoder: What the teacher starts from otherwise: a model of a third party, or the folder of `teacher`.
+        source: The task's `finetuned_teacher`, or what the teacher starts from otherwise: a third party's model, or the
+            folder of `teacher`.
+        key: Of the source in params.yaml.
     """
-    multilabel, vocab_size = task.is_multilabel, tokenizer.get_vocab_size() if tokenizer else None
-    folder, key = encoder if isinstance(encoder, Path) else Path(), "teacher"
-    if found := teacher_source(task.name, ready, encoder):
-        source, key = found
-        folder = checkpoint_folder(source, key=key, files=ALL_FILES)
-        if ready:
-            _check_class_names(folder, task, key)
-        if not has_tokens_of(tokenizer, folder):
-            labels = task.labels or (REGRESSION_LABEL,)
-            return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=ready is not None)
-    if not ready:
+    multilabel, is_ready = task.is_multilabel, isinstance(source, ReadyTeacher)
+    folder = source if isinstance(source, Path) else checkpoint_folder(source, key=key, files=ALL_FILES)
+    if is_ready:
+        _check_class_names(folder, task, key)
+    if isinstance(source, ModelSource) and not has_tokens_of(tokenizer, folder):
+        labels = task.labels or (REGRESSION_LABEL,)
+        return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=is_ready)
+    if not is_ready:
         return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=multilabel)
+    vocab_size = tokenizer.get_vocab_size() if tokenizer else None
     return finetuned_teacher(folder, task.labels, key=key, vocab_size=vocab_size, multilabel=multilabel)
 
 

@@ -56,9 +56,9 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         metrics: The files of the stages "prepare_task", "finetune_teacher" and, of this model, "quantize".
         chosen: The INT8 variant to use.
     """
-    params, ready, is_teacher = of.params, getattr(of.params.tasks, task.name).finetuned_teacher, of.name == "teacher"
-    third_party, _ = teacher_source(task.name, ready, params.tasks.teacher_encoder) or (None, "")
-    data = getattr(params.tasks, task.name).data
+    params, settings, is_teacher = of.params, getattr(of.params.tasks, task.name), of.name == "teacher"
+    third_party, _ = teacher_source(task.name, settings, params.tasks.teacher_encoder) or (None, "")
+    data, ready = settings.data, settings.finetuned_teacher
     is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))
     is_given = ready or third_party
     is_ours = is_synthetic and not is_given and params.corpus.source == params.teacher.source == "synthetic"

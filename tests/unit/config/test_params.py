@@ -311,6 +311,11 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
             "given",
             "tasks.teacher_encoder: a synthetic teacher starts from scratch (got given)",
         ),
+        (
+            "tasks.cola.teacher.encoder",
+            "given",
+            "tasks.cola.teacher.encoder: a synthetic teacher starts from scratch (got given)",
+        ),
         ("tasks.heldout_fraction", 0.9, "tasks.heldout_fraction: "),
         (
             "students.teacher",

@@ -48,7 +48,7 @@ def reader(model) -> TaskTeacher:
 @pytest.fixture(params=["roberta", "deberta-v2", "electra", "modernbert"])
 def foreign(tmp_path, request) -> TaskTeacher:
     save_family(request.param, tmp_path / "model", COLA.labels)
-    return reader(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(tmp_path / "model")), paths.TEACHER))
+    return reader(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(tmp_path / "model"))))
 
 
 def table(known=range(24)) -> TaskTeacher:
@@ -148,7 +148,7 @@ def test_a_foreign_teachers_positions_count_its_own_tokens(tmp_path):
     """A student may have longer rows than the teacher's."""
     save_family("distilbert", tmp_path / "model", COLA.labels, max_position_embeddings=8)
     source = ReadyTeacher(folder=str(tmp_path / "model"))
-    teacher = reader(start_task_teacher(COLA, TOKENIZER, source, paths.TEACHER))
+    teacher = reader(start_task_teacher(COLA, TOKENIZER, source))
     loss = DistillationLoss(DistillationConfig({"prediction": 1.0}), STUDENT, teacher.model.config)
     _, short = teacher.read_both([{"idx": 0, "sentence": "fish swim the", "label": 1}])
     long_batches = ExampleBatches(reader(classifier()).read(rows(), "train"), batch_size=8, seed=0)
@@ -165,10 +165,10 @@ def test_a_teacher_of_another_family_comes_from_the_hub(tmp_path, monkeypatch):
     with serve_hub(Repository("models", "a/b", sha, files)) as hub:
         use_hub(monkeypatch, hub.endpoint, tmp_path / "cache")
         source = ReadyTeacher(hub=HubModel(model="a/b", revision=sha))
-        found = reader(start_task_teacher(COLA, TOKENIZER, source, paths.TEACHER))
+        found = reader(start_task_teacher(COLA, TOKENIZER, source))
         fetched = {line.rsplit("/", 1)[1] for line in hub.requests if "/resolve/" in line}
     assert fetched == files.keys() - {"pytorch_model.bin"}
-    local = reader(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), paths.TEACHER))
+    local = reader(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder))))
     logits = [teacher.model(teacher.read(rows(), "train").batch([3, 1])).logits for teacher in (found, local)]
     assert torch.equal(*logits)
 
@@ -187,21 +187,22 @@ def own_bert(folder: Path) -> Path:
 def test_classes_without_names_need_an_order_of_the_labels(tmp_path, names, has_label_order):
     save_family("roberta", tmp_path / "model", names)
     task = replace(COLA, name="mine", labels=("no", "yes"), is_own=True, has_label_order=has_label_order)
-    arguments = (task, TOKENIZER, ReadyTeacher(folder=str(tmp_path / "model")), paths.TEACHER)
+    source, key = ReadyTeacher(folder=str(tmp_path / "model")), "tasks.mine.finetuned_teacher"
     if has_label_order or names[0] == "yes":
-        assert start_task_teacher(*arguments).order.tolist() == ([1, 0] if names[0] == "yes" else [0, 1])
+        found = start_task_teacher(task, TOKENIZER, source, key=key)
+        assert found.order.tolist() == ([1, 0] if names[0] == "yes" else [0, 1])
     else:
         with pytest.raises(UserError, match=r"^tasks\.mine\.finetuned_teacher: its classes have no names"):
-            start_task_teacher(*arguments)
+            start_task_teacher(task, TOKENIZER, source, key=key)
 
 
 def test_a_bert_with_the_projects_vocabulary_is_our_own(tmp_path):
-    folder, encoder = own_bert(tmp_path / "bert"), paths.TEACHER
-    assert type(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), encoder)) is SequenceClassifier
+    folder = own_bert(tmp_path / "bert")
+    assert type(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)))) is SequenceClassifier
     save_tokenizer(TOKENIZER, folder)
-    assert type(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), encoder)) is SequenceClassifier
-    assert type(start_task_teacher(COLA, TOKENIZER, None, ModelSource(folder=str(folder)))) is SequenceClassifier
-    assert type(start_task_teacher(COLA, TOKENIZER, None, folder)) is SequenceClassifier
+    assert type(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)))) is SequenceClassifier
+    assert type(start_task_teacher(COLA, TOKENIZER, ModelSource(folder=str(folder)))) is SequenceClassifier
+    assert type(start_task_teacher(COLA, TOKENIZER, folder)) is SequenceClassifier
 
 
 def test_a_bert_with_another_vocabulary_of_equal_size_is_foreign(tmp_path):
@@ -209,7 +210,7 @@ def test_a_bert_with_another_vocabulary_of_equal_size_is_foreign(tmp_path):
     other = train_tokenizer([word[::-1] for word in WORDS], vocabulary_size=60)
     assert other.get_vocab_size() == TOKENIZER.get_vocab_size() and other.get_vocab() != TOKENIZER.get_vocab()
     save_tokenizer(other, folder)
-    found = start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)), paths.TEACHER)
+    found = start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)))
     assert type(found) is ForeignClassifier
     text = reader(found).read([{"idx": 0, "sentence": "hsif miws", "label": 1}], "train").input_ids[0]
     assert text.tolist() == other.encode("hsif miws").ids
@@ -225,7 +226,7 @@ def test_stages_load_what_was_saved(tmp_path, monkeypatch, kind):
         save_tokenizer(TOKENIZER, folder)
     elif kind == "foreign":
         source = ReadyTeacher(folder=str(save_family("bert", tmp_path / "bert", COLA.labels)))
-        model = start_task_teacher(COLA, TOKENIZER, source, paths.TEACHER)
+        model = start_task_teacher(COLA, TOKENIZER, source)
     else:
         model = table().model
     save_model(model, folder)

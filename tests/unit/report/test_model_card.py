@@ -323,6 +323,11 @@ ANOTHER = {"hub": {"model": "some/roberta", "revision": "abc"}}
             ["some/roberta"],
         ),
         (
+            {"tasks__cola__teacher__encoder": ANOTHER},
+            "The task's teacher was fine-tuned here on the task's gold labels from some/roberta (revision abc) of the",
+            ["some/roberta"],
+        ),
+        (
             {"tasks__teacher_encoder": {"folder": "local/electra"}},
             "The task's teacher was fine-tuned here on the task's gold labels from a local folder (electra).",
             None,
