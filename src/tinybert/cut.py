@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tinybert.api import DistillSettings, distill_student, task_of
 from tinybert.config.fields import Architecture
 from tinybert.config.load import describe_mistake
-from tinybert.config.schema import TableData
+from tinybert.config.task_settings import TableData
 from tinybert.data.encoding import encode
 from tinybert.data.own_tasks import COLUMNS, own_row
 from tinybert.data.table_files import Table

@@ -11,9 +11,10 @@ from itertools import product
 from typing import Any
 
 from tinybert.config.fields import Architecture, StudentArchitecture, Training
-from tinybert.config.schema import Params, Teacher, teacher_source
+from tinybert.config.schema import Params, Teacher
 from tinybert.config.sources import checkpoint_folder, read_config
 from tinybert.config.students import LOGIT_LOSSES, training_of
+from tinybert.config.task_settings import teacher_source
 from tinybert.data.corpus import documents, file_articles, matching_files
 from tinybert.data.tasks import TrainingRows
 from tinybert.pipeline import paths

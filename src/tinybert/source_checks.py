@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any
 
 from tinybert.config.fields import ModelSource
-from tinybert.config.schema import Params, PredictionFiles, ReadyTeacher, teacher_source
+from tinybert.config.schema import Params
 from tinybert.config.sources import checkpoint_folder, read_config
 from tinybert.config.students import check_students
+from tinybert.config.task_settings import PredictionFiles, ReadyTeacher, teacher_source
 from tinybert.data.tasks import TASKS, Task, TrainingRows
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import Check, UserError, check_all

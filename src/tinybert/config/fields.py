@@ -78,6 +78,15 @@ class Training(ConfigModel):
     accumulation_steps: PositiveInt = 1
 
 
+class LocalFolder(ConfigModel):
+    folder: NonEmptyStr
+
+
+class HubDataset(ConfigModel):
+    dataset: NonEmptyStr
+    revision: NonEmptyStr
+
+
 class HubModel(ConfigModel):
     """A model on the Hub; `revision` is a commit, a tag or a branch."""
 

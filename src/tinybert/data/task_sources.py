@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tinybert.config.fields import Source
-from tinybert.config.schema import Tasks
+from tinybert.config.task_settings import Tasks
 from tinybert.data.tasks import ENTAILMENT, ENTAILMENT3, PAIR, Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all

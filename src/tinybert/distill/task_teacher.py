@@ -10,9 +10,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tinybert.config.fields import Architecture, ModelSource
-from tinybert.config.schema import Params, ReadyTeacher
+from tinybert.config.schema import Params
 from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
 from tinybert.config.students import check_students, mapped_layers
+from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tinybert.config.schema import GLUE_TASKS
+from tinybert.config.task_settings import GLUE_TASKS
 from tinybert.data.task_sources import LAYOUTS
 from tinybert.data.tasks import REPRODUCED, TASKS, read_task, write_task
 from tinybert.pipeline.errors import UserError

@@ -15,7 +15,7 @@ from tests.support.hub_server import Repository, serve_hub
 from tests.unit.distill.test_loop import OPTIMIZER, RUN
 from tinybert.compress.vocabulary import trim_vocabulary
 from tinybert.config.fields import HubModel, ModelSource, Training
-from tinybert.config.schema import ReadyTeacher
+from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
