@@ -29,7 +29,8 @@ from tinybert.models.foreign import (
     load_foreign,
     row_losses,
 )
-from tinybert.models.initialization import finetuned_teacher, subclone
+from tinybert.models.initialization import finetuned_teacher
+from tinybert.models.subcloning import subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable, read_jsonl

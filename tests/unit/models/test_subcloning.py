@@ -12,8 +12,8 @@ from tinybert.data.encoding import Encoded
 from tinybert.distill import losses, task_teacher
 from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import MaskedLM, SequenceClassifier
-from tinybert.models.initialization import _fit_classifier, subclone
 from tinybert.models.outputs import OutputSpec
+from tinybert.models.subcloning import _fit_classifier, subclone
 from tinybert.pipeline.errors import UserError
 
 KEPT = [1, 3, 4, 8, 9, 11, 12, 15, 17, 18, 20, 22]  # planted: the teacher dimensions that hold something
