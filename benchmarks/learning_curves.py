@@ -30,7 +30,7 @@ from tinybert.config.schema import Params
 from tinybert.config.students import RELATION_LOSSES, Student, check_students, mapped_layers, training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import Batches, Masker, MicroBatch, SequenceBatches, micro_batches, spread_batches
+from tinybert.distill.batches import Batches, Masker, MicroBatch, SequenceBatches, spread_batches
 from tinybert.distill.loop import (
     Distiller,
     LiveTeacher,
@@ -39,8 +39,8 @@ from tinybert.distill.loop import (
     all_epochs,
     distillation_step,
     keep_memory,
-    lr_factor,
     optimizer_step,
+    set_learning_rate,
     start_accelerator,
     total_steps,
 )
@@ -88,13 +88,10 @@ def learning_curve(
     for step, (epoch, batch) in zip(range(steps), all_epochs(batches), strict=False):
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, 0))
         module.loss.map.redraw(step)
-        factor = lr_factor(step, steps, settings.optimizer.warmup_fraction, training.schedule)
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * factor
-        parts = micro_batches(batch, processes=1, process=0, accumulation_steps=training.accumulation_steps)
-        terms = distillation_step(parts, distiller, teacher, accelerator)
+        rate = set_learning_rate(step, steps, optimizer, settings)
+        terms = distillation_step(batch, distiller, teacher, accelerator, training.accumulation_steps)
         norm = optimizer_step(step, distiller, optimizer, accelerator, settings)
-        tokens, rate = tokens + int(batch.mask.sum()), training.learning_rate * factor
+        tokens += int(batch.mask.sum())
         logger.add(epoch, rate, terms, norm)
         if step + 1 in evaluate_at:
             synchronize()

@@ -103,12 +103,12 @@ class Distiller(nn.Module):
 
 
 def distillation_step(
-    parts: list[MicroBatch], distiller: nn.Module, teacher: LiveTeacher | None, accelerator: Accelerator
+    batch: Batch, distiller: nn.Module, teacher: LiveTeacher | None, accelerator: Accelerator, accumulation_steps: int
 ) -> dict[str, Tensor]:
     """Computes the gradients of one batch's loss; the optimizer step follows in `train`.
 
     Args:
-        parts: This process's micro-batches.
+        batch: That of all processes.
         distiller: A Distiller, as Accelerate wrapped it.
         teacher: Live or cached; None if no loss reads one.
 
@@ -116,6 +116,8 @@ def distillation_step(
         This process's share of the "total" loss and of each unweighted term.
     """
     sums: dict[str, Tensor] = {}
+    processes, process = accelerator.num_processes, accelerator.process_index
+    parts = micro_batches(batch, processes=processes, process=process, accumulation_steps=accumulation_steps)
     for number, part in enumerate(parts, start=1):
         part = MicroBatch(part.batch.to(accelerator.device), part.shares)
         # Processes exchange gradients after the last micro-batch only.
@@ -164,29 +166,23 @@ def train(
         teacher.begin(accelerator, epochs=steps / len(batches))
     module = Distiller(student, loss).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
+    # What the next steps depend on. The order of rows, masks and dropout need no state: seed and step determine them.
+    state: dict[str, Any] = {"module": module, "optimizer": optimizer}
     if settings.pruner:
         settings.pruner.begin(steps)
-    logger = MetricLogger(steps, run, accelerator, loss.map.learned)
-    state: State = {"module": module, "optimizer": optimizer, "logger": logger}
-    state |= {"pruner": settings.pruner} if settings.pruner else {}
-    first = resume_state(state, run.checkpoint, accelerator)
-    for step, (epoch, batch) in zip(range(first, steps), all_epochs(batches, first), strict=False):
+        state["pruner"] = settings.pruner
+    state["logger"] = logger = MetricLogger(steps, run, accelerator, loss.map.learned)
+    resume(state, run.checkpoint, accelerator)
+    for step, (epoch, batch) in zip(range(logger.step, steps), all_epochs(batches, logger.step), strict=False):
         torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
         loss.map.redraw(step)
-        factor = lr_factor(step, steps, settings.optimizer.warmup_fraction, settings.training.schedule)
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * factor
-        mine = micro_batches(
-            batch,
-            processes=accelerator.num_processes,
-            process=accelerator.process_index,
-            accumulation_steps=settings.training.accumulation_steps,
-        )
-        terms = distillation_step(mine, distiller, teacher, accelerator)
+        learning_rate = set_learning_rate(step, steps, optimizer, settings)
+        terms = distillation_step(batch, distiller, teacher, accelerator, settings.training.accumulation_steps)
         norm = optimizer_step(step, distiller, optimizer, accelerator, settings)
-        logger.add(epoch, settings.training.learning_rate * factor, terms, norm)
+        logger.add(epoch, learning_rate, terms, norm)
         if run.checkpoint and run.checkpoint.is_due:
-            save_state(state, logger, run.checkpoint)
+            logger.check_finite()
+            run.checkpoint.save({"step": logger.step} | {name: part.state_dict() for name, part in state.items()})
     logger.bar.close()
     student.eval()
     return logger.curve
@@ -255,6 +251,14 @@ def lr_factor(step: int, steps: int, warmup_fraction: float, schedule: str = "li
     return (steps - step) / max(1, steps - warmup)
 
 
+def set_learning_rate(step: int, steps: int, optimizer: torch.optim.Optimizer, settings: Settings) -> float:
+    """Sets the learning rates of a step; returns the student's."""
+    factor = lr_factor(step, steps, settings.optimizer.warmup_fraction, settings.training.schedule)
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * factor
+    return settings.training.learning_rate * factor
+
+
 def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
     """Fused AdamW without weight decay on vectors, which are biases and layer norms (BERT).
 
@@ -273,24 +277,11 @@ def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=0.0, fused=True)
 
 
-# What the next steps of a run depend on: objects with state_dict and load_state_dict, by name. The order of rows, masks
-# and dropout need no state: seed, epoch and step determine them.
-State = dict[str, Any]
-
-
-def save_state(state: State, logger: MetricLogger, checkpoint: Checkpoint) -> None:
-    """Saves the state; UserError if a loss or gradient since the last entry is not finite."""
-    logger.check_finite()
-    checkpoint.save({"step": logger.step} | {name: part.state_dict() for name, part in state.items()})
-
-
-def resume_state(state: State, checkpoint: Checkpoint | None, accelerator: Accelerator) -> int:
-    """Restores the saved state; returns the step to continue with, 0 if there is none."""
+def resume(state: dict[str, Any], checkpoint: Checkpoint | None, accelerator: Accelerator) -> None:
+    """Restores the saved state of all parts, if there is one."""
     saved = checkpoint.load() if checkpoint else None
     step = torch.tensor([saved["step"] if saved else 0], device=accelerator.device)
     # All processes must see the same state, or none may use it.
-    if len(set(accelerator.gather(step).tolist())) > 1 or not saved:
-        return 0
-    for name, part in state.items():
-        part.load_state_dict(saved[name])
-    return saved["step"]
+    if len(set(accelerator.gather(step).tolist())) == 1 and saved:
+        for name, part in state.items():
+            part.load_state_dict(saved[name])
