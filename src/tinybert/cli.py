@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tinybert.pipeline.errors import UserError
 
+CARD = "README.md"  # of a model folder
 LOCK_FILE = Path("dvc.lock")
 READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 
@@ -38,8 +39,8 @@ def convert(argv: Sequence[str]) -> None:
 
 def register(argv: Sequence[str]) -> None:
     """Adds a final model to MLflow's registry."""
-    from tinybert.pipeline.mlflow_store import register_model
     from tinybert.pipeline.paths import final
+    from tinybert.pipeline.tracking import register_model
 
     parser = argparse.ArgumentParser(prog="tinybert register", description=register.__doc__)
     parser.add_argument("model", help="task/model or domain/student, for example cola/tinybert4")
@@ -99,6 +100,56 @@ def describe_run() -> dict[str, object]:
     return code | machine | {"versions": versions, "total_seconds": round(sum(seconds.values()), 1), "seconds": seconds}
 
 
+def push(argv: Sequence[str]) -> None:
+    """Uploads a folder with a finished model, such as one of models/final, to the Hub, in one commit."""
+    from tinybert.pipeline.hub import hub_access
+
+    parser = argparse.ArgumentParser(prog="tinybert push", description=push.__doc__)
+    parser.add_argument("folder", type=Path, help="for example models/final/cola/tinybert4")
+    parser.add_argument("repository", help="USER/NAME; created if there is none")
+    parser.add_argument("--license", metavar="ID", help="of the model, if its card has none; for example mit")
+    parser.add_argument("--public", action="store_true", help="make a new repository public; by default it is private")
+    options = parser.parse_args(argv)
+    folder, card = options.folder, licensed_card(options.folder, options.license)
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    fix = "check the name, and set HF_TOKEN to a token that may write to it"
+    with hub_access("REPOSITORY", options.repository, action="uploaded to", fix=fix):
+        from huggingface_hub import CommitOperationAdd, HfApi
+
+        api = HfApi()
+        contents: dict[str, Path | bytes] = {**files, CARD: card.encode()}
+        url = api.create_repo(options.repository, private=not options.public, exist_ok=True)
+        added = [CommitOperationAdd(name, content) for name, content in contents.items()]
+        commit = api.create_commit(options.repository, added, commit_message=f"Upload {folder.resolve().name}")
+    print(f"{url}, revision {commit.oid}")
+
+
+def licensed_card(folder: Path, license_id: str | None) -> str:
+    """The folder's model card with a license; UserError if the folder lacks a file, or no license is known."""
+    for name in (CARD, "config.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise UserError(f"FOLDER: no {name} (got {folder}); fix: name a folder such as models/final/cola/tinybert4")
+    if license_id and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license_id):
+        raise UserError(f"--license: no license of the Hub (got {license_id}); allowed: such as apache-2.0, mit, other")
+    from huggingface_hub import ModelCard
+    from yaml import YAMLError
+
+    try:
+        text = (folder / CARD).read_text(encoding="utf-8")
+        card = ModelCard(text)
+    except (YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{folder / CARD}: no valid head ({reason:.100}); fix: correct the file") from None
+    found = card.data.get("license")
+    if not (found or license_id):
+        fix = "give --license ID, which the licenses of its data and models must allow"
+        raise UserError(f"{folder / CARD}: no license (got none); fix: {fix}")
+    if found and license_id and found != license_id:
+        raise UserError(f"--license: the card has another (got {license_id}); allowed: {found}; fix: leave it out")
+    card.data["license"] = license_id
+    return text if found else card.content
+
+
 def repair(argv: Sequence[str]) -> None:
     """Removes DVC files that a kill cut short; DVC does not start if it cannot read them."""
     argparse.ArgumentParser(prog="tinybert repair", description=repair.__doc__).parse_args(argv)
@@ -139,7 +190,7 @@ def remove_cut_files() -> list[Path]:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (profile, convert, record, register, repair)
+    command.__name__: command for command in (profile, convert, record, register, push, repair)
 }
 # Commands that are the `main` of a module, and what they do.
 MODULES = {
@@ -147,7 +198,6 @@ MODULES = {
     "ask": ("evaluate.language_model", "Asks the teacher and the domain students a question with one [MASK]."),
     "init": ("data.new_task", "Writes a task for a table of yours into params.yaml."),
     "study": ("report.studies", "Runs a published comparison of studies/ and tests its claims."),
-    "push": ("pipeline.push", "Uploads a final model with its card to the Hub."),
     "quantize": ("compress.variants", "Writes ONNX and INT8 files of a fine-tuned BERT, and measures what they lose."),
 }
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tinybert.pipeline import mlflow_store, tracking
+from tinybert.pipeline import tracking
 from tinybert.pipeline.tracking import code_revision, head_revision, package_versions, stage_run
 
 # MLflow itself calls what SQLAlchemy and pandas have deprecated.
@@ -54,7 +54,7 @@ def environment(monkeypatch):
     """Nothing of the user's environment, and MLflow as tracking sets it up, from its first import on."""
     for name in [name for name in os.environ if name.startswith(("DVC_", "MLFLOW_", "RANK"))]:
         monkeypatch.delenv(name)
-    for name, value in mlflow_store.MLFLOW_SETTINGS.items():
+    for name, value in tracking.MLFLOW_SETTINGS.items():
         monkeypatch.setenv(name, value)
 
 
@@ -77,9 +77,9 @@ def runs(root: Path) -> list:
 
 
 @contextmanager
-def stored_run(stage: str, instance: str, *, params: dict, tags: dict) -> Iterator[mlflow_store.StoredRun]:
+def stored_run(stage: str, instance: str, *, params: dict, tags: dict) -> Iterator[tracking.StoredRun]:
     """Does what stage_run does, but within this process, which imports MLflow once."""
-    run = mlflow_store.StoredRun()
+    run = tracking.StoredRun()
     run.start(stage, instance, params, tags)
     yield run
     run.end("FINISHED")
