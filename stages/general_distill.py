@@ -29,8 +29,7 @@ def main(stage: Stage) -> None:
     limit = params.tokenize.sequence_tokens
     losses = DistillationConfig.of(config, "general", seed=params.seed, length_tokens=limit)
     loss = DistillationLoss(losses, initialized.model.config, teacher.config)
-    if initialized.projection is not None:
-        loss.start_projections(initialized.projection)
+    loss.start_projections(initialized.projection)
 
     # Losses on layers only are computed on plain text (TinyBERT's general distillation).
     masker = Masker.of(params.masking, tokenizer) if loss.reads_predictions else None

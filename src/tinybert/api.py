@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal
 
 import pandas as pd
@@ -118,14 +119,8 @@ def distill_student(
     """
     settings = settings or DistillSettings()
     training, config = _checked(losses, settings)
-    if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
-        raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
-    reader = settings.tokenizer or ""
-    kinds = {"teacher": Teacher, "student": Classifier | Architecture, "tokenizer": Tokenizer}
-    for (key, kind), value in zip(kinds.items(), (teacher, student, reader), strict=True):
-        if not isinstance(value, (str, Path, kind)):
-            problem = f"no folder and no object of this package (got {type(value).__name__})"
-            raise UserError(f"{key}: {problem}; fix: save it, a model with its tokenizer, and name the folder")
+    _check_kind("teacher", teacher, Teacher)
+    _check_kind("student", student, Classifier | Architecture)
     tokenizer = _student_tokenizer(settings, student, teacher)
     loaded = _load_teacher(teacher, tokenizer)
     task = task_of(loaded, settings.text)
@@ -136,8 +131,7 @@ def distill_student(
     loss = DistillationLoss(config, trained.config, loaded.config)
     if isinstance(student, (str, Path)):
         loss.load(student)
-    if projection is not None:
-        loss.start_projections(projection)
+    loss.start_projections(projection)
     ours, theirs = task_teacher.read_both(checked)
     with tempfile.TemporaryDirectory() as folder:
         cached = CachedTeacher(loaded, loss, theirs, TeacherCache(Path(folder), CACHE_BYTES))
@@ -146,6 +140,13 @@ def distill_student(
         run = TrainRun("distill_student", callback)
         curve = train(trained, loss, batches, run_settings, teacher=cached, run=run)
     return DistilledStudent(trained, tokenizer, curve, settings.max_length_tokens)
+
+
+def _check_kind(key: str, value: object, kind: type | UnionType) -> None:
+    """Raises UserError for an argument that is neither a folder nor an object of this package."""
+    if not isinstance(value, (str, Path, kind)):
+        problem = f"no folder and no object of this package (got {type(value).__name__})"
+        raise UserError(f"{key}: {problem}; fix: save it, a model with its tokenizer, and name the folder")
 
 
 class _Checked(Training):
@@ -161,6 +162,8 @@ class _Checked(Training):
 
 def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[_Checked, DistillationConfig]:
     """The settings in the form of the stages; UserError for the first that params.yaml would not allow."""
+    if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
+        raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
     of_losses = {"losses": losses, "temperature": settings.temperature, "relation_heads": settings.relation_heads}
     try:
         checked = _Checked.model_validate(settings, from_attributes=True)
@@ -179,8 +182,8 @@ def _student_tokenizer(
     settings: DistillSettings, student: str | Path | Classifier | Architecture, teacher: str | Path | Teacher
 ) -> Tokenizer:
     """That of the settings, or of the first folder that has one; a BERT object as teacher must have the same."""
-    if settings.tokenizer:
-        found = settings.tokenizer
+    if found := settings.tokenizer:
+        _check_kind("tokenizer", found, Tokenizer)
         return found if isinstance(found, Tokenizer) else folder_tokenizer(found, key="tokenizer")
     models = () if isinstance(teacher, SequenceClassifier) else (student, teacher)
     for folder in [Path(model) for model in models if isinstance(model, (str, Path))]:

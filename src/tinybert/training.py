@@ -138,8 +138,7 @@ def distill_phase(stage: Stage) -> None:
     config = DistillationConfig.of(params.students[name], phase, seed=seed, length_tokens=limit)
     loss = DistillationLoss(config, student.config, teacher.model.config)
     loss.load(source)
-    if projection is not None:
-        loss.start_projections(projection)
+    loss.start_projections(projection)
     training = StageTraining(stage, student, loss, target, source, tokenizer)
     section = training_of(params, name, phase, task=task.name)
     training.distill(teacher, rows, section, seed)

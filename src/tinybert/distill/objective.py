@@ -1,9 +1,7 @@
 """The λ-weighted sum of losses that a student minimizes, and the layer map that pairs layers."""
 
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 
 import torch
@@ -219,7 +217,7 @@ class DistillationLoss(nn.Module):
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """Σ λ·term, the scalar to minimize."""
-        return _sum(self.weights[name] * term for name, term in terms.items())
+        return sum(self.weights[name] * term for name, term in terms.items())
 
     def _term(self, name: str, student: ModelOutput, targets: DistillationTargets, batch: Batch) -> Tensor:
         info = self.infos[name]
@@ -235,14 +233,14 @@ class DistillationLoss(nn.Module):
             settings = {"temperature": self.config.temperature} if name == "prediction" else {}
             return function(student.required_logits, targets.required_logits, **settings)
         if info.reads == "scores":
-            return _sum(function(student.scores[layer], targets.scores[layer], batch.mask) for layer in layers)
+            return sum(function(student.scores[layer], targets.scores[layer], batch.mask) for layer in layers)
         if info.reads == "relations":
             fields = ("queries", "keys") if name == "query_key_relation" else ("values", "values")
             return function(*self._relations(fields, student, targets, batch.real), batch.mask)
         # A loss that is a mean over rows compares [CLS], the first token of each row.
         chosen = batch.real.first if info.unit == "rows" else lambda states: states
         pairs = ((layer, chosen(student.hidden[layer]), chosen(targets.hidden[layer])) for layer in layers)
-        return _sum(function(self._projected(layer, ours), theirs) for layer, ours, theirs in pairs)
+        return sum(function(self._projected(layer, ours), theirs) for layer, ours, theirs in pairs)
 
     def _relations(
         self, fields: tuple[str, str], student: ModelOutput, targets: DistillationTargets, real: RealTokens
@@ -262,13 +260,16 @@ class DistillationLoss(nn.Module):
         name = self._projection_name(layer)
         return self.projections[name](states) if name in self.projections else states
 
-    def start_projections(self, weight: Tensor) -> None:
+    def start_projections(self, weight: Tensor | None) -> None:
         """Sets every projection, of later stages too.
 
         Args:
             weight: (teacher width, student width) for all, or (1 + layers, teacher width, student width) for the
-                embeddings and each layer; a projection shared by the layers then takes the last one.
+                embeddings and each layer; a projection shared by the layers then takes the last one. None: they keep
+                their random values.
         """
+        if weight is None:
+            return
         of_layers = weight.expand(self.depth + 1, -1, -1)
         names = map(self._projection_name, range(self.depth + 1))
         self._take({f"projections.{name}.weight": part for name, part in zip(names, of_layers, strict=True)})
@@ -291,10 +292,6 @@ class DistillationLoss(nn.Module):
             fitting = {name for name in fitting if not name.startswith("map.")}
         self.load_state_dict(own | {name: tensors[name] for name in fitting})
         self.unused |= {name: tensor for name, tensor in tensors.items() if name not in own}
-
-
-def _sum(terms: Iterable[Tensor]) -> Tensor:
-    return reduce(operator.add, terms)
 
 
 def _check_pair(config: DistillationConfig, student: Config, teacher: Config) -> None:
