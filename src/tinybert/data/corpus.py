@@ -42,7 +42,9 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
         elif settings.source == "hub":
             units = wikitext_articles(_hub_rows(settings.hub, progress))
         else:
-            units = _local_articles(settings.local.files, progress)
+            files = matching_files(settings.local.files)
+            progress.total = sum(path.stat().st_size for path in files)
+            units = (article for path in files for article in file_articles(path, on_read=progress.update))
         if settings.unit == "paragraph":
             lines = ((article["title"], line.strip()) for article in units for line in article["text"].split("\n"))
             units = ({"title": title, "text": line} for title, line in lines if line)
@@ -117,13 +119,6 @@ def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             progress.update(len(row["text"].encode()))
             yield row["text"]
-
-
-def _local_articles(patterns: Iterable[str], progress: TextBar) -> Iterator[dict]:
-    files = matching_files(patterns)
-    progress.total = sum(path.stat().st_size for path in files)
-    for path in files:
-        yield from file_articles(path, on_read=progress.update)
 
 
 def file_articles(path: Path, *, on_read: Callable[[int], object] = lambda size_bytes: None) -> Iterator[dict]:

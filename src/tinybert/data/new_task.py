@@ -58,12 +58,18 @@ def main(argv: Sequence[str]) -> None:
             "label": options.label, "kind": options.kind, "separator": options.separator}  # fmt: skip
     data = {key: value for key, value in data.items() if value is not None}
     data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
-    task, splits = read_own(name, check_section(params, name, data).data)
+    tree = read_yaml(PARAMS)  # with the settings of the first task
+    tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data}
+    task, splits = read_own(name, getattr(check_params(tree).tasks, name).data)
     if data["kind"] == "classification" and balance(splits["train"]["label"]) < BALANCED:
         data["metric"] = "macro_f1"
     section = section_of(params, data, task, splits)
     write_section(name, section, params)
-    print("\n".join([*findings(task, splits), *settings_lines(name, task, section)]))
+    print("\n".join(findings(task, splits)))
+    epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
+    written = f"{task.kind}, {data.get('metric', task.headline)}, {section['max_length_tokens']} tokens"
+    print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
+    print(f"params.yaml: tasks.run: [{name}]; no students but tasks.students; next: make repro")
 
 
 def kind_of(table: Table, label: str, separator: str | None) -> str:
@@ -76,13 +82,6 @@ def kind_of(table: Table, label: str, separator: str | None) -> str:
         return "classification"
     is_whole = all(float(text).is_integer() for text in texts)
     return "classification" if is_whole and len(set(texts)) <= CLASS_NUMBERS else "regression"
-
-
-def check_section(params: Params, name: str, data: dict[str, Any]) -> Any:
-    """The settings of a first task with another table, checked as part of params.yaml."""
-    tree = read_yaml(PARAMS)
-    tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data}
-    return getattr(check_params(tree).tasks, name)
 
 
 def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames) -> dict[str, Any]:
@@ -176,11 +175,3 @@ def findings(task: Task, splits: Frames) -> list[str]:
         if split != "train":
             lines.append(f"texts also in dev: {count:,} of {split}")
     return lines
-
-
-def settings_lines(name: str, task: Task, section: dict[str, Any]) -> list[str]:
-    """What was written, and what comes next."""
-    epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
-    written = f"{task.kind}, {task.metrics[0] if 'metric' not in section['data'] else section['data']['metric']}"
-    return [f"params.yaml: tasks.{name}: {written}, {section['max_length_tokens']} tokens, epochs: {epochs}",
-            f"params.yaml: tasks.run: [{name}]; no students but tasks.students; next: make repro"]  # fmt: skip

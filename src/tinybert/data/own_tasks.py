@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -32,13 +32,10 @@ class Labels:
     Args:
         data: The section of the task.
         classes: All classes in their order, if they are known before the rows are read.
-        aliases: Other spellings of classes.
     """
 
-    def __init__(
-        self, data: TableData, classes: Sequence[str] | None = None, aliases: Mapping[str, str] | None = None
-    ) -> None:
-        self.data, self.aliases = data, aliases or {}
+    def __init__(self, data: TableData, classes: Sequence[str] | None = None) -> None:
+        self.data = data
         self.ids = {name: number for number, name in enumerate(classes or ())}
         self.is_known = classes is not None
         self.types: set[str] = set()  # of the cells of a table
@@ -46,11 +43,16 @@ class Labels:
     def parse(self, cell: Any) -> int | float | list[int]:
         """The class id, score or class ids of a cell; ValueError that says what is wrong."""
         if self.data.kind == "multilabel":
-            return sorted({self._id(name) for name in self._several(cell)})
-        return self._score(cell) if self.data.kind == "regression" else self._id(cell)
+            if isinstance(cell, str) and self.data.separator:
+                cell = [name for part in cell.split(self.data.separator) if (name := part.strip())]
+            if not isinstance(cell, list):
+                allowed = "a list, or text with a separator set"
+                raise ValueError(f"no list of classes (got {cell!r:.40}); allowed: {allowed}")
+            return sorted({self._id(name) for name in cell})
+        return self.score(cell) if self.data.kind == "regression" else self._id(cell)
 
-    def sort(self) -> np.ndarray:
-        """Puts the classes in order (numbers by value, `positive` second); returns the new id of each old one."""
+    def sort(self, label: pd.Series) -> pd.Series | np.ndarray:
+        """Puts the classes in order (numbers by value, `positive` second); returns a parsed column with the new ids."""
         names = list(self.ids)
         if not self.is_known:
             are_integers = all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names)
@@ -59,9 +61,11 @@ class Labels:
             names.remove(positive)
             names.insert(1, positive)
         places = {name: number for number, name in enumerate(names)}
-        renumbered = np.array([places[name] for name in self.ids], dtype=np.int64)
+        new_ids = np.array([places[name] for name in self.ids], dtype=np.int64)
         self.ids, self.is_known = places, True
-        return renumbered
+        if self.data.kind == "multilabel":
+            return label.map(lambda ids: sorted(new_ids[ids].tolist()))
+        return new_ids[label.to_numpy()]
 
     def _id(self, cell: Any) -> int:
         if isinstance(cell, float) and cell.is_integer():
@@ -72,7 +76,6 @@ class Labels:
         if len(self.types) > 1:
             raise ValueError(f"labels of several types (got {cell!r:.40}); allowed: all text, or all whole numbers")
         name = str(cell).strip() if not isinstance(cell, bool) else str(cell).lower()
-        name = self.aliases.get(name, name)
         if not name or not name.isprintable():
             raise ValueError(f"no class name (got {name!r:.40}); allowed: printable text")
         if name not in self.ids:
@@ -82,15 +85,9 @@ class Labels:
             self.ids[name] = len(self.ids)
         return self.ids[name]
 
-    def _several(self, cell: Any) -> list:
-        if isinstance(cell, str) and self.data.separator:
-            return [name for part in cell.split(self.data.separator) if (name := part.strip())]
-        if isinstance(cell, list):
-            return cell
-        raise ValueError(f"no list of classes (got {cell!r:.40}); allowed: a list, or text with a separator set")
-
     @staticmethod
-    def _score(cell: Any) -> float:
+    def score(cell: Any) -> float:
+        """The number that a cell holds; ValueError if none."""
         is_number = NUMBER.fullmatch(cell.strip()) if isinstance(cell, str) else (
             isinstance(cell, (int, float, Decimal)) and not isinstance(cell, bool)
         )  # fmt: skip
@@ -125,15 +122,16 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         if split == "train":
             _check_train(table, frame, labels)
             if data.kind != "regression":
-                frame["label"] = _renumbered(frame["label"], labels.sort())
-    train = splits["train"]
+                frame["label"] = labels.sort(frame["label"])
+    train, metrics = splits["train"], METRICS_BY_KIND[data.kind]
     scores = train["label"]
     task = Task(
         name,
         COLUMNS[: len(data.texts)],
         tuple(labels.ids),
         title=name,
-        metrics=_metrics(data),
+        # That of the section, or the first of its kind, then the others that need no settings.
+        metrics=tuple(dict.fromkeys([data.metric or metrics[0], *(m for m in metrics if m not in ("f1", "matthews"))])),
         score_range=(float(scores.min()), float(scores.max())) if data.kind == "regression" else None,
         dev_splits=("dev", LABELED_TEST) if LABELED_TEST in splits else ("dev",),
         kind=data.kind,
@@ -254,11 +252,7 @@ def _check_train(table: Table, train: pd.DataFrame, labels: Labels) -> None:
     """UserError if nothing can be learned from the rows."""
     if len(train) < LEAST_ROWS:
         raise table.error(f"too few rows (got {len(train)}); allowed: {LEAST_ROWS} or more; fix: add some")
-    if labels.data.kind == "regression":
-        known = train["label"].nunique()
-    else:
-        known = train["label"].explode().dropna().nunique()
-    if known < 2 or (labels.data.kind != "regression" and len(labels.ids) < 2):
+    if train["label"].explode().nunique() < 2:
         what = "score" if labels.data.kind == "regression" else "class"
         found = ", ".join(labels.ids) or train["label"].iloc[0]
         raise table.error(f"column {labels.data.label}: one {what} only (got {found!s:.40}); allowed: two or more; "
@@ -267,19 +261,6 @@ def _check_train(table: Table, train: pd.DataFrame, labels: Labels) -> None:
         allowed = f"{', '.join(labels.ids):.100}"
         raise UserError(f"{table.key.rpartition('.')[0]}.positive: no class of train (got {labels.data.positive}); "
                         f"allowed: {allowed}; fix: correct it")  # fmt: skip
-
-
-def _renumbered(label: pd.Series, new_ids: np.ndarray) -> pd.Series:
-    if label.dtype == object:
-        return label.map(lambda ids: sorted(new_ids[ids].tolist()))
-    return pd.Series(new_ids[label.to_numpy()], index=label.index)
-
-
-def _metrics(data: TableData) -> tuple[str, ...]:
-    """The metric that is asked for, or the first of its kind, then the others that need no settings."""
-    known = METRICS_BY_KIND[data.kind]
-    others = [name for name in known if name not in ("f1", "matthews")]
-    return tuple(dict.fromkeys([data.metric or known[0], *others]))
 
 
 def _strata(label: pd.Series, task: Task) -> tuple[np.ndarray, np.ndarray]:

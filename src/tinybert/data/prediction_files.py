@@ -32,7 +32,6 @@ class PredictionReader:
 
     def __init__(self, task: Task, settings: PredictionFiles) -> None:
         self.task, self.settings, self.outputs = task, settings, len(task.labels) or 1
-        self.numbers = Labels(TableData.model_construct(kind="regression", labels=None))
 
     def table(self, table: Table) -> dict[str, tuple[str, np.ndarray]]:
         """Where each id stands in a table and its logits; UserError for the first mistake. Empty cells are none."""
@@ -60,18 +59,16 @@ class PredictionReader:
         try:
             if self.settings.label:
                 return self.of_label(self.classes.parse(cells[self.settings.label]))
-            values = np.array(self._values(list(cells.values())))
+            parts = list(cells.values())
+            parts = parts[0] if len(parts) == 1 and isinstance(parts[0], list) else parts
+            if len(parts) != self.outputs:
+                allowed = f"{self.outputs}, one for each of {', '.join(self.task.labels) or 'the score':.80}"
+                raise ValueError(f"wrong number of values (got {len(parts)}); allowed: {allowed}")
+            values = np.array([Labels.score(part) for part in parts])
             return self._of_probabilities(values) if self.settings.probabilities else values.astype(np.float32)
         except ValueError as error:
             columns = ", ".join(self.settings.columns)
             raise table.error(f"{where}, column {columns:.80}: {error}; fix: correct the row") from None
-
-    def _values(self, cells: list) -> list[float]:
-        cells = cells[0] if len(cells) == 1 and isinstance(cells[0], list) else cells
-        if len(cells) != self.outputs:
-            allowed = f"{self.outputs}, one for each of {', '.join(self.task.labels) or 'the score':.80}"
-            raise ValueError(f"wrong number of values (got {len(cells)}); allowed: {allowed}")
-        return [float(self.numbers.parse(cell)) for cell in cells]  # type: ignore[arg-type]  # of a regression
 
     def _of_probabilities(self, values: np.ndarray) -> np.ndarray:
         if values.min() < 0 or values.max() > 1:
