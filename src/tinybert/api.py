@@ -15,10 +15,9 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tinybert.config.fields import Architecture, RowTokens, Seed, Training
+from tinybert.config.fields import Architecture, RowTokens, Seed, Training, read_config
 from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Optimizer
-from tinybert.config.sources import read_config
 from tinybert.config.students import LayerMap, Learnable, StageLosses
 from tinybert.data.tasks import RATING, Kind, Task
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer

@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
-from tinybert.config.fields import Architecture, StudentArchitecture, Training
-from tinybert.config.schema import Params, Teacher
-from tinybert.config.sources import checkpoint_folder, read_config
+from tinybert.config.fields import Architecture, StudentArchitecture, Training, checkpoint_folder, read_config
+from tinybert.config.schema import Params
 from tinybert.config.students import LOGIT_LOSSES, training_of
 from tinybert.config.task_settings import teacher_source
 from tinybert.data.corpus import documents, file_articles, matching_files
@@ -47,8 +46,10 @@ class Rows:
     tokens: float
 
 
-@dataclass(frozen=True)
-class Work:
+UNKNOWN = Rows(math.nan, math.nan)
+
+
+class Work(NamedTuple):
     """What one or several instances of a stage compute."""
 
     steps: float = 0.0
@@ -67,8 +68,7 @@ class Work:
     @classmethod
     def sum(cls, works: Iterable["Work"]) -> "Work":
         """The work of all."""
-        parts = [(work.steps, work.tokens, work.flops) for work in works]
-        return cls(*map(sum, zip(*parts, strict=True)))
+        return cls(*map(sum, zip(*works, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,19 @@ class Sizes:
     def __init__(self, params: Params, rows: Mapping[str, TrainingRows]) -> None:
         self.params, self.text = params, text_rows(params)
         self.tasks = {task: getattr(params.tasks, task) for task in params.tasks.run}
-        self.teacher = teacher_model(params.teacher)
+        teacher = params.teacher
+        if teacher.source == "synthetic":
+            self.teacher = Model(teacher.synthetic.architecture, teacher.synthetic.vocabulary_size)
+        else:
+            is_local = teacher.source == "local"
+            self.teacher = model_of(read_config(paths.resolve(teacher.local.folder)) if is_local else {})
         self.teachers = {task: self._task_teacher(task) for task in self.tasks}
         vocabulary = self.teacher.vocabulary
         self.students = {name: Model(of.architecture, vocabulary) for name, of in params.used_students.items()}
-        self.rows = {task: self._task_rows(task, rows.get(task)) for task in self.tasks}
+        self.rows = dict.fromkeys(self.tasks, UNKNOWN)
+        for task, read in rows.items():
+            tokens = TOKENS_PER_WORD * read.words + 1 + len(read.task.columns)
+            self.rows[task] = Rows(read.count, min(tokens, self.tasks[task].max_length_tokens))
 
     def works(self) -> dict[str, list[Work]]:
         """The instances of the stages that train, by stage; and those of the others."""
@@ -166,12 +174,6 @@ class Sizes:
             return model_of(read_config(checkpoint_folder(found[0], key=found[1], files=("config.json",))))
         ready = self.tasks[task].finetuned_teacher
         return model_of({"num_hidden_layers": 0, "hidden_size": 0}) if ready else self.teacher
-
-    def _task_rows(self, task: str, read: TrainingRows | None) -> Rows:
-        if read is None:
-            return Rows(math.nan, math.nan)
-        tokens = TOKENS_PER_WORD * read.words + 1 + len(read.task.columns)
-        return Rows(read.count, min(tokens, self.tasks[task].max_length_tokens))
 
     def _text_work(self, name: str, track: str) -> Work:
         if (losses := getattr(self.params.students[name], track)) is None:
@@ -250,13 +252,6 @@ def measured_speed(teacher: StudentArchitecture, precision: str) -> tuple[float,
     return speed, f"{name}, {speed / 1e9:,.0f} GFLOP/s"
 
 
-def teacher_model(teacher: Teacher) -> Model:
-    """The teacher; of one on the Hub nothing is known."""
-    if teacher.source == "synthetic":
-        return Model(teacher.synthetic.architecture, teacher.synthetic.vocabulary_size)
-    return model_of(read_config(paths.resolve(teacher.local.folder)) if teacher.source == "local" else {})
-
-
 def model_of(config: Mapping[str, Any]) -> Model:
     """A model by its config.json, with the vocabulary of the published BERT if it names none."""
     known = {size: config[name] for size, names in FIELDS.items() for name in names if config.get(name) is not None}
@@ -270,7 +265,7 @@ def text_rows(params: Params) -> Rows:
     """The training sequences of the general corpus; the domain has at most as many."""
     corpus, body, read_share = params.corpus, params.tokenize.sequence_tokens - 2, 1.0
     if corpus.source == "hub":
-        return Rows(math.nan, math.nan)
+        return UNKNOWN
     if corpus.source == "synthetic":
         texts = [document["text"] for document in documents(corpus, seed=params.seed)]
     else:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from tinybert.config.fields import ModelSource
+from tinybert.config.fields import ModelSource, checkpoint_folder, read_config
 from tinybert.config.schema import Params
-from tinybert.config.sources import checkpoint_folder, read_config
 from tinybert.config.students import check_students
 from tinybert.config.task_settings import PredictionFiles, ReadyTeacher, teacher_source
 from tinybert.data.tasks import TASKS, Task, TrainingRows

@@ -102,9 +102,8 @@ def _answer(questions: dict, question: str, arguments: list, variables: dict[str
 
 def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
-    from tinybert.config.fields import HubModel, ModelSource
+    from tinybert.config.fields import HubModel, ModelSource, checkpoint_folder
     from tinybert.config.load import check_params, merged_profile
-    from tinybert.config.sources import checkpoint_folder
     from tinybert.config.students import Init
     from tinybert.config.task_settings import HubTable, TableData
     from tinybert.data.corpus import documents

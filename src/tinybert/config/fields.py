@@ -1,8 +1,14 @@
-"""Building blocks of params.yaml's schema: checked types, and sections that several others use."""
+"""Building blocks of params.yaml's schema: checked types, sections that several others use, folders of models."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from tinybert.pipeline import paths
+from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json
+from tinybert.pipeline.hub import hub_folder
 
 # Numbers beyond these limits are typing errors: they would exhaust memory or overflow in some stage.
 HUGE = 10**9
@@ -22,6 +28,9 @@ RowTokens = Annotated[int, Field(ge=8, le=512)]
 # A name becomes part of stage names, commands and paths.
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 Source = Literal["synthetic", "hub", "local"]
+CHECKPOINT_FILES = ("config.json", "model.safetensors")
+# Of any model: weights may be in several files, and tokenizers are in files of many names.
+ALL_FILES = ("*.json", "model*.safetensors", "*.txt", "*.model")
 
 
 def _check_readable(text: str) -> str:
@@ -103,6 +112,31 @@ class ModelSource(ConfigModel):
     def check(self) -> None:
         if (self.folder is None) == (self.hub is None):
             raise ValueError("must be {folder: path} or {hub: {model: name, revision: commit}}")
+
+
+def checkpoint_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = CHECKPOINT_FILES) -> Path:
+    """The folder that a section `key` of params names, by `hub` after downloading `files`; UserError if none."""
+    if source.hub:
+        fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
+        return hub_folder(source.hub.model, source.hub.revision, list(files), key=key, fix=fix)
+    folder = paths.resolve(source.folder or "")
+    if not folder.is_dir():
+        raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path")
+    return folder
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """The content of config.json; UserError if it is missing or not a JSON object."""
+    path = Path(folder) / "config.json"
+    try:
+        config = read_json(path)
+    except OSError:
+        raise UserError(f"{path}: absent; fix: name a folder with config.json and model.safetensors") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); fix: get the file again") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: not a JSON object; fix: get the file again")
+    return config
 
 
 class Architecture(ConfigModel):

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -32,10 +32,13 @@ class Labels:
     Args:
         data: The section of the task.
         classes: All classes in their order, if they are known before the rows are read.
+        aliases: Other spellings of classes.
     """
 
-    def __init__(self, data: TableData, classes: Sequence[str] | None = None) -> None:
-        self.data = data
+    def __init__(
+        self, data: TableData, classes: Sequence[str] | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.data, self.aliases = data, aliases or {}
         self.ids = {name: number for number, name in enumerate(classes or ())}
         self.is_known = classes is not None
         self.types: set[str] = set()  # of the cells of a table
@@ -76,6 +79,7 @@ class Labels:
         if len(self.types) > 1:
             raise ValueError(f"labels of several types (got {cell!r:.40}); allowed: all text, or all whole numbers")
         name = str(cell).strip() if not isinstance(cell, bool) else str(cell).lower()
+        name = self.aliases.get(name, name)
         if not name or not name.isprintable():
             raise ValueError(f"no class name (got {name!r:.40}); allowed: printable text")
         if name not in self.ids:

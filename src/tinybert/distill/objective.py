@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import torch
@@ -217,7 +219,7 @@ class DistillationLoss(nn.Module):
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """Σ λ·term, the scalar to minimize."""
-        return sum(self.weights[name] * term for name, term in terms.items())
+        return reduce(add, (self.weights[name] * term for name, term in terms.items()))
 
     def _term(self, name: str, student: ModelOutput, targets: DistillationTargets, batch: Batch) -> Tensor:
         info = self.infos[name]
@@ -233,14 +235,14 @@ class DistillationLoss(nn.Module):
             settings = {"temperature": self.config.temperature} if name == "prediction" else {}
             return function(student.required_logits, targets.required_logits, **settings)
         if info.reads == "scores":
-            return sum(function(student.scores[layer], targets.scores[layer], batch.mask) for layer in layers)
+            return reduce(add, (function(student.scores[layer], targets.scores[layer], batch.mask) for layer in layers))
         if info.reads == "relations":
             fields = ("queries", "keys") if name == "query_key_relation" else ("values", "values")
             return function(*self._relations(fields, student, targets, batch.real), batch.mask)
         # A loss that is a mean over rows compares [CLS], the first token of each row.
         chosen = batch.real.first if info.unit == "rows" else lambda states: states
         pairs = ((layer, chosen(student.hidden[layer]), chosen(targets.hidden[layer])) for layer in layers)
-        return sum(function(self._projected(layer, ours), theirs) for layer, ours, theirs in pairs)
+        return reduce(add, (function(self._projected(layer, ours), theirs) for layer, ours, theirs in pairs))
 
     def _relations(
         self, fields: tuple[str, str], student: ModelOutput, targets: DistillationTargets, real: RealTokens

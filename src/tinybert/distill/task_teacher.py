@@ -9,9 +9,8 @@ import numpy as np
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tinybert.config.fields import Architecture, ModelSource
+from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, checkpoint_folder, read_config
 from tinybert.config.schema import Params
-from tinybert.config.sources import ALL_FILES, checkpoint_folder, read_config
 from tinybert.config.students import check_students, mapped_layers
 from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import Encoded, encode, label_array

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tinybert.config.sources import read_config
+from tinybert.config.fields import read_config
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, ForeignConfig, PredictedTeacher

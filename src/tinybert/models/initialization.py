@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 
-from tinybert.config.fields import BiLstmArchitecture, ModelSource
+from tinybert.config.fields import BiLstmArchitecture, ModelSource, checkpoint_folder
 from tinybert.config.load import StageParams
 from tinybert.config.schema import Params, Teacher
-from tinybert.config.sources import checkpoint_folder
 from tinybert.config.students import LOGIT_LOSSES, Init, Student, mapped_layers
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from

@@ -9,6 +9,7 @@ import tinybert
 
 PACKAGE = Path(tinybert.__file__).parent
 STAGES = PACKAGE.parents[1] / "stages"
+DATA = (".yaml", ".txt", ".tsv", ".j2", ".css")  # endings of files beside the modules that read them
 # Modules that watch a run or word its errors: no result depends on them.
 WITHOUT_RESULT = ("pipeline/errors.py", "pipeline/tracking.py", "pipeline/code_digest.py")
 
@@ -35,8 +36,8 @@ def stage_files(stage: str) -> set[Path]:
             if module.relative_to(PACKAGE).as_posix() not in WITHOUT_RESULT:
                 found.add(module)
                 waiting.append(module)
-    data = {path for module in found - {script} for path in module.parent.iterdir() if _is_data(path)}
-    return found | data
+    beside = {path for module in found - {script} for path in module.parent.iterdir()}
+    return found | {path for path in beside if path.suffix in DATA}
 
 
 def imported_modules(path: Path) -> set[Path]:
@@ -76,7 +77,3 @@ class _WithoutWords(ast.NodeTransformer):
         if isinstance(node.exc, ast.Call):
             node.exc = node.exc.func
         return node
-
-
-def _is_data(path: Path) -> bool:
-    return path.is_file() and path.suffix in (".yaml", ".txt", ".tsv", ".j2", ".css")

@@ -44,7 +44,10 @@ def hub_access(key: str, name: str, *, fix: str, action: str = "loaded from") ->
     obstacle = ""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() not in {"1", "ON", "YES", "TRUE"} and not _is_reachable():
         obstacle = f"no connection to {_endpoint()}: "
-        _go_offline()
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        for module in ("huggingface_hub.constants", "datasets.config"):
+            if module in sys.modules:  # it has read the variable already
+                vars(sys.modules[module])["HF_HUB_OFFLINE"] = True
     try:
         yield
     except UserError:
@@ -135,14 +138,6 @@ def _is_reachable() -> bool:
     except (OSError, ValueError, HTTPException):
         return False
     return True
-
-
-def _go_offline() -> None:
-    """Sets offline mode for libraries not imported yet, and in those that have read it already."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    for module in ("huggingface_hub.constants", "datasets.config"):
-        if module in sys.modules:
-            vars(sys.modules[module])["HF_HUB_OFFLINE"] = True
 
 
 def _reason(error: Exception) -> str:

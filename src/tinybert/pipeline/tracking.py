@@ -107,13 +107,15 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[s
     run = Run(_start_writer() if is_main_process() else None)
     run._send("start", stage, instance, params, tags)
     status = "FINISHED"
+    # SIGTERM ends the block as an exit would, so that its run does not stay RUNNING forever.
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        with _termination_unwinds():
-            yield run
+        yield run
     except BaseException as error:
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
         raise
     finally:
+        signal.signal(signal.SIGTERM, previous)
         run._end(status)
 
 
@@ -127,16 +129,6 @@ def _start_writer() -> subprocess.Popen | None:
     except OSError as error:
         print(f"tracking: continues without MLflow: {error}", file=sys.stderr)
         return None
-
-
-@contextmanager
-def _termination_unwinds() -> Iterator[None]:
-    """SIGTERM ends the block as an exit would, so that its run does not stay RUNNING forever."""
-    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 class StoredRun:
@@ -305,10 +297,10 @@ def package_versions() -> dict[str, str]:
     return {package: version(package) for package in PACKAGES}
 
 
-def git(*arguments: str, root: str | Path = ".") -> str:
+def git(*arguments: str) -> str:
     """What a git command prints, without the last line's end; empty if it fails."""
     try:
-        answer = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout.rstrip("\n") if answer.returncode == 0 else ""

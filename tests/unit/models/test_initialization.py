@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
-from tinybert.config.fields import HubModel, ModelSource
-from tinybert.config.sources import checkpoint_folder
+from tinybert.config.fields import HubModel, ModelSource, checkpoint_folder
 from tinybert.config.students import Init, Student, check_students
 from tinybert.data.tasks import TASKS
 from tinybert.models.bert import MaskedLM

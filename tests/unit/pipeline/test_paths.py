@@ -7,8 +7,7 @@ import pytest
 
 from tests.support.builders import masked_lm
 from tinybert.augment.word_vectors import word_vectors
-from tinybert.config.fields import ModelSource
-from tinybert.config.sources import checkpoint_folder
+from tinybert.config.fields import ModelSource, checkpoint_folder
 from tinybert.config.students import Init
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS
