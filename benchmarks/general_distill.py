@@ -17,6 +17,7 @@ import torch
 from benchmarks import ours, reference
 from benchmarks.reference import Shape
 from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware, matrix_rate
+from tinybert.config.schema import Masking
 from tinybert.distill.batches import Batches, Masker, text_batch
 from tinybert.distill.loop import LiveTeacher, Settings, train
 from tinybert.distill.metric_log import TrainRun
@@ -24,7 +25,7 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
 from tinybert.models.outputs import Batch, best_device
 
-MASKED_SHARE = 0.15
+MASKING = Masking(rate=0.15, mask_fraction=0.8, random_fraction=0.1)
 TEMPERATURE = 2.0
 LAYER_LOSSES = ("embedding", "hidden", "attention")
 VOCABULARY_LOSSES = ("hard", "prediction")
@@ -55,7 +56,7 @@ class Work:
     def batches(self) -> Iterator[Batch]:
         """Unpadded rows of random tokens, without end; newly masked where a vocabulary loss is on."""
         rng = np.random.default_rng(0)
-        masker = Masker(MASKED_SHARE, 0.8, 0.1, (0,), 1, self.vocabulary) if self.vocabulary_losses else None
+        masker = Masker(MASKING, (0,), 1, self.vocabulary) if self.vocabulary_losses else None
         while True:
             rows = rng.integers(1, self.vocabulary, (self.batch_rows, self.length_tokens))
             yield text_batch(list(rows), masker, rng)
@@ -71,7 +72,7 @@ class Work:
         attention = 2 * self.length_tokens * shape.width  # q·kᵀ, and weights·v
         flops = 2 * shape.layers * (weights + attention) * self.tokens
         if self.vocabulary_losses:
-            flops += 2 * MASKED_SHARE * self.tokens * shape.width * (shape.width + self.vocabulary)
+            flops += 2 * MASKING.rate * self.tokens * shape.width * (shape.width + self.vocabulary)
         return flops
 
 
@@ -84,10 +85,8 @@ SIZES = {
 class StartedBatches(Batches):
     """The work's batches for the loop, each at its start."""
 
-    length_key = "length_tokens"
-
     def __init__(self, work: Work, gun: StartGun) -> None:
-        self.gun, self.endless = gun, work.batches()
+        self.gun, self.endless, self.length_key = gun, work.batches(), "length_tokens"
         self.longest_row_tokens = work.length_tokens
 
     def __len__(self) -> int:
@@ -95,12 +94,8 @@ class StartedBatches(Batches):
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """Yields batches as long as steps are requested."""
-        for step, _ in enumerate(self.gun):
-            yield self.batch(np.arange(0), number, step)
-
-    def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
-        """The next batch; `numbers` is ignored."""
-        return next(self.endless)
+        for _ in self.gun:
+            yield next(self.endless)
 
 
 def run_ours(work: Work, precision: str, gun: StartGun) -> None:

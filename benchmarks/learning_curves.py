@@ -30,7 +30,7 @@ from tinybert.config.schema import Params
 from tinybert.config.students import RELATION_LOSSES, Student, check_students, mapped_layers, training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import Batches, Masker, MicroBatch, SequenceBatches, spread_batches
+from tinybert.distill.batches import Batches, Masker, MicroBatch, spread_batches
 from tinybert.distill.loop import (
     Distiller,
     LiveTeacher,
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Losses on layers only are computed on plain text, as in the general stage.
     masker = Masker.of(params.masking, tokenizer) if module.loss.reads_predictions else None
     train, heldout = (Sequences.open(paths.sequences("general", split)) for split in ("train", "heldout"))
-    batches = SequenceBatches(train, masker, batch_size=training.batch_size, seed=params.seed)
+    batches = Batches(train, masker, batch_size=training.batch_size, seed=params.seed)
     parts = heldout_batches(heldout, masker, options.heldout_sequences)
     for model_config in (config, teacher.config):
         model_config.check_length(batches.longest_row_tokens, batches.length_key)

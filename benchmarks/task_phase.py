@@ -26,7 +26,7 @@ from benchmarks import ours, reference
 from benchmarks.task_work import SEED, Work, add_arguments, chosen_work
 from benchmarks.timing import Contestant, StartGun, contestant, hardware
 from tinybert.data.encoding import Encoded
-from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.batches import Batches
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -101,7 +101,7 @@ def distill(
 ) -> None:
     """A phase as its stage runs it, the teacher cache in `folder`."""
     loss = DistillationLoss(DistillationConfig(dict.fromkeys(phase.losses, 1.0)), student.config, teacher.config)
-    batches = ExampleBatches(work.examples, batch_size=work.sizes.batch_rows, seed=SEED)
+    batches = Batches(work.examples, batch_size=work.sizes.batch_rows, seed=SEED)
     training = ours.training(epochs=epochs, batch_size=work.sizes.batch_rows)
     settings = Settings(training, ours.OPTIMIZER, SEED, precision)
     cached = CachedTeacher(teacher, loss, work.examples, TeacherCache(folder, STORE_BYTES))

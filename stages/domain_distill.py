@@ -5,7 +5,7 @@ import torch
 from tinybert.config.students import training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import Masker, SequenceBatches
+from tinybert.distill.batches import Batches, Masker
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
@@ -29,7 +29,7 @@ def main(stage: Stage) -> None:
     loss.load(source)
 
     masker = Masker.of(params.masking, tokenizer) if loss.reads_predictions else None
-    batches = SequenceBatches(sequences, masker, batch_size=section.batch_size, seed=seed)
+    batches = Batches(sequences, masker, batch_size=section.batch_size, seed=seed)
     training = StageTraining(stage, student, loss, paths.domain_student(name, seed), source)
     training.run(batches, section, seed, teacher=LiveTeacher(teacher, loss))
     training.finish()

@@ -9,7 +9,7 @@ from tinybert.config.students import training_of
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches, predict
+from tinybert.distill.batches import Batches, predict
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -42,7 +42,7 @@ def main(stage: Stage) -> None:
         source = paths.general_student(name)
         student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
         loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
-        batches = ExampleBatches(examples, batch_size=training.batch_size, seed=seed)
+        batches = Batches(examples, batch_size=training.batch_size, seed=seed)
         folder = stage.checkpoint_folder(seed=str(seed))
         checkpoints.append(Checkpoint(folder, stage.fingerprint(), is_writer=is_main_process()))
         checkpoints[-1].earlier_seconds = stage.earlier_seconds

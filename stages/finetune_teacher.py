@@ -7,7 +7,7 @@ from tinybert.config.task_settings import teacher_source
 from tinybert.data.prediction_files import read_predicted_teacher
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import ExampleBatches, predict
+from tinybert.distill.batches import Batches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TaskTeacher, check_teacher, start_task_teacher
 from tinybert.evaluate.scoring import score
@@ -49,7 +49,7 @@ def main(stage: Stage) -> None:
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
     training = StageTraining(stage, teacher, loss, paths.task_model(task.name, params.seed, "teacher"))
     if not ready:  # no model is selected: the last step counts
-        batches = ExampleBatches(examples, batch_size=config.teacher.batch_size, seed=params.seed)
+        batches = Batches(examples, batch_size=config.teacher.batch_size, seed=params.seed)
         training.run(batches, config.teacher, params.seed)
 
     layers = {"layers": teacher.config.num_hidden_layers}

@@ -6,7 +6,7 @@ from tinybert.config.load import load_params
 from tinybert.config.students import check_students, training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import Masker, SequenceBatches, spread_batches
+from tinybert.distill.batches import Batches, Masker, spread_batches
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.initialization import general_teacher, initialize_student
@@ -33,7 +33,7 @@ def main(stage: Stage) -> None:
 
     # Losses on layers only are computed on plain text (TinyBERT's general distillation).
     masker = Masker.of(params.masking, tokenizer) if loss.reads_predictions else None
-    batches = SequenceBatches(sequences, masker, batch_size=section.batch_size, seed=params.seed)
+    batches = Batches(sequences, masker, batch_size=section.batch_size, seed=params.seed)
     training = StageTraining(stage, initialized.model, loss, paths.general_student(name))
     training.run(batches, section, params.seed, teacher=LiveTeacher(teacher, loss))
     training.finish()

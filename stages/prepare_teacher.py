@@ -4,7 +4,7 @@ from tinybert.config.load import load_params
 from tinybert.config.students import check_students
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import Masker, SequenceBatches, spread_batches
+from tinybert.distill.batches import Batches, Masker, spread_batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.evaluate.language_model import frequency_accuracy, masked_lm_scores
 from tinybert.models.initialization import start_teacher
@@ -23,7 +23,7 @@ def main(stage: Stage) -> None:
 
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
     training = StageTraining(stage, teacher, loss, paths.TEACHER)
-    batches = SequenceBatches(sequences, masker, batch_size=pretraining.batch_size, seed=params.seed)
+    batches = Batches(sequences, masker, batch_size=pretraining.batch_size, seed=params.seed)
     training.run(batches, pretraining, params.seed)
 
     def measure() -> dict:

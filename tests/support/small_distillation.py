@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 
 from tests.support.builders import STUDENT, TEACHER, masked_lm
 from tinybert.config.fields import Training
+from tinybert.config.schema import Masking
 from tinybert.data.sequences import Sequences
-from tinybert.distill.batches import Masker, SequenceBatches
+from tinybert.distill.batches import Batches, Masker
 from tinybert.distill.loop import LiveTeacher, Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -26,7 +27,8 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline.process import is_main_process
 
 OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
-MASKER = Masker(0.3, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+MASKING = Masking(rate=0.3, mask_fraction=0.8, random_fraction=0.1)
+MASKER = Masker(MASKING, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
 WEIGHTS = {"hard": 1.0, "prediction": 1.0, "attention": 1.0, "hidden": 1.0, "value_relation": 1.0}
 
 
@@ -36,7 +38,7 @@ def sequences() -> Sequences:
     return Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
 
 
-class SlowBatches(SequenceBatches):
+class SlowBatches(Batches):
     """Leaves time to be killed in."""
 
     pause = 0.0

@@ -26,7 +26,7 @@ from tinybert.config.schema import Optimizer
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import RATING, Task
 from tinybert.data.tokenizer import folder_tokenizer
-from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher, Settings, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -85,7 +85,7 @@ def test_the_call_is_the_loop_with_a_teacher_that_runs_once(folder):
     examples = encode(ROWS, task, folder_tokenizer("teacher"), max_length_tokens=16)
     training = Training(epochs=2, max_steps=None, batch_size=8, learning_rate=1e-3)
     optimizer = Optimizer(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
-    batches = ExampleBatches(examples, batch_size=8, seed=42)
+    batches = Batches(examples, batch_size=8, seed=42)
     live = LiveTeacher(teacher, loss)
     curve = train(student, loss, batches, Settings(training, optimizer, 42), teacher=live, run=TrainRun("live"))
     for name, weight in result.model.state_dict().items():

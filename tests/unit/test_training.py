@@ -8,7 +8,7 @@ from tests.support.builders import STUDENT, classifier
 from tests.support.fake_stage import FakeStage
 from tests.unit.distill.test_loop import OPTIMIZER, examples, settings
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.batches import Batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.checkpoints import load_model, read_provenance
 from tinybert.pipeline import paths
@@ -29,7 +29,7 @@ def training(tmp_path, monkeypatch) -> StageTraining:
 
 
 def test_the_checkpoint_is_kept_until_the_metrics_are_written(training):
-    training.run(ExampleBatches(examples(), batch_size=8, seed=7), settings(epochs=1).training, 7)
+    training.run(Batches(examples(), batch_size=8, seed=7), settings(epochs=1).training, 7)
     checkpoint = training.checkpoint.path
 
     def measure() -> dict:

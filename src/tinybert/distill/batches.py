@@ -4,7 +4,6 @@ Batches of rows of similar length would need less padding but cost score (docs/l
 Only attention computes padding here (models/outputs.py, RealTokens).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -31,14 +30,11 @@ class Masker:
     """Chooses tokens to predict and corrupts them (Devlin et al. 2019, sec. 3.1).
 
     Attributes:
-        rate: Fraction of the tokens that are chosen; never `special_ids`.
-        mask_fraction: Of the chosen, the fraction that becomes [MASK].
-        random_fraction: Of the chosen, the fraction that becomes any token of the vocabulary; the rest is unchanged.
+        settings: How many tokens are chosen, and which of them become [MASK] or any token of the vocabulary.
+        special_ids: Tokens that are never chosen.
     """
 
-    rate: float
-    mask_fraction: float
-    random_fraction: float
+    settings: Masking
     special_ids: tuple[int, ...]
     mask_id: int
     vocabulary_size: int
@@ -47,8 +43,7 @@ class Masker:
     def of(cls, masking: Masking, tokenizer: Tokenizer) -> "Masker":
         """A masker with the tokenizer's special tokens."""
         special = {token: id for token in SPECIAL_TOKENS if (id := tokenizer.token_to_id(token)) is not None}
-        fractions = (masking.rate, masking.mask_fraction, masking.random_fraction)
-        return cls(*fractions, tuple(special.values()), special["[MASK]"], tokenizer.get_vocab_size())
+        return cls(masking, tuple(special.values()), special["[MASK]"], tokenizer.get_vocab_size())
 
     def __call__(self, input_ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Corrupts token ids (batch, length) int64 in place, at random by `rng`.
@@ -60,13 +55,13 @@ class Masker:
         ordinary = np.flatnonzero(~np.isin(tokens, self.special_ids))
         if not len(ordinary):
             raise UserError("masking: a batch has no word piece but special ones; the text does not fit the tokenizer")
-        chosen = ordinary[rng.random(len(ordinary)) < self.rate]
+        chosen = ordinary[rng.random(len(ordinary)) < self.settings.rate]
         if not len(chosen):
             chosen = rng.choice(ordinary, size=1)
         labels = tokens[chosen].copy()
-        fate = rng.random(len(chosen))
-        masked = fate < self.mask_fraction
-        replaced = (fate >= self.mask_fraction) & (fate < self.mask_fraction + self.random_fraction)
+        fate, settings = rng.random(len(chosen)), self.settings
+        masked = fate < settings.mask_fraction
+        replaced = ~masked & (fate < settings.mask_fraction + settings.random_fraction)
         tokens[chosen[masked]] = self.mask_id
         tokens[chosen[replaced]] = rng.integers(self.vocabulary_size, size=replaced.sum())
         return chosen, labels
@@ -89,14 +84,19 @@ def spread_batches(sequences: Sequences, masker: Masker | None = None, *, limit:
     return [text_batch([sequences[row] for row in part], masker, masks) for part in parts]
 
 
-class Batches(ABC):
-    """Rows in an order that the seed and the epoch determine, each once per epoch; the last batch may be smaller."""
+class Batches:
+    """Rows in an order that the seed and the epoch determine, each once per epoch; the last batch may be smaller.
 
-    length_key: str  # key of params.yaml that sets the length of rows
+    Args:
+        rows: Examples of a task, the same in every epoch, or sequences of text.
+        masker: Masks sequences, anew in each epoch; without one they stay plain text, without labels.
+    """
 
-    def __init__(self, rows: Encoded | Sequences, *, batch_size: int, seed: int) -> None:
-        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+    def __init__(self, rows: Encoded | Sequences, masker: Masker | None = None, *, batch_size: int, seed: int) -> None:
+        self.rows, self.masker, self.batch_size, self.seed = rows, masker, batch_size, seed
         self.longest_row_tokens = int(rows.lengths.max())
+        # The key of params.yaml that sets the length of rows.
+        self.length_key = "max_length_tokens" if isinstance(rows, Encoded) else "tokenize.sequence_tokens"
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
@@ -105,37 +105,12 @@ class Batches(ABC):
         """The batches of epoch `number` (from 0), beginning with step `first`; skipped steps cost nothing."""
         order = stream(self.seed, "order", number).permutation(len(self.rows))
         for step in range(first, len(self)):
-            yield self.batch(order[step * self.batch_size : (step + 1) * self.batch_size], number, step)
-
-    @abstractmethod
-    def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
-        """The rows `numbers` as the batch of a step."""
-
-
-class ExampleBatches(Batches):
-    """Task examples."""
-
-    rows: Encoded
-    length_key = "max_length_tokens"
-
-    def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
-        """The examples `numbers`; they are the same in every epoch."""
-        return self.rows.batch(numbers)
-
-
-class SequenceBatches(Batches):
-    """Token sequences with new masks each epoch; without a masker plain text and no labels."""
-
-    rows: Sequences
-    length_key = "tokenize.sequence_tokens"
-
-    def __init__(self, sequences: Sequences, masker: Masker | None, *, batch_size: int, seed: int) -> None:
-        super().__init__(sequences, batch_size=batch_size, seed=seed)
-        self.masker = masker
-
-    def batch(self, numbers: np.ndarray, epoch: int, step: int) -> Batch:
-        """The sequences `numbers`, masked."""
-        return text_batch([self.rows[row] for row in numbers], self.masker, stream(self.seed, "masks", epoch, step))
+            chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
+            if isinstance(self.rows, Encoded):
+                yield self.rows.batch(chosen)
+            else:
+                masks = stream(self.seed, "masks", number, step)
+                yield text_batch([self.rows[row] for row in chosen], self.masker, masks)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from tinybert.data.encoding import Encoded
 from tinybert.data.tasks import Task
 from tinybert.distill import objective
-from tinybert.distill.batches import Batches, ExampleBatches, labeled_by_teacher
+from tinybert.distill.batches import Batches, labeled_by_teacher
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationLoss
 from tinybert.models import bert, foreign, outputs
@@ -182,11 +182,11 @@ class CachedTeacher(LiveTeacher):
         """Raises UserError if rows, as the teacher reads them, have more tokens than it has positions."""
         self.model.config.check_length(int(self.examples.lengths.max()), batches.length_key)
 
-    def student_batches(self, rows: Encoded, task: Task, *, batch_size: int, seed: int) -> ExampleBatches:
+    def student_batches(self, rows: Encoded, task: Task, *, batch_size: int, seed: int) -> Batches:
         """The same rows as the student reads them; the loss `hard` takes labels of augmented ones from the teacher."""
         if "hard" in self.loss.weights:
             rows = labeled_by_teacher(rows, self.examples, self.model, task)
-        return ExampleBatches(rows, batch_size=batch_size, seed=seed)
+        return Batches(rows, batch_size=batch_size, seed=seed)
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
         """Fills the cache, unless the run is shorter than an epoch: it would read fewer rows than the cache stores.

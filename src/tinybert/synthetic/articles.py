@@ -115,11 +115,8 @@ def _domain_sentences(area: str, stated: list[Fact], rng: Random) -> list[str]:
         if 0.45 <= form < 0.6:
             clause = rng.choice(texts["frames"]).format(clause)
         elif 0.6 <= form < 0.7:
-            frame, filler = (
-                rng.choice(texts["filler_frames"]),
-                _filled(texts["fillers"][area], texts["domain_words"], rng),
-            )
-            clause = frame.format(clause=clause, filler=filler)
+            frame = rng.choice(texts["filler_frames"])
+            clause = frame.format(clause=clause, filler=_filled(texts["fillers"][area], texts["domain_words"], rng))
         elif form >= 0.7 and (after := next(clauses, None)):
             clause = rng.choice(texts["pair_frames"]).format(clause, after)
         sentences.append(sentence(clause))
@@ -139,26 +136,23 @@ def _everyday_article(rng: Random) -> dict[str, str]:
     texts = load("articles")
     words = {**texts["shared_words"], "work": texts["review_works"]}
     form = rng.random()
-    if form < 0.2:
-        titles, sentences = texts["review_titles"], _review(rng)
+    if form < 0.2:  # a review that keeps to one verdict
+        titles, positive = texts["review_titles"], rng.random() < 0.5
+        lines = [single_text("sst2", rng, positive) for _ in range(rng.randint(6, 10))]
+        sentences = [sentence(line.replace(" ;", ";").replace(" :", ":")) for line in lines]
     elif form < 0.6:
         titles, sentences = texts["diary_titles"], _diary(rng)
     else:
         topic = texts["topics"][rng.choice(list(texts["topics"]))]
         words |= topic["words"]
-        titles, sentences = topic["titles"], _topic_sentences(topic["templates"], words, rng)
+        titles, templates = topic["titles"], rng.sample(topic["templates"], rng.randint(6, 11))
+        sentences = [sentence(fill(template, words, rng)) for template in templates]
+        sentences += [single_text("cola", rng, True) for _ in range(rng.randint(0, 2))]
     title = sentence(_filled(titles, words, rng)).removesuffix(".")
     if rng.random() < STRAY_TERM_SHARE:
         place = rng.randrange(len(sentences))
         sentences.insert(place, sentence(_filled(texts["stray_terms"], texts["shared_words"], rng)))
     return {"title": title, "text": _paragraphs(sentences, rng)}
-
-
-def _review(rng: Random) -> list[str]:
-    """A review that keeps to one verdict."""
-    positive = rng.random() < 0.5
-    lines = [single_text("sst2", rng, positive) for _ in range(rng.randint(6, 10))]
-    return [sentence(line.replace(" ;", ";").replace(" :", ":")) for line in lines]
 
 
 def _diary(rng: Random) -> list[str]:
@@ -177,11 +171,6 @@ def _event_twice(rng: Random) -> str:
     if again.split()[0] not in lexicon()["names"]:
         again = again[0].lower() + again[1:]
     return f"{pair['sentence1']} {sentence(rng.choice(load('articles')['echoes']).format(again))}"
-
-
-def _topic_sentences(templates: list[str], words: Mapping[str, Any], rng: Random) -> list[str]:
-    sentences = [sentence(fill(template, words, rng)) for template in rng.sample(templates, rng.randint(6, 11))]
-    return sentences + [single_text("cola", rng, True) for _ in range(rng.randint(0, 2))]
 
 
 def _filled(templates: list[str], words: Mapping[str, Any], rng: Random) -> str:

@@ -10,7 +10,7 @@ from tests.support.builders import STUDENT, TEACHER, classifier
 from tinybert.compress.pruning import Pruner, linear_sparsity
 from tinybert.config.fields import Training
 from tinybert.data.encoding import Encoded
-from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher, Settings
 from tinybert.distill.loop import train as distill
 from tinybert.distill.metric_log import TrainRun
@@ -218,7 +218,7 @@ class Killed(Exception):
     pass
 
 
-class DyingBatches(ExampleBatches):
+class DyingBatches(Batches):
     """Task examples of a run that dies before its step `last`."""
 
     last = None

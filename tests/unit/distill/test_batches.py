@@ -10,20 +10,21 @@ from tokenizers.models import WordLevel
 
 from tests.support.builders import TEACHER, classifier
 from tests.unit.distill.test_loop import examples
+from tinybert.config.schema import Masking
 from tinybert.data.encoding import encode
 from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import TASKS, Task
 from tinybert.distill.batches import (
-    ExampleBatches,
+    Batches,
     Masker,
-    SequenceBatches,
     decide,
     labeled_by_teacher,
     predict,
     spread_batches,
 )
 
-MASKER = Masker(0.15, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+MASKING = Masking(rate=0.15, mask_fraction=0.8, random_fraction=0.1)
+MASKER = Masker(MASKING, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
 
 
 def sequences_of(rows) -> Sequences:
@@ -55,7 +56,7 @@ def test_encoding_knows_the_augmented_rows():
 
 
 def test_each_epoch_has_every_example_once_in_a_new_order():
-    batches = ExampleBatches(examples(20), batch_size=8, seed=0)
+    batches = Batches(examples(20), batch_size=8, seed=0)
     orders = []
     for epoch in (0, 1, 0):
         parts = [(part.input_ids, part.mask) for part in batches.epoch(epoch)]
@@ -68,12 +69,12 @@ def test_each_epoch_has_every_example_once_in_a_new_order():
 def test_sequences_get_new_masks_each_epoch_by_the_seed():
     rows = examples(20).input_ids
     sequences = sequences_of(rows)
-    masked = SequenceBatches(sequences, MASKER, batch_size=20, seed=0)
+    masked = Batches(sequences, MASKER, batch_size=20, seed=0)
     first, again, second = (next(iter(masked.epoch(epoch))) for epoch in (0, 0, 1))
     assert torch.equal(first.input_ids, again.input_ids)
     assert torch.equal(first.positions, again.positions)
     assert not torch.equal(first.input_ids, second.input_ids)
-    plain = next(iter(SequenceBatches(sequences, None, batch_size=20, seed=0).epoch(0)))
+    plain = next(iter(Batches(sequences, None, batch_size=20, seed=0).epoch(0)))
     assert plain.labels is None
     assert plain.input_ids.sum() == sum(map(sum, rows))
 
@@ -83,7 +84,7 @@ def test_seed_and_epoch_alone_decide_the_order_of_rows():
         return np.concatenate([batch.numbers for batch in batches(seed).epoch(epoch)])
 
     def batches(seed):
-        return ExampleBatches(rows, batch_size=16, seed=seed)
+        return Batches(rows, batch_size=16, seed=seed)
 
     rows = examples(3000)
     assert [len(batch.numbers) for batch in batches(1).epoch(0)] == [16] * 187 + [3000 % 16]

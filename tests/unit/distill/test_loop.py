@@ -10,7 +10,7 @@ import torch
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
 from tinybert.config.fields import Training
 from tinybert.data.encoding import Encoded
-from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.batches import Batches
 from tinybert.distill.loop import Distiller, LiveTeacher, Settings, adamw, lr_factor, total_steps, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -39,7 +39,7 @@ def distill(losses, run_settings, *, student=None, teacher=None, run=RUN, **conf
     student, teacher = student or classifier(seed=1), teacher or classifier(TEACHER, seed=2)
     torch.manual_seed(3)
     loss = DistillationLoss(DistillationConfig(losses, **config), STUDENT, TEACHER)
-    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    batches = Batches(examples(), batch_size=8, seed=7)
     curve = train(student, loss, batches, run_settings, teacher=LiveTeacher(teacher, loss), run=run)
     return student, teacher, curve
 
@@ -54,7 +54,7 @@ def test_learning_rate_rises_and_falls_as_computed_by_hand():
 
 
 def test_steps_are_all_epochs_or_max_steps():
-    batches = ExampleBatches(examples(20), batch_size=8, seed=0)
+    batches = Batches(examples(20), batch_size=8, seed=0)
     assert total_steps(batches, settings(epochs=4).training) == 12
     assert total_steps(batches, settings(epochs=4, max_steps=5).training) == 5
     assert total_steps(batches, settings(epochs=0).training) == 0
@@ -128,7 +128,7 @@ def test_the_weights_of_a_learnable_map_move_and_are_logged():
 
 def test_without_losses_nothing_is_trained():
     student = classifier(seed=1)
-    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    batches = Batches(examples(), batch_size=8, seed=7)
     assert train(student, DistillationLoss(DistillationConfig({}), STUDENT), batches, settings(), run=RUN) == []
     assert all(torch.equal(a, b) for a, b in zip(student.parameters(), classifier(seed=1).parameters(), strict=True))
 
@@ -138,7 +138,7 @@ def test_rows_longer_than_the_positions_are_rejected_at_start():
     long = Encoded(rows, [np.zeros_like(row) for row in rows], np.array([0]))
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
     with pytest.raises(UserError, match=r"max_length_tokens: .*\(got 40 tokens\); allowed: at most 32"):
-        train(classifier(), loss, ExampleBatches(long, batch_size=8, seed=0), settings(), run=RUN)
+        train(classifier(), loss, Batches(long, batch_size=8, seed=0), settings(), run=RUN)
 
 
 def spoil(student, *, step: int, value: float) -> None:
@@ -173,7 +173,7 @@ def test_an_infinite_term_is_distinguished_from_the_total():
 def test_a_non_finite_gradient_of_finite_losses_stops_the_run():
     student, steps = classifier(seed=1), itertools.count(1)
     student.classifier.weight.register_hook(lambda gradient: gradient * (float("inf") if next(steps) == 6 else 1.0))
-    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    batches = Batches(examples(), batch_size=8, seed=7)
     with pytest.raises(UserError, match=r"step 6 of 210: the gradient is (nan|inf); fix: lower learning_rate, or set"):
         train(student, DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT), batches, settings(70), run=RUN)
 

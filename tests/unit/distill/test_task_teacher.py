@@ -19,7 +19,7 @@ from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.distill.batches import ExampleBatches, labeled_by_teacher, predict
+from tinybert.distill.batches import Batches, labeled_by_teacher, predict
 from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TaskTeacher, start_task_teacher
@@ -68,7 +68,7 @@ def distilled(teacher: TaskTeacher, losses: dict[str, float], cache: TeacherCach
         epochs=2, max_steps=None, batch_size=8, learning_rate=3e-3, accumulation_steps=accumulation_steps
     )
     cached = CachedTeacher(teacher.model, loss, asked, cache)
-    batches = ExampleBatches(examples, batch_size=8, seed=7)
+    batches = Batches(examples, batch_size=8, seed=7)
     curve = train(student, loss, batches, Settings(training, OPTIMIZER, 7), teacher=cached, run=RUN)
     hook.remove()
     return student.state_dict(), curve, sum(counted)
@@ -151,7 +151,7 @@ def test_a_foreign_teachers_positions_count_its_own_tokens(tmp_path):
     teacher = reader(start_task_teacher(COLA, TOKENIZER, source))
     loss = DistillationLoss(DistillationConfig({"prediction": 1.0}), STUDENT, teacher.model.config)
     _, short = teacher.read_both([{"idx": 0, "sentence": "fish swim the", "label": 1}])
-    long_batches = ExampleBatches(reader(classifier()).read(rows(), "train"), batch_size=8, seed=0)
+    long_batches = Batches(reader(classifier()).read(rows(), "train"), batch_size=8, seed=0)
     assert long_batches.longest_row_tokens > 8
     CachedTeacher(teacher.model, loss, short, TeacherCache(tmp_path, 0)).check_length(long_batches)
     with pytest.raises(UserError, match="at most 8, the model's positions; fix: lower it"):

@@ -9,7 +9,7 @@ import torch
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples
 from tinybert.config.fields import Training
-from tinybert.distill.batches import ExampleBatches
+from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, OutputFile, TeacherCache
@@ -110,7 +110,7 @@ def run(cache, losses=LAYERS, *, layer_map="uniform", epochs=4):
     training = Training(epochs=epochs, max_steps=None, batch_size=8, learning_rate=3e-3)
     student, loss = classifier(seed=1), loss_of(losses, layer_map)
     teacher = CachedTeacher(model, loss, examples(), cache) if cache else LiveTeacher(model, loss)
-    batches = ExampleBatches(examples(), batch_size=8, seed=7)
+    batches = Batches(examples(), batch_size=8, seed=7)
     return train(student, loss, batches, Settings(training, OPTIMIZER, 7), teacher=teacher, run=RUN), sum(asked)
 
 

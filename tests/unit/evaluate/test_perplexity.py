@@ -8,6 +8,7 @@ import torch
 
 from tests.support.builders import batch, masked_lm
 from tests.unit.evaluate.fixed_model import Fixed
+from tinybert.config.schema import Masking
 from tinybert.data.sequences import Sequences
 from tinybert.distill.batches import Masker
 from tinybert.evaluate.language_model import (
@@ -18,7 +19,8 @@ from tinybert.evaluate.language_model import (
 )
 from tinybert.models.outputs import Batch
 
-MASKER = Masker(0.3, 0.8, 0.1, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
+MASKING = Masking(rate=0.3, mask_fraction=0.8, random_fraction=0.1)
+MASKER = Masker(MASKING, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
 
 
 def blocks_of(rows) -> Sequences:
