@@ -23,8 +23,8 @@ from benchmarks.ours import best_precision
 from tinybert.config.load import check_params
 from tinybert.config.schema import Params
 from tinybert.config.students import training_of
-from tinybert.data.encoding import Encoded, read_examples
-from tinybert.data.tasks import TASKS, Task
+from tinybert.data.encoding import Encoded, encode
+from tinybert.data.tasks import TASKS, Task, read_rows
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.loop import Settings, train
@@ -35,6 +35,7 @@ from tinybert.evaluate.scoring import METRICS, paired_interval, score
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert, load_classifier, load_task_model, save_model
 from tinybert.pipeline import paths
+from tinybert.pipeline.files import read_jsonl
 
 KEPT_GB = 10.0
 
@@ -95,7 +96,8 @@ def distill_phase(
     training = training_of(params, name, phase, task=task.name)
     if loss.weights and training.epochs:
         limit = settings.max_length_tokens
-        rows = read_examples(paths.augmented(task.name), task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
+        augmented = list(read_jsonl(paths.augmented(task.name)))
+        rows = encode(augmented, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
         cached = CachedTeacher(teacher, loss, rows, TeacherCache.of(params.tasks.teacher_cache_gb))
         batches = cached.student_batches(rows, task, batch_size=training.batch_size, seed=seed)
         how = Settings(training, params.optimizer, seed, params.precision)
@@ -106,8 +108,8 @@ def distill_phase(
 def dev_rows(params: Params, task: Task) -> Encoded:
     """The rows that all are scored on."""
     limit = getattr(params.tasks, task.name).max_length_tokens
-    path = paths.task_rows(task.name) / f"{task.dev_splits[0]}.jsonl"
-    return read_examples(path, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
+    rows = read_rows(task, task.dev_splits[0])
+    return encode(rows, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
 
 
 def main() -> None:

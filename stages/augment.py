@@ -6,14 +6,14 @@ from tinybert.augment.substitution import read_sentences, replacement_candidates
 from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.load import StageParams
 from tinybert.data.encoding import fraction_of
-from tinybert.data.tasks import Task, read_task
+from tinybert.data.tasks import Task, read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import load_bert
 from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import read_jsonl, write_jsonl
+from tinybert.pipeline.files import write_jsonl
 from tinybert.stage import Stage, run_stage
 
 
@@ -21,8 +21,7 @@ def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies only the rows."""
     params, task = stage.params, read_task(stage.items["task"])
     settings, checkpoint = params.tasks[task.name], Checkpoint(stage.checkpoint_folder(), stage.fingerprint())
-    train = list(read_jsonl(paths.task_rows(task.name) / "train.jsonl"))
-    rows = fraction_of(train, settings.train_fraction, seed=params.seed)
+    rows = fraction_of(read_rows(task, "train"), settings.train_fraction, seed=params.seed)
     augmented = rows
     if settings.augmented_copies and params.augmentation.strategy == "sampling":
         augmented = sample(rows, task, params.augmentation.sampling, copies=settings.augmented_copies, seed=params.seed)

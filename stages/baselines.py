@@ -1,7 +1,7 @@
 """Linear models of a task, on TF-IDF features and on static embeddings from the teacher."""
 
-from tinybert.data.encoding import read_examples
-from tinybert.data.tasks import read_task
+from tinybert.data.encoding import encode
+from tinybert.data.tasks import read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.baselines import LinearModel, static_features, tfidf_features
@@ -18,7 +18,7 @@ def main(stage: Stage) -> None:
     tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
     teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)
     references = predict_references(teacher)
-    train = read_examples(paths.task_rows(task.name) / "train.jsonl", task, tokenizer, max_length_tokens=limit)
+    train = encode(read_rows(task, "train"), task, tokenizer, max_length_tokens=limit)
     # The static embeddings are of the students' word pieces, which a teacher with another vocabulary lacks.
     encoder = teacher.model if isinstance(teacher.model, BertModel) else load_bert(MaskedLM, paths.TEACHER)
     dev, _ = references[task.dev_splits[0]]

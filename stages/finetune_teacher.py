@@ -5,7 +5,7 @@ import torch
 from tinybert.config.load import load_params
 from tinybert.config.task_settings import teacher_source
 from tinybert.data.prediction_files import read_predicted_teacher
-from tinybert.data.tasks import read_task
+from tinybert.data.tasks import read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -14,7 +14,6 @@ from tinybert.evaluate.scoring import score
 from tinybert.models.checkpoints import TaskModel
 from tinybert.models.initialization import given_teacher
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import read_jsonl
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
 
@@ -23,28 +22,26 @@ def main(stage: Stage) -> None:
     """Fine-tunes the teacher, or takes tasks.<task>.finetuned_teacher; measures it on the dev split."""
     params, task = stage.params, read_task(stage.items["task"])
     config, tokenizer = params.tasks[task.name], load_tokenizer(paths.TOKENIZER)
-    ready = config.finetuned_teacher
+    ready, splits = config.finetuned_teacher, ("train", *task.dev_splits)
 
     torch.manual_seed(params.seed)
     teacher: TaskModel
     counts: dict[str, int] = {}
     if ready and ready.predictions:
-        folder, fraction = paths.task_rows(task.name), params.tasks.heldout_fraction
-        rows = {split: list(read_jsonl(folder / f"{split}.jsonl")) for split in ("train", *task.dev_splits)}
+        rows, fraction = {split: read_rows(task, split) for split in splits}, params.tasks.heldout_fraction
         teacher, counts = read_predicted_teacher(task, ready.predictions, rows, heldout_fraction=fraction)
+    elif third_party := teacher_source(task.name, config, params.tasks.teacher_encoder):
+        source, key = third_party
+        teacher = start_task_teacher(task, tokenizer, source, key=key)
+        check_teacher(teacher, key, load_params())
     else:
-        if third_party := teacher_source(task.name, config, params.tasks.teacher_encoder):
-            source, key = third_party
-            teacher = start_task_teacher(task, tokenizer, source, key=key)
-            check_teacher(teacher, key, load_params())
-        else:
-            encoder = config.teacher.encoder or params.tasks.teacher_encoder
-            folder = given_teacher(params.teacher) if encoder == "given" else paths.TEACHER
-            teacher = start_task_teacher(task, tokenizer, folder)
+        encoder = config.teacher.encoder or params.tasks.teacher_encoder
+        folder = given_teacher(params.teacher) if encoder == "given" else paths.TEACHER
+        teacher = start_task_teacher(task, tokenizer, folder)
     reader = TaskTeacher(teacher, task, tokenizer, config.max_length_tokens)
-    examples, dev = (reader.read_split(split) for split in ("train", task.dev_splits[0]))
-    for split in (examples, dev):
-        teacher.config.check_length(int(split.lengths.max()), f"tasks.{task.name}.max_length_tokens")
+    examples, dev = (reader.read_split(split) for split in splits[:2])
+    for encoded in (examples, dev):
+        teacher.config.check_length(int(encoded.lengths.max()), f"tasks.{task.name}.max_length_tokens")
 
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
     training = StageTraining(stage, teacher, loss, paths.task_model(task.name, params.seed, "teacher"))

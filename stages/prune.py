@@ -3,8 +3,8 @@
 import torch
 
 from tinybert.compress.pruning import Pruner, linear_sparsity
-from tinybert.data.encoding import fraction_of, read_examples
-from tinybert.data.tasks import read_task
+from tinybert.data.encoding import encode, fraction_of
+from tinybert.data.tasks import read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -12,7 +12,7 @@ from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.scoring import Predictions, save_predictions, score
 from tinybert.models.checkpoints import load_task_model
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import file_sizes_mb, read_jsonl
+from tinybert.pipeline.files import file_sizes_mb
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining
 
@@ -22,10 +22,10 @@ def main(stage: Stage) -> None:
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     config, seed, percent = params.tasks[task.name], params.seed, int(stage.items["sparsity"])
     source, target = (paths.task_model(task.name, seed, model) for model in (name, f"{name}_pruned{percent}"))
-    tokenizer, data, limit = load_tokenizer(source), paths.task_rows(task.name), config.max_length_tokens
-    rows = fraction_of(list(read_jsonl(data / "train.jsonl")), config.train_fraction, seed=seed)
+    tokenizer, limit = load_tokenizer(source), config.max_length_tokens
+    rows = fraction_of(read_rows(task, "train"), config.train_fraction, seed=seed)
     student, teacher = load_task_model(source), TaskTeacher.load(task, seed, tokenizer, max_length_tokens=limit)
-    dev = read_examples(data / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
+    dev = encode(read_rows(task, task.dev_splits[0]), task, tokenizer, max_length_tokens=limit)
 
     torch.manual_seed(seed)
     losses = DistillationConfig.of(params.students[name], "prediction", seed=seed, length_tokens=limit)

@@ -1,8 +1,8 @@
 """A task model as ONNX: FP32, dynamic INT8, static INT8 in two formats; score, size and latency of each."""
 
 from tinybert.compress.variants import Subject, measure_variants
-from tinybert.data.encoding import read_examples
-from tinybert.data.tasks import read_task
+from tinybert.data.encoding import encode
+from tinybert.data.tasks import read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.evaluate.scoring import save_predictions
 from tinybert.models.checkpoints import load_task_model
@@ -15,10 +15,10 @@ def main(stage: Stage) -> None:
     """Writes and measures the ONNX files of one task model."""
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["model"]
     settings, limit = params.quantization, params.tasks[task.name].max_length_tokens
-    source, data = paths.task_model(task.name, params.seed, name), paths.task_rows(task.name)
+    source = paths.task_model(task.name, params.seed, name)
     model, tokenizer = load_task_model(source), load_tokenizer(source)
-    train = read_examples(data / "train.jsonl", task, tokenizer, max_length_tokens=limit)
-    dev = read_examples(data / f"{task.dev_splits[0]}.jsonl", task, tokenizer, max_length_tokens=limit)
+    splits = (read_rows(task, split) for split in ("train", task.dev_splits[0]))
+    train, dev = (encode(rows, task, tokenizer, max_length_tokens=limit) for rows in splits)
     model.config.check_length(settings.latency.length_tokens, "quantization.latency.length_tokens")
 
     with atomic_folder(paths.onnx(task.name, name)) as folder:

@@ -6,7 +6,7 @@ Profiles are overlays in profiles/ that hold only what another scale changes in 
 import json
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,18 +125,17 @@ class StageParams:
     Reading anything else raises UserError: DVC would not rerun the stage when it changes.
     """
 
-    def __init__(self, node: Any, declared: Iterable[str | tuple[str, ...]], path: tuple[str, ...] = ()) -> None:
-        self._node, self._path = node, path
-        self._declared = [tuple(key.split(".")) if isinstance(key, str) else key for key in declared]
+    def __init__(self, node: Any, declared: Collection[str], prefix: str = "") -> None:
+        self._node, self._declared, self._prefix = node, declared, prefix
 
     def __getitem__(self, key: str) -> Any:
-        path = (*self._path, key)
+        path = f"{self._prefix}{key}"
         value = self._node[key] if isinstance(self._node, dict) else getattr(self._node, key)
-        if any(path[: len(known)] == known for known in self._declared):
+        if any(f"{path}.".startswith(f"{known}.") for known in self._declared):
             return value
-        if any(known[: len(path)] == path for known in self._declared):
-            return StageParams(value, self._declared, path)
-        raise UserError(f"dvc.yaml: the stage reads {'.'.join(path)}, which its params do not declare; fix: add it")
+        if any(known.startswith(f"{path}.") for known in self._declared):
+            return StageParams(value, self._declared, f"{path}.")
+        raise UserError(f"dvc.yaml: the stage reads {path}, which its params do not declare; fix: add it")
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("_"):

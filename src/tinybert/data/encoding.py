@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,7 +9,6 @@ from tokenizers import Tokenizer
 
 from tinybert.data.tasks import Task
 from tinybert.models.outputs import Batch, pad
-from tinybert.pipeline.files import read_jsonl
 from tinybert.pipeline.process import stream
 
 CHUNK_ROWS = 10_000
@@ -86,11 +84,6 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
     labels = label_array((row["label"] for row in rows), task) if is_labeled else None
     varied = np.array([row.get("augmented", False) for row in rows], dtype=bool)
     return Encoded(input_ids, token_type_ids, labels, varied)
-
-
-def read_examples(path: str | Path, task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
-    """Reads and encodes a JSON-lines file that prepare_task or augment wrote."""
-    return encode(list(read_jsonl(path)), task, tokenizer, max_length_tokens=max_length_tokens)
 
 
 def fraction_of(rows: Sequence[dict], fraction: float, *, seed: int) -> list[dict]:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_json, write_json
+from tinybert.pipeline.files import read_json, read_jsonl, write_json
 
 Kind = Literal["classification", "regression", "multilabel"]
 
@@ -128,3 +128,8 @@ def read_task(name: str, root: str | Path = "") -> Task:
         wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
         fix = f"fix: dvc repro prepare_task@{name}"
         raise UserError(f"{path.relative_to(root)}: {wrong}; stage prepare_task writes it; {fix}") from None
+
+
+def read_rows(task: Task, split: str) -> list[dict]:
+    """The rows of a split that stage prepare_task wrote."""
+    return list(read_jsonl(paths.task_rows(task.name) / f"{split}.jsonl"))

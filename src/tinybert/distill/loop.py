@@ -32,20 +32,12 @@ LARGEST_INT = 2**31 - 1
 
 
 class Pruner(Protocol):
-    """What prunes the student while it trains (compress/pruning.py); built when the student is on its device."""
+    """What prunes the student while it trains; compress/pruning.py describes its methods."""
 
-    def begin(self, steps: int) -> None:
-        """Called before the first of `steps` steps."""
-
-    def before_step(self, step: int) -> None:
-        """Called between the backward pass and the optimizer step."""
-
-    def after_step(self) -> None:
-        """Called after the optimizer step."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` continues from after a kill."""
-
+    def begin(self, steps: int) -> None: ...
+    def before_step(self, step: int) -> None: ...
+    def after_step(self) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 

@@ -14,7 +14,7 @@ from tinybert.config.schema import Params
 from tinybert.config.students import check_students, mapped_layers
 from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import Encoded, encode, label_array
-from tinybert.data.tasks import Task
+from tinybert.data.tasks import Task, read_rows
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
 from tinybert.models.bert import ARCHITECTURE_FIELDS, BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
@@ -32,7 +32,7 @@ from tinybert.models.initialization import finetuned_teacher
 from tinybert.models.subcloning import subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import printable, read_jsonl
+from tinybert.pipeline.files import printable
 from tinybert.pipeline.process import stream
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
@@ -75,7 +75,7 @@ class TaskTeacher:
 
     def read_split(self, split: str) -> Encoded:
         """The rows of a split of the task, those it has outputs for, as the teacher reads them."""
-        return self.read(self.known(read_jsonl(paths.task_rows(self.task.name) / f"{split}.jsonl"), split), split)
+        return self.read(self.known(read_rows(self.task, split), split), split)
 
     def read(self, rows: list[dict], split: str) -> Encoded:
         """The rows of a split as the teacher reads them: with its own tokenizer, or as numbers."""
@@ -90,7 +90,7 @@ class TaskTeacher:
 
     def retokenized(self, split: str) -> float:
         """The share of a split's rows that the student reads as other tokens than a BERT with all tokens would."""
-        rows = list(read_jsonl(paths.task_rows(self.task.name) / f"{split}.jsonl"))
+        rows = read_rows(self.task, split)
         (_, ours), theirs = self.read_both(rows, split, by_token=True), self.read(rows, split)
         return float(np.mean([not np.array_equal(*ids) for ids in zip(ours.input_ids, theirs.input_ids, strict=True)]))
 

@@ -35,7 +35,7 @@ def inputs(monkeypatch):
     torch.manual_seed(0)
     model = MaskedLM(BertConfig(tokenizer.get_vocab_size(), 12, 1, 3, 24))
     monkeypatch.setattr(augment, "read_task", TASKS.__getitem__)
-    monkeypatch.setattr(augment, "read_jsonl", lambda path: iter(ROWS))
+    monkeypatch.setattr(augment, "read_rows", lambda task, split: ROWS)
     monkeypatch.setattr(augment, "load_bert", lambda kind, folder: model)
     monkeypatch.setattr(augment, "load_tokenizer", lambda folder: tokenizer)
     monkeypatch.setattr(augment, "word_vectors", lambda *_, seed: WordVectors(["a", "b"], np.eye(2)))
