@@ -57,7 +57,11 @@ def read_yaml(path: str | Path) -> Any:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except Exception as error:  # the library also passes on errors of int(), float(), date() and recursion
-        raise UserError(f"{path}: no valid YAML: {_yaml_mistake(error)}"[:LINE_CHARACTERS]) from None
+        mistake = printable(" ".join(str(error).split())) or type(error).__name__
+        if isinstance(error, MarkedYAMLError) and error.problem and (mark := error.problem_mark):
+            # Without the library's advice to programmers.
+            mistake = f"line {mark.line + 1}, column {mark.column + 1}: {printable(error.problem)}"
+        raise UserError(f"{path}: no valid YAML: {mistake}"[:LINE_CHARACTERS]) from None
 
 
 def _yaml() -> YAML:
@@ -83,14 +87,6 @@ def check_params(tree: Any, path: str | Path = PARAMS) -> Params:
         lines = list(dict.fromkeys(f"{path}: {describe_mistake(item)}"[:LINE_CHARACTERS] for item in error.errors()))
         more = [f"{path}: and {len(lines) - REPORTED_MISTAKES} more mistakes"] if len(lines) > REPORTED_MISTAKES else []
         raise UserError("\n".join(lines[:REPORTED_MISTAKES] + more)) from None
-
-
-def _yaml_mistake(error: Exception) -> str:
-    """What is wrong and where, without the library's advice to programmers."""
-    if isinstance(error, MarkedYAMLError) and error.problem and error.problem_mark:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {printable(error.problem)}"
-    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 def describe_mistake(item: ErrorDetails) -> str:

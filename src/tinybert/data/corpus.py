@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice, starmap
+from itertools import islice
 from pathlib import Path
 
 from tinybert.config.schema import Corpus, HubCorpus
@@ -124,11 +124,12 @@ def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
 def file_articles(path: Path, *, on_read: Callable[[int], object] = lambda size_bytes: None) -> Iterator[dict]:
     """Yields the articles of a local file as `documents` does; `on_read` as in read_lines."""
     lines = read_lines(path, key=LOCAL_FILES_KEY, on_read=on_read)
-    if path.name.lower().removesuffix(".gz").endswith(".jsonl"):
-        filled = ((line, f"{LOCAL_FILES_KEY}: {path}, line {at}") for at, line in lines if line.strip())
-        yield from (document for document in starmap(_json_document, filled) if document["text"])
-    else:
+    if not path.name.lower().removesuffix(".gz").endswith(".jsonl"):
         yield from wikitext_articles(line for _, line in lines)
+        return
+    for number, line in lines:
+        if line.strip() and (document := _json_document(line, f"{LOCAL_FILES_KEY}: {path}, line {number}"))["text"]:
+            yield document
 
 
 def matching_files(patterns: Iterable[str]) -> list[Path]:

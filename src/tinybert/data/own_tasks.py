@@ -178,10 +178,11 @@ def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float, *, key: str) 
     Raises:
         UserError: A class has one text only. It begins with `key`, which set the fraction.
     """
-    strata, rarity = _strata(rows["label"], task)
     texts = rows.groupby(list(task.columns), sort=False).ngroup().to_numpy()
     # A text with several classes is assigned its most frequent class; ties go to the rarest class.
-    votes = pd.DataFrame({"text": texts, "stratum": strata, "rarity": rarity}).value_counts().reset_index()
+    votes = pd.DataFrame({"text": texts, "stratum": _strata(rows["label"], task)})
+    votes["rarity"] = votes.groupby("stratum").transform("size")
+    votes = votes.value_counts().reset_index()
     votes = votes.sort_values(["count", "rarity", "text"], ascending=[False, True, True], kind="stable")
     groups = votes.groupby("text").agg(stratum=("stratum", "first"), size=("count", "sum"))
     groups = groups.iloc[stream(0, "hold out").permutation(len(groups))]
@@ -267,18 +268,14 @@ def _check_train(table: Table, train: pd.DataFrame, labels: Labels) -> None:
                         f"allowed: {allowed}; fix: correct it")  # fmt: skip
 
 
-def _strata(label: pd.Series, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row its class (its rarest label, -1 without one; 0 in a regression), and how many rows have that."""
+def _strata(label: pd.Series, task: Task) -> np.ndarray:
+    """The class of each row: its rarest label, -1 without one; 0 in a regression."""
     if task.kind == "regression":
-        return np.zeros(len(label), dtype=np.int64), np.zeros(len(label), dtype=np.int64)
-    if task.kind == "multilabel":
-        every = label.explode().dropna().astype(np.int64)
-        counts = np.bincount(every, minlength=len(task.labels))
-        strata = np.array([min(ids, key=lambda one: (counts[one], one), default=-1) for ids in label], dtype=np.int64)
-    else:
-        strata = label.to_numpy()
-    _, places, sizes = np.unique(strata, return_inverse=True, return_counts=True)
-    return strata, sizes[places]
+        return np.zeros(len(label), dtype=np.int64)
+    if task.kind == "classification":
+        return label.to_numpy()
+    counts = np.bincount(label.explode().dropna().astype(np.int64), minlength=len(task.labels))
+    return np.array([min(ids, key=lambda one: (counts[one], one), default=-1) for ids in label], dtype=np.int64)
 
 
 def row_id(cell: Any) -> str:

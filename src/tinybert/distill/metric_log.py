@@ -66,14 +66,13 @@ class MetricLogger:
         self.recent.append(torch.cat([gradient_norm.reshape(1), values]))
         self.step += 1
         self.bar.update()
-        if self.step % self.every == 0 or self.step == self.steps:
-            self._add_entry({"step": self.step, "epoch": epoch, "learning_rate": learning_rate})
-
-    def _add_entry(self, entry: Entry) -> None:
+        if self.step % self.every and self.step != self.steps:
+            return
         self.check_finite()
         total = sum(self.recent, torch.zeros_like(self.recent[0]))
         sums = dict(zip(self.names, total.tolist(), strict=True))
         means = {name: value / len(self.recent) for name, value in sums.items() if name != "gradient"}
+        entry = {"step": self.step, "epoch": epoch, "learning_rate": learning_rate}
         self.curve.append(entry | means | self.learned())
         self.run.on_entry(self.curve[-1])
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)
