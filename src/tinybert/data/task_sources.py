@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from tinybert.config.fields import Source
 from tinybert.config.task_settings import Tasks
-from tinybert.data.tasks import ENTAILMENT, ENTAILMENT3, PAIR, Task
+from tinybert.data.tasks import GLUE, Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import printable, read_lines
@@ -30,18 +32,7 @@ class TsvLayout:
     broken_rows: int = 0  # as many damaged rows of one file are left out before that is an error
 
 
-LAYOUTS = {
-    "cola": TsvLayout("CoLA", ("sentence",), columns=("source", "label", "mark", "sentence")),
-    "sst2": TsvLayout("SST-2", ("sentence",)),
-    "mrpc": TsvLayout("MRPC", ("#1 String", "#2 String"), "Quality"),
-    "stsb": TsvLayout("STS-B", PAIR, "score"),
-    # Some questions of the official train.tsv contain line breaks, which tear their rows apart.
-    "qqp": TsvLayout("QQP", ("question1", "question2"), "is_duplicate", broken_rows=20),
-    "mnli": TsvLayout("MNLI", PAIR, "gold_label", ENTAILMENT3),
-    "qnli": TsvLayout("QNLI", ("question", "sentence"), spellings=ENTAILMENT),
-    "rte": TsvLayout("RTE", PAIR, spellings=ENTAILMENT),
-    "wnli": TsvLayout("WNLI", PAIR),
-}
+LAYOUTS = {name: TypeAdapter(TsvLayout).validate_python(entry["files"]) for name, entry in GLUE.items()}
 
 
 def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> dict[str, list[dict]]:

@@ -4,12 +4,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_json
 
+TASK_FILE = "task.json"
+GLUE: dict[str, dict] = yaml.safe_load(Path(__file__).with_name("glue.yaml").read_text(encoding="utf-8"))
+REPRODUCED = {name: entry["reproduced"] for name, entry in GLUE.items() if "reproduced" in entry}
 Kind = Literal["classification", "regression", "multilabel"]
 
 
@@ -63,9 +67,9 @@ class Task:
     @property
     def published(self) -> dict[tuple[str, str], tuple[float, ...]]:
         """By system and metric, the published test scores as shares of 1, one for each dev split."""
-        metric, *rows = PUBLISHED.get(self.name, ("",))
-        systems = zip(("bert_base", "tinybert4", "tinybert6"), rows, strict=False)
-        return {(system, metric): tuple(round(score / 100, 4) for score in row) for system, row in systems}
+        scores = dict(GLUE.get(self.name, {}).get("published", {}))
+        metric = scores.pop("metric", "")
+        return {(system, metric): tuple(round(score / 100, 4) for score in row) for system, row in scores.items()}
 
 
 @dataclass(frozen=True)
@@ -78,39 +82,10 @@ class TrainingRows:
     without_prediction: int = 0
 
 
-# GLUE server, test sets, in percent (Jiao et al. 2020, table 1): the metric, then BERT-base, TinyBERT4 and TinyBERT6.
-PUBLISHED: dict[str, tuple] = {
-    "cola": ("matthews", [52.8], [44.1], [51.1]),
-    "sst2": ("accuracy", [93.4], [92.6], [93.1]),
-    "mrpc": ("f1", [87.5], [86.4], [87.3]),
-    "stsb": ("spearman", [85.2], [80.4], [83.7]),
-    "qqp": ("f1", [71.1], [71.3], [71.6]),
-    "mnli": ("accuracy", [83.9, 83.4], [82.5, 81.8], [84.6, 83.2]),
-    "qnli": ("accuracy", [90.9], [87.7], [90.4]),
-    "rte": ("accuracy", [67.0], [66.6], [70.0]),
-}
-# Dev split, headline metric: TinyBERT4 from BERT-base without augmentation (a published TinyBERT reproduction).
-REPRODUCED = {"cola": 0.331, "sst2": 0.906, "mrpc": 0.683, "rte": 0.643}
-TASK_FILE = "task.json"
-PAIR = ("sentence1", "sentence2")
-ENTAILMENT = ("entailment", "not_entailment")
-ENTAILMENT3 = ("entailment", "neutral", "contradiction")
-MNLI_DEV = ("dev_matched", "dev_mismatched")
 RATING = ("pearson", "spearman")
-
+TASK_TYPE = TypeAdapter(Task)
 TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task("cola", ("sentence",), ("unacceptable", "acceptable"), "CoLA", ("matthews", "accuracy")),
-        Task("sst2", ("sentence",), ("negative", "positive"), "SST-2"),
-        Task("mrpc", PAIR, ("not_equivalent", "equivalent"), "MRPC", ("accuracy", "f1")),
-        Task("stsb", PAIR, (), "STS-B", RATING, score_range=(0.0, 5.0), kind="regression"),
-        Task("qqp", ("question1", "question2"), ("not_duplicate", "duplicate"), "QQP", ("accuracy", "f1")),
-        Task("mnli", ("premise", "hypothesis"), ENTAILMENT3, "MNLI", dev_splits=MNLI_DEV),
-        Task("qnli", ("question", "sentence"), ENTAILMENT, "QNLI"),
-        Task("rte", PAIR, ENTAILMENT, "RTE"),
-        Task("wnli", PAIR, ("not_entailment", "entailment"), "WNLI"),
-    )
+    name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for name, entry in GLUE.items()
 }
 
 
@@ -123,7 +98,7 @@ def read_task(name: str, root: str | Path = "") -> Task:
     """The task that stage prepare_task described beside its rows; UserError if there is no such description."""
     path = Path(root, paths.task_rows(name), TASK_FILE)
     try:
-        return TypeAdapter(Task).validate_python(read_json(path))
+        return TASK_TYPE.validate_python(read_json(path))
     except (OSError, ValidationError, ValueError) as error:
         wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
         fix = f"fix: dvc repro prepare_task@{name}"
