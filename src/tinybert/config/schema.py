@@ -279,15 +279,13 @@ class Params(ConfigModel):
             if self.students[name].init.per_task:
                 problem = f"no layers to start from: {key} names {teacher} (got true)"
                 raise UserError(f"students.{name}.init.per_task: {problem}; allowed: false; fix: a BERT as teacher")
-            for stage in ("intermediate", "prediction"):
-                section = getattr(self.students[name], stage)
-                for loss in section.active_losses if section else ():
-                    if loss not in losses:
-                        problem = f"no targets for {loss}: {key} names {teacher} (got {loss})"
-                        fix = f"use these, or set students.{name}.intermediate to null"
-                        fix = fix if stage == "intermediate" else "use these"
-                        allowed = ", ".join(losses)
-                        raise UserError(f"students.{name}.{stage}.losses: {problem}; allowed: {allowed}; fix: {fix}")
+            for stage, section in self.students[name].stages.items():
+                lacking = [loss for loss in section.active_losses if loss not in losses]
+                if stage in ("intermediate", "prediction") and lacking:
+                    problem = f"no targets for {lacking[0]}: {key} names {teacher} (got {lacking[0]})"
+                    fix = f", or set students.{name}.intermediate to null" * (stage == "intermediate")
+                    allowed = f"allowed: {', '.join(losses)}; fix: use these{fix}"
+                    raise UserError(f"students.{name}.{stage}.losses: {problem}; {allowed}")
 
     def _check_language(self) -> None:
         """Synthetic texts, and the built-in data of augmentation that tasks use, are English."""
