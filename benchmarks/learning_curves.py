@@ -42,7 +42,6 @@ from tinybert.distill.loop import (
     optimizer_step,
     set_learning_rate,
     start_accelerator,
-    total_steps,
 )
 from tinybert.distill.metric_log import MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -206,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = heldout_batches(heldout, masker, options.heldout_sequences)
     for model_config in (config, teacher.config):
         model_config.check_length(batches.longest_row_tokens, batches.length_key)
-    steps = options.steps or total_steps(batches, training)
+    steps = options.steps or int(training.steps(len(batches)))
     evaluate_at = {step for step in options.evaluate_at if step < steps} | {steps}
     columns = ("step", "tokens", "learning_rate", "seconds", "parameters", "total", *module.loss.weights)
     print(f"{name}, {init}: held-out losses\n" + " ".join(f"{column:>13}" for column in columns), flush=True)

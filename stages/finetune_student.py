@@ -34,7 +34,7 @@ def main(stage: Stage) -> None:
 
     own = [phase for phase in ("intermediate", "prediction") if getattr(params.students[name], phase)]
     phases = [training_of(params, name, phase, task=task.name) for phase in own]
-    steps = sum(min(at.epochs * math.ceil(len(rows) / at.batch_size), at.max_steps or math.inf) for at in phases)
+    steps = int(sum(at.steps(math.ceil(len(rows) / at.batch_size)) for at in phases))
     training = phases[-1].model_copy(update={"epochs": steps, "max_steps": steps})
     checkpoints = []
     for seed in params.seeds:

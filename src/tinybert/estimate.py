@@ -61,7 +61,7 @@ class Work(NamedTuple):
         """A training: 6 operations for each weight and token, and 2 for each weight of a teacher."""
         if not training.epochs:
             return cls()
-        steps = min(training.epochs * -(-rows.count // training.batch_size), training.max_steps or math.inf)
+        steps = training.steps(-(-rows.count // training.batch_size))
         tokens = steps * training.batch_size * rows.tokens
         return cls(steps, tokens, tokens * (6 * matrices + 2 * taught_by))
 

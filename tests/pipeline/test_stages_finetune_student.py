@@ -11,7 +11,6 @@ from tests.support.fake_stage import FakeStage
 from tinybert.config.fields import Training
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.distill.loop import total_steps
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import save_model
 from tinybert.pipeline import paths
@@ -80,7 +79,7 @@ def test_it_has_the_steps_of_both_phases_and_the_rows_that_are_not_augmented(
     finetune_student.main(stage)
     assert [settings.seed for _, settings in runs] == [1, 2]
     for batches, settings in runs:
-        assert total_steps(batches, settings.training) == steps
+        assert settings.training.steps(len(batches)) == steps
         assert sum(len(batch.input_ids) for batch in batches.epoch(0)) == len(TEXTS)
         assert settings.training.batch_size == 2
     assert set(stage.metrics) == {"cola-small/1", "cola-small/2"}

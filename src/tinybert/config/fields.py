@@ -1,5 +1,6 @@
 """Building blocks of params.yaml's schema: checked types, sections that several others use, folders of models."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -85,6 +86,10 @@ class Training(ConfigModel):
     learning_rate: AboveZero  # the peak, after warm-up
     schedule: Literal["linear", "constant"] = "linear"
     accumulation_steps: PositiveInt = 1
+
+    def steps(self, batches: float) -> float:
+        """Optimizer steps of a run whose epochs have so many batches."""
+        return min(self.epochs * batches, self.max_steps or math.inf)
 
 
 class LocalFolder(ConfigModel):

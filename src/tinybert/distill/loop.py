@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import itertools
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -144,7 +143,7 @@ def train(
     Raises:
         UserError: A loss or gradient is not finite, or rows are longer than a model allows.
     """
-    steps = total_steps(batches, settings.training)
+    steps = int(settings.training.steps(len(batches)))
     if not loss.weights or not steps:
         student.eval()
         return []
@@ -218,11 +217,6 @@ def optimizer_step(
     if settings.pruner:
         settings.pruner.after_step()
     return norm
-
-
-def total_steps(batches: Batches, training: Training) -> int:
-    """Optimizer steps of a run: all epochs, or max_steps if that is less."""
-    return int(min(training.epochs * len(batches), training.max_steps or math.inf))
 
 
 def all_epochs(batches: Batches, first: int = 0) -> Iterator[tuple[int, Batch]]:

@@ -11,7 +11,7 @@ from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
 from tinybert.config.fields import Training
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import Batches
-from tinybert.distill.loop import Distiller, LiveTeacher, Settings, adamw, lr_factor, total_steps, train
+from tinybert.distill.loop import Distiller, LiveTeacher, Settings, adamw, lr_factor, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
@@ -55,9 +55,9 @@ def test_learning_rate_rises_and_falls_as_computed_by_hand():
 
 def test_steps_are_all_epochs_or_max_steps():
     batches = Batches(examples(20), batch_size=8, seed=0)
-    assert total_steps(batches, settings(epochs=4).training) == 12
-    assert total_steps(batches, settings(epochs=4, max_steps=5).training) == 5
-    assert total_steps(batches, settings(epochs=0).training) == 0
+    assert settings(epochs=4).training.steps(len(batches)) == 12
+    assert settings(epochs=4, max_steps=5).training.steps(len(batches)) == 5
+    assert settings(epochs=0).training.steps(len(batches)) == 0
 
 
 def test_training_lowers_every_term_and_logs_a_curve():
