@@ -4,7 +4,6 @@ import glob
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tinybert.config.schema import Corpus, HubCorpus
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, atomic_file, read_lines
-from tinybert.pipeline.hub import hub_access, load_verified
+from tinybert.pipeline.hub import hub_access, hub_dataset
 from tinybert.pipeline.process import TextBar, text_progress_bar
 from tinybert.synthetic.articles import articles as synthetic_articles
 
@@ -108,13 +107,10 @@ def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
 def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
     fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to synthetic"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
-        from datasets import config, load_dataset
+        from datasets import config
 
-        config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES
-
-        load = partial(load_dataset, hub.dataset, hub.config, split=hub.split, revision=hub.revision, streaming=True)
-        # What fails after the rows have begun, the library retries.
-        for row in load_verified(load, "dataset", hub.dataset, hub.revision):
+        config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES  # of what fails after the rows have begun
+        for row in hub_dataset(hub.dataset, hub.config, hub.revision, split=hub.split, streaming=True):
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             progress.update(len(row["text"].encode()))

@@ -8,7 +8,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tinybert.config.task_settings import HubTable, TableData
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import LINE_LIMIT_BYTES, parse_json, printable, read_lines
-from tinybert.pipeline.hub import hub_access, load_verified
+from tinybert.pipeline.hub import hub_access, hub_dataset
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -165,10 +165,7 @@ class Table:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         name = f"{dataset} ({config or 'default'}, {self.name}, {revision})"
         with hub_access(f"{self.key}: hub", name, fix=fix):
-            from datasets import load_dataset
-
-            load = partial(load_dataset, dataset, config, split=self.name, revision=revision, cache_dir=folder)
-            return load_verified(load, "dataset", dataset, revision)
+            return hub_dataset(dataset, config, revision, split=self.name, cache_dir=folder)
 
     def _hub_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
         """Numbered classes come as their names, and as nothing if they are unknown (-1)."""

@@ -14,7 +14,7 @@ from tinybert.data.tasks import GLUE, Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import printable, read_lines
-from tinybert.pipeline.hub import hub_access, load_verified
+from tinybert.pipeline.hub import hub_access, hub_dataset
 
 KEY = "tasks.local.folder"
 UNLABELED = -1  # the Hub's label of test rows
@@ -67,10 +67,7 @@ def _hub(task: Task, settings: Tasks) -> dict[str, list[dict]]:
         tempfile.TemporaryDirectory() as arrow,
         hub_access("tasks.source: hub", f"{hub.dataset} ({task.name}, {hub.revision})", fix=fix),
     ):
-        from datasets import load_dataset
-
-        load = partial(load_dataset, hub.dataset, task.name, revision=hub.revision, cache_dir=arrow)
-        loaded = load_verified(load, "dataset", hub.dataset, hub.revision)
+        loaded = hub_dataset(hub.dataset, task.name, hub.revision, cache_dir=arrow)
         names = {split: split.replace("dev", "validation") for split in ("train", *task.dev_splits, *task.test_splits)}
         for split, name in names.items():
             if name not in loaded and split not in task.test_splits:

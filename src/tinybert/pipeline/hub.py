@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException, responses
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tinybert.pipeline.errors import UserError
 
@@ -72,6 +72,14 @@ def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: st
 
         load = partial(snapshot_download, model, revision=revision, allow_patterns=files)
         return Path(load_verified(load, "model", model, revision))
+
+
+def hub_dataset(name: str, config: str | None, revision: str, **options: Any) -> Any:
+    """`datasets.load_dataset` with these options, as safe as `load_verified`; for use in a block of `hub_access`."""
+    from datasets import load_dataset
+
+    load = partial(load_dataset, name, config, revision=revision, **options)
+    return load_verified(load, "dataset", name, revision)
 
 
 def load_verified(load: Callable[[], Loaded], repo_type: str, repository: str, revision: str) -> Loaded:
