@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from tests.support.builders import TEACHER, batch, masked_lm
-from tinybert.augment import masked_lm as masked_words
-from tinybert.augment.masked_lm import (
+from tinybert.augment import substitution
+from tinybert.augment.substitution import (
     MaskedInput,
     Query,
     WordPredictor,
     batches_by_length,
     best_words,
     masked_states,
+    read_sentences,
 )
-from tinybert.augment.substitution import read_sentences
 from tinybert.config.schema import Substitution
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.resume import Checkpoint
@@ -62,7 +62,7 @@ def seen(monkeypatch):
         rows.extend(each.ids.tolist() for each in inputs)
         return masked_states(embeddings, encoder, inputs)
 
-    monkeypatch.setattr(masked_words, "masked_states", spy)
+    monkeypatch.setattr(substitution, "masked_states", spy)
     return rows
 
 
@@ -94,7 +94,7 @@ def test_an_interrupted_run_resumes_with_the_next_batch(model, tokenizer, seen, 
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
     undisturbed = ask([CORPUS], model, tokenizer, batch_tokens=1)
     asked = len(seen)  # each word is a batch
-    spy = masked_words.masked_states
+    spy = substitution.masked_states
 
     def killed_at_the_fifth(*args):
         if len(seen) == asked + 4:
@@ -102,7 +102,7 @@ def test_an_interrupted_run_resumes_with_the_next_batch(model, tokenizer, seen, 
         return spy(*args)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(masked_words, "masked_states", killed_at_the_fifth)
+        patched.setattr(substitution, "masked_states", killed_at_the_fifth)
         ask([CORPUS], model, tokenizer, batch_tokens=1, checkpoint=Checkpoint(tmp_path, lambda: "run"))
     resumed = ask([CORPUS], model, tokenizer, batch_tokens=1, checkpoint=Checkpoint(tmp_path, lambda: "run"))
     assert resumed == undisturbed
