@@ -189,6 +189,7 @@ class OnnxClassifier:
     def __init__(self, path: str | Path, threads: int) -> None:
         self.path = str(path)
         self.threads = threads
+        self._pool = ThreadPoolExecutor(threads)  # starts a thread only when there is work for it
 
     def logits(self, feeds: Feeds) -> np.ndarray:
         """Logits of one batch: (batch, classes) float32, identical in every run and for any number of threads."""
@@ -213,10 +214,6 @@ class OnnxClassifier:
     def _single(self) -> onnxruntime.InferenceSession:
         """One thread per call, for several calls at a time."""
         return session_of(self.path, 1)
-
-    @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads)
 
 
 def feeds_of(batch: Batch) -> Feeds:
