@@ -16,10 +16,11 @@ from torch import Tensor
 
 from tinybert.augment.word_vectors import LEXICON, WordVectors, is_plain_word, match_case
 from tinybert.config.schema import Substitution
+from tinybert.data.encoding import Encoded
 from tinybert.data.tasks import Task
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, MaskedLM, Parts
-from tinybert.models.outputs import Batch, check_bfloat16, pad
+from tinybert.models.outputs import Batch, check_bfloat16
 from tinybert.models.packed_linear import for_inference, linear
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -35,14 +36,6 @@ class Query(NamedTuple):
 
     ids: np.ndarray
     hidden: int
-
-
-class MaskedInput(NamedTuple):
-    """What the masked LM reads: ids and segments (length,) int64, and the index of [MASK] among them."""
-
-    ids: np.ndarray
-    segments: np.ndarray
-    masked: int
 
 
 @dataclass(frozen=True)
@@ -84,8 +77,9 @@ class WordPredictor:
         bias = head.bias.masked_fill(~is_word, -torch.inf)
         encoder = for_inference(masked_lm.bert.encoder, getattr(torch, self.precision))
         hidden_ids = torch.tensor([query.ids[query.hidden] for query in queries], dtype=torch.int64)
-        inputs = [self._masked_input(query, settings.second_segment) for query in queries]
-        batches = list(batches_by_length([len(each.ids) for each in inputs], self.batch_tokens))
+        places = torch.tensor([1 + query.hidden for query in queries], dtype=torch.int64)  # after [CLS]
+        rows = self._masked_rows(queries, settings.second_segment)
+        batches = list(batches_by_length(rows.lengths, self.batch_tokens))
         count = max(0, min(settings.candidates, int(is_word.sum()) - 1))
         best, first = np.zeros((len(queries), count), dtype=np.int32), 0
         if saved := checkpoint.load() if checkpoint else None:
@@ -95,28 +89,31 @@ class WordPredictor:
             for number, indices in enumerate(batches[first:], start=first):
                 if checkpoint and checkpoint.is_due:
                     checkpoint.save({"step": number, "answers": torch.from_numpy(best)})
-                states = masked_states(embeddings, encoder, [inputs[index] for index in indices])
+                states = masked_states(embeddings, encoder, rows.batch(indices).to(device), places[indices].to(device))
                 logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
                 best[indices] = best_words(logits, hidden_ids[indices].to(device), count).cpu().numpy()
                 progress.update(len(indices))
         return [[tokens[index] for index in row] for row in best]
 
-    def _masked_input(self, query: Query, second_segment: bool) -> MaskedInput:
+    def _masked_rows(self, queries: list[Query], second_segment: bool) -> Encoded:
         """[CLS] masked sentence [SEP], with `second_segment` followed by the unmasked sentence [SEP]."""
         cls, sep, mask = (self.tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
-        first = np.array([cls, *query.ids, sep])
-        masked = 1 + query.hidden  # after [CLS]
-        first[masked] = mask
-        # The second segment ends where the model's positions do.
-        room = self.masked_lm.config.max_position_embeddings - len(first) - 1
-        second = np.array([*query.ids[:room], sep]) if second_segment and room > 0 else first[:0]
-        return MaskedInput(np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)]), masked)
+        ids, segments = [], []
+        for query in queries:
+            first = np.array([cls, *query.ids, sep])
+            first[1 + query.hidden] = mask
+            # The second segment ends where the model's positions do.
+            room = self.masked_lm.config.max_position_embeddings - len(first) - 1
+            second = np.array([*query.ids[:room], sep]) if second_segment and room > 0 else first[:0]
+            ids.append(np.concatenate([first, second]))
+            segments.append(np.repeat([0, 1], [len(first), len(second)]))
+        return Encoded(ids, segments, labels=None)
 
 
-def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
+def batches_by_length(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
     """Indices of all rows, shortest first, in batches of at most `batch_tokens` tokens, or of one row."""
     order = np.argsort(lengths, kind="stable")
-    ends = np.cumsum([lengths[index] for index in order])
+    ends = np.cumsum(lengths[order])
     start = taken = 0
     while start < len(order):
         stop = max(start + 1, int(np.searchsorted(ends, taken + batch_tokens, side="right")))
@@ -124,19 +121,14 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.
         start, taken = stop, ends[stop - 1]
 
 
-def masked_states(embeddings: Embeddings, encoder: Parts, inputs: Sequence[MaskedInput]) -> Tensor:
-    """The last hidden states of the masked tokens only: (rows, width), in the encoder's precision."""
-    device = embeddings.word_embeddings.weight.device
-    ids, mask = pad([each.ids for each in inputs])
-    segments, _ = pad([each.segments for each in inputs])
-    batch = Batch(ids, mask, segments).to(device)
+def masked_states(embeddings: Embeddings, encoder: Parts, batch: Batch, masked: Tensor) -> Tensor:
+    """The last hidden states of the tokens `masked` (rows,) only: (rows, width), in the encoder's precision."""
     *lower, last = encoder.layer
     hidden = embeddings.of(batch).to(last.output.LayerNorm.weight.dtype)
     for layer in lower:
         hidden = layer(hidden, batch.real)["hidden"]
     lengths = batch.mask.sum(dim=1)
-    masked = lengths.cumsum(0) - lengths + torch.tensor([each.masked for each in inputs], device=device)
-    return last(hidden, batch.real, rows=masked)["hidden"]
+    return last(hidden, batch.real, rows=lengths.cumsum(0) - lengths + masked)["hidden"]
 
 
 def best_words(logits: Tensor, excluded: Tensor, count: int) -> Tensor:
