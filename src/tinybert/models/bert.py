@@ -89,13 +89,8 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
     return values * kept.to(values.dtype).mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
 
 
-class Parts(nn.Module):
-    """A container of modules without a forward pass; published checkpoints determine the names."""
-
-    def __init__(self, /, **parts: nn.Module) -> None:  # one of the names is "self"
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
+class Parts(nn.ModuleDict):
+    """Modules that are read as attributes; published checkpoints determine the names."""
 
     def __getattr__(self, name: str) -> Any:
         return super().__getattr__(name)
@@ -187,8 +182,8 @@ class Layer(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         width = config.hidden_size
-        self.attention = Parts(self=SelfAttention(config), output=ResidualOutput(config, width))
-        self.intermediate = Parts(dense=Linear(width, config.intermediate_size))
+        self.attention = Parts({"self": SelfAttention(config), "output": ResidualOutput(config, width)})
+        self.intermediate = Parts({"dense": Linear(width, config.intermediate_size)})
         self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(
@@ -222,8 +217,8 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.encoder = Parts(layer=nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers)))
-        self.pooler = Parts(dense=Linear(config.hidden_size, config.hidden_size))
+        self.encoder = Parts({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
+        self.pooler = Parts({"dense": Linear(config.hidden_size, config.hidden_size)})
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
         """The requested outputs without logits, and the last hidden state: (tokens, width), or of [CLS] only."""
@@ -249,7 +244,7 @@ class MaskedLMHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.transform = Parts(dense=Linear(config.hidden_size, config.hidden_size), LayerNorm=norm)
+        self.transform = Parts({"dense": Linear(config.hidden_size, config.hidden_size), "LayerNorm": norm})
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def transformed(self, hidden: Tensor) -> Tensor:
@@ -298,7 +293,7 @@ class MaskedLM(BertModel):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        self.cls = Parts(predictions=MaskedLMHead(config))
+        self.cls = Parts({"predictions": MaskedLMHead(config)})
         self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
