@@ -130,13 +130,11 @@ class SelfAttention(nn.Module):
         self.value = Linear(width, width)
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None = None) -> Tensor:
         """The context (batch, queries, width), all heads side by side.
 
         query is (batch, queries, width), key and value (batch, keys, width); mask (batch, 1, 1, keys) is True on real
-        tokens, or None if all are real. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
+        tokens. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
         """
         probability = self.dropout if self.training else 0.0
         # PyTorch's fused CPU kernel has no dropout, and is slower on short rows (five times in bfloat16).
@@ -146,7 +144,7 @@ class SelfAttention(nn.Module):
             query, key, value = self.split(query), self.split(key), self.split(value)
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
         else:
-            masked = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+            masked = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
             # Without gradients, softmax in float32 is faster on CPUs than in bfloat16.
             wide = None if self.training else torch.promote_types(masked.dtype, torch.float32)
             weights = masked.softmax(-1, dtype=wide).to(value.dtype)
