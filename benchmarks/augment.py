@@ -22,8 +22,7 @@ from benchmarks.ours import bert_config, best_precision
 from benchmarks.reference import Shape
 from benchmarks.reference_augment import Augmenter, SentenceWord
 from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware
-from tinybert.augment.masked_lm import WordPredictor
-from tinybert.augment.substitution import Sentence, read_sentences, replacement_candidates, substitute
+from tinybert.augment.substitution import Sentence, WordPredictor, read_sentences, replacement_candidates, substitute
 from tinybert.augment.word_vectors import WordVectors, from_corpus, is_plain_word
 from tinybert.config.schema import Substitution
 from tinybert.data.task_sources import LAYOUTS

@@ -1,8 +1,7 @@
 """A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
 
-from tinybert.augment.masked_lm import WordPredictor
 from tinybert.augment.sampling import sample
-from tinybert.augment.substitution import read_sentences, replacement_candidates, stop_words, substitute
+from tinybert.augment.substitution import WordPredictor, read_sentences, replacement_candidates, stop_words, substitute
 from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.load import StageParams
 from tinybert.data.encoding import fraction_of

@@ -32,49 +32,7 @@ ATTENTION_OPSET = 23  # the first one with an Attention operator; our other oper
 UNKNOWN_DOMAIN = "later"
 PORTABLE_OPSET, PORTABLE_IR_VERSION = 20, 9  # what ONNX Runtime 1.17 reads
 # The operators of our files that opset 20 lacks, as functions of operators that it has.
-PORTABLE_FUNCTIONS = (
-    """
-    <domain: "", opset_import: ["": 20]>
-    Attention <q_num_heads> (query, key, value, mask) => (context)
-    {
-        one = Constant <value_ints = [1]> ()
-        same = Constant <value_ints = [0, 0]> ()
-        rest = Constant <value_ints = [-1]> ()
-        lowest = Constant <value_float = -3.4028234e38> ()
-        heads = Constant <value_int: int = @q_num_heads> ()
-        heads_1d = Reshape (heads, one)
-        split = Concat <axis = 0> (same, heads_1d, rest)
-        joined = Concat <axis = 0> (same, rest)
-        query_heads = Reshape (query, split)
-        key_heads = Reshape (key, split)
-        value_heads = Reshape (value, split)
-        width = Shape <start = 3, end = 4> (query_heads)
-        width_float = Cast <to = 1> (width)
-        root = Sqrt (width_float)
-        scaled = Div (query_heads, root)
-        q = Transpose <perm = [0, 2, 1, 3]> (scaled)
-        k_transposed = Transpose <perm = [0, 2, 3, 1]> (key_heads)
-        v = Transpose <perm = [0, 2, 1, 3]> (value_heads)
-        scores = MatMul (q, k_transposed)
-        masked = Where (mask, scores, lowest)
-        weights = Softmax <axis = -1> (masked)
-        context_heads = MatMul (weights, v)
-        context_rows = Transpose <perm = [0, 2, 1, 3]> (context_heads)
-        context = Reshape (context_rows, joined)
-    }
-    """,
-    """
-    <domain: "com.microsoft", opset_import: ["": 20]>
-    MatMulIntegerToFloat (a, b, a_scale, b_scale, a_zero_point, b_zero_point, bias) => (sum)
-    {
-        integers = MatMulInteger (a, b, a_zero_point, b_zero_point)
-        floats = Cast <to = 1> (integers)
-        scale = Mul (a_scale, b_scale)
-        product = Mul (floats, scale)
-        sum = Add (product, bias)
-    }
-    """,
-)
+PORTABLE_FUNCTIONS = Path(__file__).with_name("portable_functions.txt").read_text(encoding="utf-8").split("\n\n")
 LARGEST_DIFFERENCE = 1e-4
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 ORT_DOMAIN = "com.microsoft"
@@ -111,9 +69,7 @@ class AttentionOperator(torch.autograd.Function):
 class ServedAttention(SelfAttention):
     """Self-attention that is exported as one operator."""
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None = None) -> Tensor:
         """As SelfAttention's; scores are never given."""
         return AttentionOperator.apply(query, key, value, mask, self.heads)
 
@@ -231,6 +187,7 @@ class OnnxClassifier:
     def __init__(self, path: str | Path, threads: int) -> None:
         self.path = str(path)
         self.threads = threads
+        self._pool = ThreadPoolExecutor(threads)  # starts a thread only when there is work for it
 
     def logits(self, feeds: Feeds) -> np.ndarray:
         """Logits of one batch: (batch, classes) float32, identical in every run and for any number of threads."""
@@ -255,10 +212,6 @@ class OnnxClassifier:
     def _single(self) -> onnxruntime.InferenceSession:
         """One thread per call, for several calls at a time."""
         return session_of(self.path, 1)
-
-    @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads)
 
 
 def feeds_of(batch: Batch) -> Feeds:

@@ -78,9 +78,7 @@ def _linear_weights(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _lowest(scores: list[Tensor], count: int) -> list[Tensor]:
-    """Masks of exactly the `count` lowest scores of all tensors together, equal ones in order: True where chosen."""
-    if count == 0:
-        return [torch.zeros_like(part, dtype=torch.bool) for part in scores]
+    """Masks of the `count` (at least 1) lowest scores of all tensors, equal ones in order: True where chosen."""
     ranked = torch.cat([part.flatten() for part in scores])
     # NumPy's partition is ten times as fast as kthvalue on a CPU, and every step of the ramp needs one.
     threshold = float(np.partition(ranked.numpy(force=True), count - 1)[count - 1])

@@ -20,13 +20,15 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from tinybert.compress.onnx_files import ORT_DOMAIN, Feeds, feeds_of, session_of, write_portable
@@ -281,7 +283,8 @@ def write_published_int8(fp32: str | Path, batches: Sequence[Feeds], path: str |
         onnx.save(model, portable)
         quant_pre_process(portable, portable, skip_symbolic_shape=True)
         if variant in formats:
-            quantize_static(portable, file, _Examples(batches), weight_type=QuantType.QInt8, **formats[variant])
+            reader = SimpleNamespace(get_next=partial(next, iter(batches), None))  # the quantizer's protocol
+            quantize_static(portable, file, reader, weight_type=QuantType.QInt8, **formats[variant])
         else:
             quantize_dynamic(portable, file, weight_type=QuantType.QInt8)
         os.replace(file, path)
@@ -300,16 +303,6 @@ def _add_masks(model: onnx.ModelProto) -> None:
         ]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-
-
-class _Examples(CalibrationDataReader):
-    """Calibration batches, as ONNX Runtime's quantizer reads them."""
-
-    def __init__(self, batches: Sequence[Feeds]) -> None:
-        self.batches = iter(batches)
-
-    def get_next(self) -> Feeds | None:
-        return next(self.batches, None)
 
 
 def quantize_symmetric(values: np.ndarray, *, axis: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import argparse
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -178,8 +178,8 @@ def _subject(options: argparse.Namespace) -> Subject:
     metric = options.metric or known[0]
     if metric not in known:
         raise UserError(f"--metric: does not fit the model's labels (got {metric}); allowed: {', '.join(known)}")
-    task = Task(options.folder.name, tuple(options.text), classes, "", (metric,), kind=kind)
-    rows = list(_labeled_rows(options, task))
+    task = Task(options.folder.name, COLUMNS[: len(options.text)], classes, "", (metric,), kind=kind)
+    rows = _labeled_rows(options, task)
     count = options.calibration_rows or max(1, min(CALIBRATION_ROWS, len(rows) // 4))
     if count >= len(rows):
         raise UserError(f"--calibration-rows: leaves no row to score (got {count} of {len(rows)}); fix: more rows")
@@ -192,8 +192,8 @@ def _subject(options: argparse.Namespace) -> Subject:
     return Subject(model, task, next(encoded), next(encoded))
 
 
-def _labeled_rows(options: argparse.Namespace, task: Task) -> Iterator[dict[str, Any]]:
-    """The rows of the file with "label" as training has it; UserError for a wrong one."""
+def _labeled_rows(options: argparse.Namespace, task: Task) -> list[dict[str, Any]]:
+    """The rows of the file as training has them; UserError for a wrong one."""
     data = TableData(
         train=str(options.rows), texts=tuple(options.text), label=options.label, kind=task.kind,
         separator=options.separator, labels=task.labels or None,
@@ -202,10 +202,7 @@ def _labeled_rows(options: argparse.Namespace, task: Task) -> Iterator[dict[str,
     numbers = dict(zip(map(str, range(len(task.labels))), task.labels, strict=True))
     labels = Labels(data, task.labels, {} if any(map(NUMBER.fullmatch, task.labels)) else numbers)
     table = Table(data.train, "ROWS")
-    for found in table.rows(data.columns):
-        row = own_row(table, found, labels, data)
-        texts = [row[column] for column in COLUMNS[: len(data.texts)]]
-        yield dict(zip(task.columns, texts, strict=True)) | {"label": row["label"]}
+    return [own_row(table, found, labels, data) for found in table.rows(data.columns)]
 
 
 def _with_row_ms(measured: Measured) -> dict[str, dict[str, Any]]:

@@ -101,12 +101,6 @@ def predict_references(teacher: TaskTeacher) -> dict[str, SplitReferences]:
     return found
 
 
-def compare(predictions: dict[str, np.ndarray], labels: np.ndarray, task: Task) -> dict:
-    """The metrics of "student", "teacher" and "majority" on the same rows, and whether the student collapsed."""
-    scores = {system: score(task, found, labels) for system, found in predictions.items()}
-    return scores | {"collapsed": is_collapsed(task, predictions["student"])}
-
-
 def _f1_scores(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """F1 of each class that is predicted or true in some row, or of all labels of a multilabel task, (classes,).
 
@@ -129,25 +123,23 @@ def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     from sklearn.metrics import matthews_corrcoef
 
     if predictions.max(initial=0) > 1 or labels.max(initial=0) > 1:
-        return 0.0 if _is_constant(predictions) or _is_constant(labels) else matthews_corrcoef(labels, predictions)
+        return matthews_corrcoef(labels, predictions)
     # Of two classes it is Pearson's coefficient, which is 20 times as fast: a bootstrap asks for it 1,000 times.
     return _pearson(predictions, labels)
 
 
 def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    if _is_constant(predictions) or _is_constant(labels):
-        return 0.0
-    return np.corrcoef(predictions, labels)[0, 1]
+    return 0.0 if _has_constant(predictions, labels) else np.corrcoef(predictions, labels)[0, 1]
 
 
 def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     from scipy.stats import spearmanr
 
-    return 0.0 if _is_constant(predictions) or _is_constant(labels) else spearmanr(predictions, labels).statistic
+    return 0.0 if _has_constant(predictions, labels) else spearmanr(predictions, labels).statistic
 
 
-def _is_constant(values: np.ndarray) -> bool:
-    return np.ptp(values) <= CONSTANT_SPREAD
+def _has_constant(*sides: np.ndarray) -> bool:
+    return any(np.ptp(side) <= CONSTANT_SPREAD for side in sides)
 
 
 METRICS: dict[str, Metric] = {
@@ -224,13 +216,18 @@ def compare_splits(
         task: Their task.
 
     Returns:
-        The scores by split, and the predictions of all systems on the first split.
+        By split the metrics of "student", "teacher" and "majority", and whether the student collapsed; and the
+        predictions of all systems on the first split.
     """
-    systems = {split: {"student": student(dev)} | known for split, (dev, known) in references.items()}
-    scores = {split: compare(found, references[split][0].gold, task) for split, found in systems.items()}
-    gold = references[task.dev_splits[0]][0].gold
-    first = systems[task.dev_splits[0]].items()
-    return scores, {name: Predictions(task.headline, gold, predicted) for name, predicted in first}
+    scores: dict[str, dict] = {}
+    predictions: dict[str, Predictions] = {}
+    for split, (dev, known) in references.items():
+        systems = {"student": student(dev)} | known
+        scores[split] = {name: score(task, found, dev.gold) for name, found in systems.items()}
+        scores[split]["collapsed"] = is_collapsed(task, systems["student"])
+        if split == task.dev_splits[0]:
+            predictions = {name: Predictions(task.headline, dev.gold, found) for name, found in systems.items()}
+    return scores, predictions
 
 
 def variant_scores(variants: Mapping[str, Predictions], task: Task, *, seed: int) -> dict[str, dict]:

@@ -89,13 +89,8 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
     return values * kept.to(values.dtype).mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
 
 
-class Parts(nn.Module):
-    """A container of modules without a forward pass; published checkpoints determine the names."""
-
-    def __init__(self, /, **parts: nn.Module) -> None:  # one of the names is "self"
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
+class Parts(nn.ModuleDict):
+    """Modules that are read as attributes; published checkpoints determine the names."""
 
     def __getattr__(self, name: str) -> Any:
         return super().__getattr__(name)
@@ -135,13 +130,11 @@ class SelfAttention(nn.Module):
         self.value = Linear(width, width)
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None = None) -> Tensor:
         """The context (batch, queries, width), all heads side by side.
 
         query is (batch, queries, width), key and value (batch, keys, width); mask (batch, 1, 1, keys) is True on real
-        tokens, or None if all are real. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
+        tokens. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
         """
         probability = self.dropout if self.training else 0.0
         # PyTorch's fused CPU kernel has no dropout, and is slower on short rows (five times in bfloat16).
@@ -151,7 +144,7 @@ class SelfAttention(nn.Module):
             query, key, value = self.split(query), self.split(key), self.split(value)
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
         else:
-            masked = scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+            masked = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
             # Without gradients, softmax in float32 is faster on CPUs than in bfloat16.
             wide = None if self.training else torch.promote_types(masked.dtype, torch.float32)
             weights = masked.softmax(-1, dtype=wide).to(value.dtype)
@@ -187,8 +180,8 @@ class Layer(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         width = config.hidden_size
-        self.attention = Parts(self=SelfAttention(config), output=ResidualOutput(config, width))
-        self.intermediate = Parts(dense=Linear(width, config.intermediate_size))
+        self.attention = Parts({"self": SelfAttention(config), "output": ResidualOutput(config, width)})
+        self.intermediate = Parts({"dense": Linear(width, config.intermediate_size)})
         self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(
@@ -222,8 +215,8 @@ class Bert(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.encoder = Parts(layer=nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers)))
-        self.pooler = Parts(dense=Linear(config.hidden_size, config.hidden_size))
+        self.encoder = Parts({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
+        self.pooler = Parts({"dense": Linear(config.hidden_size, config.hidden_size)})
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
         """The requested outputs without logits, and the last hidden state: (tokens, width), or of [CLS] only."""
@@ -249,7 +242,7 @@ class MaskedLMHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.transform = Parts(dense=Linear(config.hidden_size, config.hidden_size), LayerNorm=norm)
+        self.transform = Parts({"dense": Linear(config.hidden_size, config.hidden_size), "LayerNorm": norm})
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def transformed(self, hidden: Tensor) -> Tensor:
@@ -298,7 +291,7 @@ class MaskedLM(BertModel):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        self.cls = Parts(predictions=MaskedLMHead(config))
+        self.cls = Parts({"predictions": MaskedLMHead(config)})
         self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:

@@ -17,8 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.report.results import Results
-from tinybert.report.scores import onnx_systems, pruned_students
+from tinybert.report.results import Results, onnx_systems, pruned_students
 from tinybert.report.tables import task_name
 
 PANEL_INCHES = (3.5, 2.3)

@@ -11,14 +11,26 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report import charts, tables
 from tinybert.report.rendering import render
-from tinybert.report.results import Results, load_results
-from tinybert.report.scores import DOMAIN_KEYS, domain_scores, onnx_systems, pruned_students, task_systems
+from tinybert.report.results import (
+    Results,
+    domain_scores,
+    load_results,
+    onnx_systems,
+    pruned_students,
+    task_systems,
+)
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")
 TERMINAL_SUMMARY = Path("reports/summary.txt")
 SUMMARY_METRICS = Path("reports/summary_metrics.json")
 METRICS = Path("metrics")
+# Name in summary_metrics.json -> key of `domain_scores`.
+DOMAIN_KEYS = {
+    "perplexity": "domain.perplexity",
+    "cloze_accuracy": "cloze.all.top1",
+    "agreement": "agreement.domain.top1",
+}
 TABLES = {
     "choice": tables.choice_table,
     "tasks": tables.task_table,

@@ -1,10 +1,13 @@
-"""All results of a run in one tidy frame. Params decide which files are read, not the content of folders."""
+"""All results of a run in one tidy frame, and frames of systems with scores and costs that are computed from it.
+
+Params decide which files are read, not the content of folders.
+"""
 
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +16,7 @@ import pandas as pd
 
 from tinybert.config.schema import Params
 from tinybert.data.tasks import Task, read_task
+from tinybert.evaluate.scoring import choose_variant
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import read_json
@@ -21,16 +25,15 @@ from tinybert.pipeline.paths import VARIANTS
 COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value", "is_headline"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
 LEVELS = {
-    "evaluate": ("split", "variant"),
-    "baselines": ("split", "variant"),
-    "finetune_student": ("split", "variant"),
+    **dict.fromkeys(("evaluate", "baselines", "finetune_student"), ("split", "variant")),
     "evaluate_domain": ("variant", "split"),
-    "quantize": ("variant",),
-    "latency": ("variant",),
     "tokenize": ("split",),
+    **dict.fromkeys(("quantize", "latency"), ("variant",)),
 }
-BASELINES = ("tfidf", "static")
+BASELINES = {"tfidf": "TF-IDF", "static": "static embeddings"}  # with their names for readers
 SYSTEMS = ("teacher", "student", "majority")
+SCORED_BY = ("majority", "baselines", "finetune_student", "evaluate", "teacher")  # the order of display
+PLACES = ["task", "split", "metric"]
 # stage -> what its metrics files are called
 METRICS_FILES = {
     "prepare_corpus": "",
@@ -88,7 +91,7 @@ def stage_instances(params: Params, names: Mapping[str, str] = METRICS_FILES) ->
     return found
 
 
-@dataclass(frozen=True, eq=False)  # identity is its hash: scores.py caches by it
+@dataclass(frozen=True, eq=False)  # identity is its hash: the frames below are cached by it
 class Results:
     """What the stages left.
 
@@ -206,3 +209,139 @@ def _mapping(path: Path) -> dict:
     if not isinstance(tree, dict):
         raise ValueError("no mapping")
     return tree
+
+
+def wide(found: pd.DataFrame, index: list[str]) -> pd.DataFrame:
+    """Rows of the tidy frame with a column for each metric; "score" is the task's headline metric."""
+    found = found.assign(metric=found["metric"].mask(found["is_headline"], "score"))
+    return found.pivot_table(index=index, columns="metric", values="value", sort=False)
+
+
+@lru_cache(maxsize=64)
+def task_systems(results: Results) -> pd.DataFrame:
+    """The scores, means over seeds, and the costs of all systems on the tasks.
+
+    Returns:
+        One row for each system, task, split and metric, the headline metric first: task, student, split, metric,
+        is_headline, teacher, score, std (over seeds, NaN of one), majority, retention (plain), above_majority, and
+        collapsed (how many seeds are). A retention whose denominator is not positive is NaN. stage, which wrote them,
+        "majority" or "teacher"; model, the name to show; parameters, flops (of a dev row, mean) and row_ms (of the FP32
+        ONNX variant), NaN if not known. The rows of one task, split and metric: majority class, linear baselines,
+        fine-tuned students, students, teacher.
+    """
+    found = results.frame[results.frame["stage"].isin(SCORED_BY) & results.frame["split"].str.startswith("dev")]
+    found = found.rename(columns={"model": "student"})
+    place = ["stage", "task", "student", "split"]
+    scores = found[found["variant"].isin(SYSTEMS)].pivot_table(
+        index=[*place, "metric", "is_headline"], columns="variant", values="value", aggfunc=["mean", "std"], sort=False
+    )
+    frame = scores[["mean"]].droplevel(0, axis="columns").rename(columns={"student": "score"})
+    frame = frame.assign(std=scores.get(("std", "student"), math.nan)).reset_index()
+    score, guess, teacher = frame["score"], frame["majority"], frame["teacher"]
+    frame["retention"] = (score / teacher).where(teacher > 0)
+    frame["above_majority"] = ((score - guess) / (teacher - guess)).where(teacher > guess)
+    collapsed = found[found["metric"] == "collapsed"].groupby(place)["value"].sum().rename("collapsed")
+    frame = frame.join(collapsed, on=place)
+    unknown = dict.fromkeys(("std", "retention", "above_majority"), math.nan)
+    first = frame[frame["stage"] == "evaluate"].drop_duplicates(PLACES).assign(**unknown, collapsed=0)
+    references = [first.assign(stage=at, student=at, score=first[at]) for at in ("majority", "teacher")]
+    frame = pd.concat([frame, *references])
+    frame = frame.sort_values("stage", key=lambda stages: stages.map(SCORED_BY.index), kind="stable")
+    frame = pd.concat([of for _, of in frame.groupby(PLACES, sort=False)], ignore_index=True)
+    is_tuned = frame["stage"] == "finetune_student"
+    frame["model"] = frame["student"].replace(BASELINES).mask(is_tuned, frame["student"] + " fine-tuned")
+    costs = results.frame[results.frame["split"] == "costs"].rename(columns={"model": "student"})
+    costs.loc[costs["variant"] == "teacher", ["stage", "student"]] = "teacher"
+    times = onnx_systems(results).query("variant == 'fp32'").set_index(["task", "model"])["row_ms"]
+    place = ["stage", "task", "student"]
+    frame = frame.join(wide(costs, place), on=place).join(times, on=["task", "student"])
+    return frame.assign(row_ms=frame["row_ms"].mask(is_tuned))  # the fine-tuned are not exported
+
+
+@lru_cache(maxsize=64)
+def domain_scores(results: Results) -> pd.DataFrame:
+    """Scores of the teacher, the domain students and an untrained student.
+
+    Returns:
+        One row for each model, its name the index. Columns ("mean", key) and ("std", key) over seeds; keys are
+        <corpus>.perplexity, cloze.<subject>.top1, agreement.<corpus>.top1 and so on, and parameters. Without domain
+        students no rows, and columns for perplexity and accuracy only.
+    """
+    students, found = results.params.domain.students, results.select("evaluate_domain")
+    if not students:
+        keys = ("domain.perplexity", "cloze.all.top1")
+        return pd.DataFrame(columns=pd.MultiIndex.from_product([("mean", "std"), keys]), dtype=float)
+    is_student = found["variant"].isin(["student", "agreement"])
+    # All students are compared with one teacher and one untrained model.
+    is_first = (found["model"] == students[0]) & (found["seed"] == results.params.seed)
+    prefix = found["variant"].map({"agreement": "agreement."}).fillna("")
+    names = found["model"].where(is_student, found["variant"])
+    found = found.assign(key=prefix + found["split"] + "." + found["metric"], name=names)[is_student | is_first]
+    frame = found.pivot_table(index="name", columns="key", values="value", aggfunc=["mean", "std"], sort=False)
+    frame = frame.reindex(["teacher", *students, "untrained"])
+    parameters = [results.value("domain_distill", model=model, metric="parameters") for model in students]
+    teacher = results.value("prepare_teacher", metric="parameters")
+    frame["mean", "parameters"] = [teacher, *parameters, parameters[0]]
+    return frame
+
+
+@lru_cache(maxsize=64)
+def onnx_systems(results: Results) -> pd.DataFrame:
+    """The ONNX variants of the task models.
+
+    Returns:
+        One row for each task, model and variant: these, student (the model before pruning), the metrics of stage
+        quantize and batch_<n>.median, .p10 and .p90 (ms of n full rows), score, row_ms (ms of a dev row in the largest
+        batches); NaN if not measured. chosen: by the gate. beats: the score is above the majority class's. sound:
+        beats, and a student that did not collapse. best_size, best_speed: beats, and on the Pareto front of score
+        against size or row_ms.
+    """
+    largest = max(results.params.quantization.latency.batch_sizes)
+    batch_ms = f"dev_batch_{largest}.median"
+    frame = wide(pd.concat([results.select("quantize"), results.select("latency")]), ["task", "model", "variant"])
+    frame = frame.reindex(columns=frame.columns.union([batch_ms, "dev_examples", "collapsed"], sort=False))
+    rows = frame["dev_examples"].groupby(["task", "model"]).transform("max").clip(upper=largest)
+    frame = frame.assign(row_ms=frame[batch_ms] / rows).drop(columns=[batch_ms, "dev_examples"]).reset_index()
+    frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
+    drop = results.params.quantization.max_score_drop
+    chosen = {
+        (at.task, at.model, choose_variant(tree, results.tasks[at.task].headline, drop))
+        for at, tree in results.trees.items()
+        if at.stage == "quantize"
+    }
+    frame["chosen"] = [tuple(at) in chosen for at in frame[["task", "model", "variant"]].values]
+    frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
+    frame["beats"] = frame["score"] > frame["task"].map(majority_scores(results))
+    fallen = results.select("evaluate", metric="collapsed").query("value > 0").set_index(["task", "model"]).index
+    has_fallen = frame.set_index(["task", "student"]).index.isin(fallen) | (frame["collapsed"] > 0)
+    frame["sound"] = frame["beats"] & (frame["student"] != "teacher") & ~has_fallen
+    for name, cost in (("best_size", "size_mb.raw"), ("best_speed", "row_ms")):
+        best = [index for _, of_task in frame.groupby("task") for index in pareto(of_task, cost)]
+        frame[name] = frame.index.isin(best) & frame["beats"]
+    return frame
+
+
+def pruned_students(results: Results) -> pd.DataFrame:
+    """Scores of the pruned students.
+
+    Returns:
+        One row for each: task, student, target (%), the metrics of stage prune, score, unpruned (the score of the
+        global seed, from which it was pruned), and majority.
+    """
+    frame = wide(results.select("prune", variant=""), ["task", "model"]).reset_index()
+    frame[["student", "target"]] = frame["model"].str.rsplit("_pruned", n=1, expand=True)
+    whole = results.select("evaluate", seed=results.params.seed, variant="student", is_headline=True)
+    unpruned = whole.drop_duplicates(["task", "model"]).set_index(["task", "model"])["value"].rename("unpruned")
+    return frame.join(unpruned, on=["task", "student"]).assign(majority=frame["task"].map(majority_scores(results)))
+
+
+def majority_scores(results: Results) -> pd.Series:
+    """The majority class's headline score on the first dev split by task."""
+    return results.select("prepare_task", is_headline=True).set_index("task")["value"]
+
+
+def pareto(frame: pd.DataFrame, cost: str) -> list[int]:
+    """The index of the rows that no other equals or beats in score and cost, cheapest first; of equals the first."""
+    ordered = frame.dropna(subset=[cost]).sort_values([cost, "score"], ascending=[True, False], kind="stable")
+    best_cheaper = ordered["score"].cummax().shift(fill_value=-math.inf)
+    return list(ordered.index[ordered["score"] > best_cheaper])

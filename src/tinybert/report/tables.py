@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 
 from tinybert.data.tasks import REPRODUCED
+from tinybert.evaluate.scoring import METRICS, read_predictions, retention_interval
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.tracking import code_revision, package_versions
 from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, Table, fixed, interval, percent, spread, table
-from tinybert.report.results import SYSTEMS, Results
-from tinybert.report.scores import (
+from tinybert.report.results import (
     PLACES,
-    best_students,
+    SYSTEMS,
+    Results,
     domain_scores,
     onnx_systems,
     pruned_students,
-    retained,
     task_systems,
     wide,
 )
@@ -32,6 +32,7 @@ NO_LEAD = "teacher within noise of the majority"
 PUBLISHED_SHAPES = {"tinybert4": (4, 312, 1200), "tinybert6": (6, 768, 3072)}
 BERT_BASE_LAYERS = 12
 ANSWERS_SHOWN = 12
+TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
 count, megabytes = (partial(fixed, digits=digits) for digits in (0, 2))
 
 
@@ -57,6 +58,16 @@ def choice_table(results: Results, *, with_latency: bool = True) -> Table:
             rows.append((name, ABSENT, "none beats the majority class", *[ABSENT] * 3))
     cells = pd.DataFrame(rows, columns=["task", "take", "system", "score of teacher's", "MB", "ms a row"])
     return Table(cells, names=3) if with_latency else Table(cells[cells["take"] != "fastest"], 3).without("ms")
+
+
+def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
+    """The sound systems of one task to use: the "best" score, and the "smallest" and "fastest" within a point of it."""
+    best = frame[frame["sound"]].sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
+    chosen = {"best": best}
+    for need, cost in (("smallest", "size_mb.raw"), ("fastest", "row_ms")):
+        near = best[best["score"] >= best["score"].max() - TOLERANCE].dropna(subset=[cost])
+        chosen[need] = near.sort_values([cost, "score"], ascending=[True, False], kind="stable")
+    return {need: ordered.iloc[0] for need, ordered in chosen.items() if len(ordered)}
 
 
 def _cost(system: pd.Series, teacher: pd.DataFrame, cost: str, word: str, digits: int) -> str:
@@ -121,6 +132,25 @@ def _retention(results: Results, at: Any) -> str:
         return NO_LEAD
     within = f" [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {rows} × {seeds}" if ends else ""
     return percent(at.above_majority, 0) + within
+
+
+def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[str, float] | None, int, int]:
+    """How sure the above-majority retention of a task student or a baseline is, by the stage that scored it.
+
+    Returns:
+        Its 95 % interval on the first dev split, None if the teacher is within noise of the majority class; the number
+        of rows, 0 if no predictions were kept; the number of seeds.
+    """
+    wanted = stage, task, model
+    names = [paths.predictions(stage, at.name) for at in results.trees if (at.stage, at.task, at.model) == wanted]
+    files = [results.read(path, lambda path: read_predictions(path.read_text("utf-8")), {}) for path in names]
+    if not all(set(SYSTEMS) <= file.keys() for file in files):
+        return None, 0, 0
+    reference = {name: files[0][name].predictions for name in ("teacher", "majority")}
+    reference["labels"] = files[0]["student"].labels
+    students = [file["student"].predictions for file in files]
+    interval = retention_interval(METRICS[results.tasks[task].headline], students, reference, seed=results.params.seed)
+    return interval, len(students[0]), len(students)
 
 
 def _published(results: Results, at: Any) -> str:

@@ -5,16 +5,15 @@ import pytest
 import torch
 
 from tests.support.builders import TEACHER, batch, masked_lm
-from tinybert.augment import masked_lm as masked_words
-from tinybert.augment.masked_lm import (
-    MaskedInput,
+from tinybert.augment import substitution
+from tinybert.augment.substitution import (
     Query,
     WordPredictor,
     batches_by_length,
     best_words,
     masked_states,
+    read_sentences,
 )
-from tinybert.augment.substitution import read_sentences
 from tinybert.config.schema import Substitution
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.resume import Checkpoint
@@ -58,27 +57,22 @@ def seen(monkeypatch):
     """The rows of ids that the masked LM is given."""
     rows = []
 
-    def spy(embeddings, encoder, inputs):
-        rows.extend(each.ids.tolist() for each in inputs)
-        return masked_states(embeddings, encoder, inputs)
+    def spy(embeddings, encoder, batch, masked):
+        rows.extend(ids[mask].tolist() for ids, mask in zip(batch.input_ids, batch.mask, strict=True))
+        return masked_states(embeddings, encoder, batch, masked)
 
-    monkeypatch.setattr(masked_words, "masked_states", spy)
+    monkeypatch.setattr(substitution, "masked_states", spy)
     return rows
 
 
 def test_masked_states_are_those_of_a_padded_batch():
     model = masked_lm(TEACHER)
-    lengths, masked = (4, 5, 5, 7), (1, 4, 2, 3)
-    example = batch(lengths, 7)
-    inputs = [
-        MaskedInput(row[:length].numpy(), np.zeros(length, dtype=np.int64), place)
-        for row, length, place in zip(example.input_ids, lengths, masked, strict=True)
-    ]
+    masked, example = torch.tensor([1, 4, 2, 3]), batch((4, 5, 5, 7), 7)
     with torch.no_grad():
         _, expected = model.bert(example, OutputSpec())
         encoder = for_inference(model.bert.encoder, torch.float32)
-        found = masked_states(model.bert.embeddings, encoder, inputs)
-    assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), torch.tensor(masked)], atol=1e-6)
+        found = masked_states(model.bert.embeddings, encoder, example, masked)
+    assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), masked], atol=1e-6)
 
 
 def test_each_distinct_query_is_asked_once(model, tokenizer, seen):
@@ -94,7 +88,7 @@ def test_an_interrupted_run_resumes_with_the_next_batch(model, tokenizer, seen, 
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
     undisturbed = ask([CORPUS], model, tokenizer, batch_tokens=1)
     asked = len(seen)  # each word is a batch
-    spy = masked_words.masked_states
+    spy = substitution.masked_states
 
     def killed_at_the_fifth(*args):
         if len(seen) == asked + 4:
@@ -102,7 +96,7 @@ def test_an_interrupted_run_resumes_with_the_next_batch(model, tokenizer, seen, 
         return spy(*args)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(masked_words, "masked_states", killed_at_the_fifth)
+        patched.setattr(substitution, "masked_states", killed_at_the_fifth)
         ask([CORPUS], model, tokenizer, batch_tokens=1, checkpoint=Checkpoint(tmp_path, lambda: "run"))
     resumed = ask([CORPUS], model, tokenizer, batch_tokens=1, checkpoint=Checkpoint(tmp_path, lambda: "run"))
     assert resumed == undisturbed
@@ -125,7 +119,7 @@ def test_without_second_segment_the_sentence_stands_alone(model, tokenizer, seen
 
 
 def test_batches_hold_all_rows_by_length():
-    lengths = [5, 3, 9, 3, 20, 4]
+    lengths = np.array([5, 3, 9, 3, 20, 4])
     found = [indices.tolist() for indices in batches_by_length(lengths, 12)]
     assert found == [[1, 3, 5], [0], [2], [4]]  # 3 + 3 + 4, 5, 9, and one that is too long for any
 

@@ -11,9 +11,9 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from tinybert.augment.masked_lm import WordPredictor
 from tinybert.augment.substitution import (
     ENGLISH_STOP_WORDS,
+    WordPredictor,
     read_sentences,
     replacement_candidates,
     stop_words,

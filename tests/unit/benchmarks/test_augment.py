@@ -14,8 +14,7 @@ from benchmarks.augment import SIZES, pieces_and_words, reference_augmenter
 from benchmarks.reference import Shape
 from tests.support.project import ROOT
 from tests.unit.benchmarks.test_timing import copy_of
-from tinybert.augment.masked_lm import WordPredictor
-from tinybert.augment.substitution import read_sentences, replacement_candidates
+from tinybert.augment.substitution import WordPredictor, read_sentences, replacement_candidates
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM

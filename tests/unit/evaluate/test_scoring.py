@@ -15,7 +15,7 @@ from tinybert.distill.batches import predict
 from tinybert.evaluate.scoring import (
     METRICS,
     Predictions,
-    compare,
+    compare_splits,
     is_collapsed,
     majority_predictions,
     model_costs,
@@ -128,12 +128,16 @@ def test_costs_are_parameters_and_the_mean_flops_of_the_rows_own_lengths():
 
 
 def test_comparison_of_student_teacher_and_majority():
-    found = {"student": np.array([1, 1, 1, 1]), "teacher": np.array([1, 1, 1, 0]), "majority": np.ones(4, dtype=int)}
     labels = np.array([1, 1, 1, 0])
-    compared = compare(found, labels, TASKS["sst2"])
+    dev = Encoded([np.zeros(1, dtype=np.int64)] * 4, [np.zeros(1, dtype=np.int64)] * 4, labels)
+    references = {"dev": (dev, {"teacher": labels, "majority": np.ones(4, dtype=int)})}
+    scores, saved = compare_splits(lambda rows: np.ones(len(rows), dtype=int), references, TASKS["sst2"])
+    compared = scores["dev"]
     assert [compared[who]["accuracy"] for who in ("teacher", "student", "majority")] == [1.0, 0.75, 0.75]
     assert compared["collapsed"] is True
-    assert compare(found | {"student": labels}, labels, TASKS["sst2"])["collapsed"] is False
+    assert {system: found.score for system, found in saved.items()} == {"student": 0.75, "teacher": 1, "majority": 0.75}
+    scores, _ = compare_splits(lambda rows: labels, references, TASKS["sst2"])
+    assert scores["dev"]["collapsed"] is False
 
 
 def test_matthews_equals_that_of_scikit_learn():

@@ -7,16 +7,8 @@ import pytest
 
 from tests.support.report_tree import small_params, write_tree
 from tinybert.pipeline.files import read_json, write_json
-from tinybert.report.results import load_results
-from tinybert.report.scores import (
-    best_students,
-    domain_scores,
-    onnx_systems,
-    pareto,
-    retained,
-    task_systems,
-)
-from tinybert.report.tables import choice_table, domain_table
+from tinybert.report.results import domain_scores, load_results, onnx_systems, pareto, task_systems
+from tinybert.report.tables import best_students, choice_table, domain_table, retained
 
 
 @pytest.fixture
