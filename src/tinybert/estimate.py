@@ -20,11 +20,11 @@ from tinybert.pipeline import paths
 
 TOKENS_PER_WORD = 1.3
 SEEN_BYTES = 10**6  # of local text; the rest is assumed to be alike
-PRODUCT_ROWS, PRODUCT_SECONDS = 512, 0.3
-# Fitted on two cores (docs/log.md, "estimate of a run"): what a stage takes beside its steps, what a step takes
-# beside its matrix products, and which share of the speed of a single product these reach.
-STAGE_SECONDS, STEP_SECONDS = 4.0, 0.005
-EFFICIENCY = {"float32": 0.5, "bfloat16": 0.3}
+TRIAL_ROWS, TRIAL_SECONDS = 512, 0.3
+# Fitted on two cores (docs/log.md, entries "estimate of a run"): what a stage takes beside its steps, a step beside its
+# matrix products, and the optimizer for each weight; and which share of the speed of half a layer whole models reach.
+STAGE_SECONDS, STEP_SECONDS, UPDATE_SECONDS = 4.0, 0.003, 4e-9
+EFFICIENCY = {"float32": 0.65, "bfloat16": 0.4}
 BASE_BYTES = 5e8  # Python with PyTorch
 FINAL_COPIES = 7  # of a task model as ONNX variants and in models/final, in sizes of its weights
 PHASES = ("intermediate", "prediction")
@@ -50,20 +50,26 @@ UNKNOWN = Rows(math.nan, math.nan)
 
 
 class Work(NamedTuple):
-    """What one or several instances of a stage compute."""
+    """What one or several instances of a stage compute; an update is a step's of one weight."""
 
     steps: float = 0.0
     tokens: float = 0.0
     flops: float = 0.0
+    updates: float = 0.0
 
     @classmethod
-    def of(cls, training: Training, rows: Rows, matrices: float, taught_by: float = 0.0) -> "Work":
-        """A training: 6 operations for each weight and token, and 2 for each weight of a teacher."""
+    def of(cls, training: Training, rows: Rows, weights: float, *, trained: float, teacher: float = 0.0) -> "Work":
+        """A training of `weights`: 6 operations for each token and weight of `trained` matrices, 2 for a teacher's."""
         if not training.epochs:
             return cls()
         steps = training.steps(-(-rows.count // training.batch_size))
         tokens = steps * training.batch_size * rows.tokens
-        return cls(steps, tokens, tokens * (6 * matrices + 2 * taught_by))
+        return cls(steps, tokens, tokens * (6 * trained + 2 * teacher), steps * weights)
+
+    @property
+    def step_seconds(self) -> float:
+        """Of all steps, without their matrix products."""
+        return self.steps * STEP_SECONDS + self.updates * UPDATE_SECONDS
 
     @classmethod
     def sum(cls, works: Iterable["Work"]) -> "Work":
@@ -131,12 +137,13 @@ class Sizes:
         others = len(params.tasks.students) + len(params.quantization.models)
         pretrained = self.teacher.matrices + params.masking.rate * self.teacher.head
         return {
-            "prepare_teacher": [Work.of(params.teacher.pretraining, self.text, pretrained)],
+            "prepare_teacher": [
+                Work.of(params.teacher.pretraining, self.text, self.teacher.weights, trained=pretrained)
+            ],
             "general_distill": [self._text_work(name, "general") for name in params.general.students],
             "domain_distill": [self._text_work(name, "domain") for name in params.domain.students] * seeds,
             "finetune_teacher": [
-                Work() if of.finetuned_teacher else Work.of(of.teacher, self.rows[task], self.teachers[task].matrices)
-                for task, of in self.tasks.items()
+                Work() if of.finetuned_teacher else self._finetuning(task) for task, of in self.tasks.items()
             ],
             "augment": [self._augmentation(task) for task in self.tasks],
             **{f"task_distill_{phase}": works * seeds for phase, works in phases.items()},
@@ -175,25 +182,32 @@ class Sizes:
         ready = self.tasks[task].finetuned_teacher
         return model_of({"num_hidden_layers": 0, "hidden_size": 0}) if ready else self.teacher
 
+    def _finetuning(self, task: str) -> Work:
+        teacher = self.teachers[task]
+        return Work.of(self.tasks[task].teacher, self.rows[task], teacher.weights, trained=teacher.matrices)
+
     def _text_work(self, name: str, track: str) -> Work:
         if (losses := getattr(self.params.students[name], track)) is None:
             return Work()
         heads = self.params.masking.rate * bool(losses.active_losses.keys() & set(LOGIT_LOSSES))
-        ours, theirs = (of.matrices + heads * of.head for of in (self.students[name], self.teacher))
-        return Work.of(training_of(self.params, name, track), self.text, ours, theirs)
+        student = self.students[name]
+        ours, theirs = (of.matrices + heads * of.head for of in (student, self.teacher))
+        training = training_of(self.params, name, track)
+        return Work.of(training, self.text, student.weights, trained=ours, teacher=theirs)
 
     def _task_work(self, task: str, name: str, phase: str) -> Work:
         """The teacher's outputs are cached: of all epochs, it runs in one, and later phases read them."""
-        settings, student, rows = self.tasks[task], self.params.students[name], self.rows[task]
+        settings, student, model = self.tasks[task], self.params.students[name], self.students[name]
         is_pruning = phase == "pruning"
         if not is_pruning and getattr(student, phase) is None:
             return Work()
         training = settings.pruning if is_pruning else training_of(self.params, name, phase, task=task)
         copies = 1 if is_pruning else 1 + settings.augmented_copies
+        rows = self.rows[task]
         rows = Rows(rows.count * copies * settings.train_fraction, rows.tokens)
         is_cached = phase == "prediction" and student.intermediate and settings.intermediate.epochs
         taught_by = 0.0 if is_cached else self.teachers[task].matrices / max(1, training.epochs)
-        return Work.of(training, rows, self.students[name].matrices, taught_by)
+        return Work.of(training, rows, model.weights, trained=model.matrices, teacher=taught_by)
 
     def _augmentation(self, task: str) -> Work:
         """The masked LM reads a row, and its unmasked copy, for each word that may be replaced: about every second."""
@@ -206,7 +220,7 @@ class Sizes:
 
 
 def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
-    """The lines of an estimate for this machine, whose speed a third of a second of products measures."""
+    """The lines of an estimate for this machine, whose speed a third of a second of training steps measures."""
     sizes = Sizes(params, rows)
     speed, machine = measured_speed(sizes.teacher.shape, params.precision)
     reached = EFFICIENCY[params.precision] * speed
@@ -217,7 +231,7 @@ def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
         work = Work.sum(works)
         if work == Work() and stage != "all others":  # nothing is trained
             continue
-        seconds.append(len(works) * STAGE_SECONDS + work.steps * STEP_SECONDS + work.flops / reached)
+        seconds.append(len(works) * STAGE_SECONDS + work.step_seconds + work.flops / reached)
         steps, tokens = ("?" if math.isnan(of) else f"{of:,.0f}" if of else "–" for of in (work.steps, work.tokens))
         yield f"{stage:<26}{len(works):>9}{steps:>10}{tokens:>15}{duration(seconds[-1]):>10}"
     known = [part for part in seconds if not math.isnan(part)]
@@ -228,26 +242,33 @@ def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
 
 
 def measured_speed(teacher: StudentArchitecture, precision: str) -> tuple[float, str]:
-    """The operations per second of products as large as the teacher's, and the machine's name.
+    """The operations per second of training half a layer of the teacher's size, and the machine's name.
 
-    The best product of one CPU thread counts for all: several threads wait for each other if other processes run.
+    Half a layer, because products alone may run five times as fast as models: GELU and norm are limited by memory. The
+    best trial of one CPU thread counts for all: several threads wait for each other if other processes run.
     """
     import torch
+    from torch import nn
 
     from tinybert.models.outputs import best_device
 
     device, dtype = best_device(), getattr(torch, precision)
     width, outer = (768, 3072) if math.isnan(teacher.width) else (teacher.width, teacher.feed_forward)
-    left, right = (torch.ones(shape, device=device, dtype=dtype) for shape in ((PRODUCT_ROWS, width), (width, outer)))
+    parts = nn.Linear(width, outer), nn.GELU(), nn.Linear(outer, width), nn.LayerNorm(width)
+    half_layer, hidden = nn.Sequential(*parts).to(device), torch.ones((TRIAL_ROWS, width), device=device)
+    hidden.requires_grad_()
     threads = 1 if device.type == "cuda" else torch.get_num_threads()
     torch.set_num_threads(1)
-    best, end = math.inf, time.perf_counter() + PRODUCT_SECONDS
+    best, end = math.inf, time.perf_counter() + TRIAL_SECONDS
     while time.perf_counter() < end:
         start = time.perf_counter()
-        float((left @ right)[0, 0])  # waits for a GPU
+        with torch.autocast(device.type, dtype, enabled=precision != "float32"):
+            loss = half_layer(hidden).sum()
+        loss.backward()
+        loss.item()  # waits for a GPU
         best = min(best, time.perf_counter() - start)
     torch.set_num_threads(threads)
-    speed = threads * 2 * PRODUCT_ROWS * width * outer / best
+    speed = threads * 12 * TRIAL_ROWS * width * outer / best
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{threads} CPU threads"
     return speed, f"{name}, {speed / 1e9:,.0f} GFLOP/s"
 
