@@ -337,6 +337,11 @@ class Params(ConfigModel):
             # DVC reads the key, so it may not be absent.
             if track == "tasks" and "intermediate" not in self.students[name].model_fields_set:
                 raise ValueError(f"students.{name}.intermediate: missing; fix: add it, or null to skip that phase")
+        exported = {model.partition("_pruned")[0] for model in self.quantization.models} - {"teacher"}
+        for name in exported if self.quantization.method == "published" else ():
+            if self.students[name].architecture.kind == "bilstm":
+                raise ValueError(f"quantization.method: published is for BERT (got the BiLSTM {name}); "
+                                 f"allowed: smoothed; fix: set it, or remove {name} from models")  # fmt: skip
 
     @property
     def used_students(self) -> dict[str, Student]:

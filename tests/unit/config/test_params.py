@@ -430,6 +430,17 @@ def test_students_have_the_stages_they_are_listed_for():
         check_params(tree)
 
 
+@pytest.mark.parametrize("model", ["bilstm", "bilstm_pruned20"])
+def test_a_bilstm_cannot_become_int8_as_published(model):
+    tree = changed("tasks.students", ["bilstm"])
+    tree["general"]["students"] = [*tree["general"]["students"], "bilstm"]
+    tree["quantization"] |= {"models": ["teacher"], "method": "published"}
+    check_params(tree)
+    tree["quantization"]["models"] = [model]
+    with pytest.raises(UserError, match=r"quantization\.method: published is for BERT \(got the BiLSTM bilstm\)"):
+        check_params(tree)
+
+
 def test_a_missing_key_is_named():
     tree = copy.deepcopy(DEFAULT)
     del tree["masking"]["rate"]
