@@ -20,10 +20,12 @@ from tinybert.pipeline import paths
 
 TOKENS_PER_WORD = 1.3
 SEEN_BYTES = 10**6  # of local text; the rest is assumed to be alike
-TRIAL_ROWS, TRIAL_SECONDS = 512, 0.3
-# Fitted on two cores (docs/log.md, entries "estimate of a run"): what a stage takes beside its steps, a step beside its
-# matrix products, and the optimizer for each weight; and which share of the speed of half a layer whole models reach.
-STAGE_SECONDS, STEP_SECONDS, UPDATE_SECONDS = 4.0, 0.003, 4e-9
+TRIAL_ROWS, TRIAL_SECONDS, LEAST_TRIALS = 512, 0.3, 3
+# Fitted on two cores (docs/log.md, "estimate of a run on a processor with AMX"): seconds of a stage besides its steps,
+# of a step besides its matrix products, and of the optimizer for each weight (GPUs: a guess from their memory's speed);
+# and the share of half a layer's speed that complete models reach.
+STAGE_SECONDS, STEP_SECONDS = 4.0, 0.003
+UPDATE_SECONDS = {"cpu": 4e-9, "cuda": 5e-11}
 EFFICIENCY = {"float32": 0.65, "bfloat16": 0.4}
 BASE_BYTES = 5e8  # Python with PyTorch
 FINAL_COPIES = 7  # of a task model as ONNX variants and in models/final, in sizes of its weights
@@ -50,7 +52,7 @@ UNKNOWN = Rows(math.nan, math.nan)
 
 
 class Work(NamedTuple):
-    """What one or several instances of a stage compute; an update is a step's of one weight."""
+    """What one or several instances of a stage compute; updates are steps × weights."""
 
     steps: float = 0.0
     tokens: float = 0.0
@@ -59,17 +61,15 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, training: Training, rows: Rows, weights: float, *, trained: float, teacher: float = 0.0) -> "Work":
-        """A training of `weights`: 6 operations for each token and weight of `trained` matrices, 2 for a teacher's."""
+        """A training: 6 operations for each token and weight of `trained`, 2 for those of `teacher`.
+
+        The optimizer updates all `weights`, word embeddings included.
+        """
         if not training.epochs:
             return cls()
         steps = training.steps(-(-rows.count // training.batch_size))
         tokens = steps * training.batch_size * rows.tokens
         return cls(steps, tokens, tokens * (6 * trained + 2 * teacher), steps * weights)
-
-    @property
-    def step_seconds(self) -> float:
-        """Of all steps, without their matrix products."""
-        return self.steps * STEP_SECONDS + self.updates * UPDATE_SECONDS
 
     @classmethod
     def sum(cls, works: Iterable["Work"]) -> "Work":
@@ -143,7 +143,10 @@ class Sizes:
             "general_distill": [self._text_work(name, "general") for name in params.general.students],
             "domain_distill": [self._text_work(name, "domain") for name in params.domain.students] * seeds,
             "finetune_teacher": [
-                Work() if of.finetuned_teacher else self._finetuning(task) for task, of in self.tasks.items()
+                Work()
+                if of.finetuned_teacher
+                else Work.of(of.teacher, self.rows[task], model.weights, trained=model.matrices)
+                for (task, of), model in zip(self.tasks.items(), self.teachers.values(), strict=True)
             ],
             "augment": [self._augmentation(task) for task in self.tasks],
             **{f"task_distill_{phase}": works * seeds for phase, works in phases.items()},
@@ -182,10 +185,6 @@ class Sizes:
         ready = self.tasks[task].finetuned_teacher
         return model_of({"num_hidden_layers": 0, "hidden_size": 0}) if ready else self.teacher
 
-    def _finetuning(self, task: str) -> Work:
-        teacher = self.teachers[task]
-        return Work.of(self.tasks[task].teacher, self.rows[task], teacher.weights, trained=teacher.matrices)
-
     def _text_work(self, name: str, track: str) -> Work:
         if (losses := getattr(self.params.students[name], track)) is None:
             return Work()
@@ -222,16 +221,17 @@ class Sizes:
 def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
     """The lines of an estimate for this machine, whose speed a third of a second of training steps measures."""
     sizes = Sizes(params, rows)
-    speed, machine = measured_speed(sizes.teacher.shape, params.precision)
-    reached = EFFICIENCY[params.precision] * speed
-    yield f"estimate for this machine ({machine}, nothing else running), right within a factor of about two:"
+    machine = measured_machine(sizes.teacher.shape, params.precision)
+    reached = EFFICIENCY[params.precision] * machine.flops
+    yield f"estimate for this machine ({machine.name}) if nothing else runs, within a factor of about two on CPUs:"
     yield f"{'stage':<26}{'instances':>9}{'steps':>10}{'tokens':>15}{'time':>10}"
     seconds = []
     for stage, works in sizes.works().items():
         work = Work.sum(works)
         if work == Work() and stage != "all others":  # nothing is trained
             continue
-        seconds.append(len(works) * STAGE_SECONDS + work.step_seconds + work.flops / reached)
+        of_steps = work.steps * STEP_SECONDS + work.updates * machine.update_seconds + work.flops / reached
+        seconds.append(len(works) * STAGE_SECONDS + of_steps)
         steps, tokens = ("?" if math.isnan(of) else f"{of:,.0f}" if of else "–" for of in (work.steps, work.tokens))
         yield f"{stage:<26}{len(works):>9}{steps:>10}{tokens:>15}{duration(seconds[-1]):>10}"
     known = [part for part in seconds if not math.isnan(part)]
@@ -241,8 +241,16 @@ def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
     yield f"disk: models {disk}, teacher cache at most {params.tasks.teacher_cache_gb:g} GB; memory: {memory}"
 
 
-def measured_speed(teacher: StudentArchitecture, precision: str) -> tuple[float, str]:
-    """The operations per second of training half a layer of the teacher's size, and the machine's name.
+class Machine(NamedTuple):
+    """A machine's name, its operations per second, and the seconds that the optimizer takes for each weight."""
+
+    name: str
+    flops: float
+    update_seconds: float
+
+
+def measured_machine(teacher: StudentArchitecture, precision: str) -> Machine:
+    """This machine, measured by training half a layer of the teacher's size.
 
     Half a layer, because products alone may run five times as fast as models: GELU and norm are limited by memory. The
     best trial of one CPU thread counts for all: several threads wait for each other if other processes run.
@@ -259,18 +267,18 @@ def measured_speed(teacher: StudentArchitecture, precision: str) -> tuple[float,
     hidden.requires_grad_()
     threads = 1 if device.type == "cuda" else torch.get_num_threads()
     torch.set_num_threads(1)
-    best, end = math.inf, time.perf_counter() + TRIAL_SECONDS
-    while time.perf_counter() < end:
+    trials: list[float] = []
+    while len(trials) < LEAST_TRIALS or sum(trials) < TRIAL_SECONDS:
         start = time.perf_counter()
         with torch.autocast(device.type, dtype, enabled=precision != "float32"):
-            loss = half_layer(hidden).sum()
+            loss = half_layer(hidden)[:, 0].sum()  # the gradient of a sum over the norm's width would be 0
         loss.backward()
         loss.item()  # waits for a GPU
-        best = min(best, time.perf_counter() - start)
+        trials.append(time.perf_counter() - start)
     torch.set_num_threads(threads)
-    speed = threads * 12 * TRIAL_ROWS * width * outer / best
+    speed = threads * 12 * TRIAL_ROWS * width * outer / min(trials)
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{threads} CPU threads"
-    return speed, f"{name}, {speed / 1e9:,.0f} GFLOP/s"
+    return Machine(f"{name}, {speed / 1e9:,.0f} GFLOP/s", speed, UPDATE_SECONDS[device.type])
 
 
 def model_of(config: Mapping[str, Any]) -> Model:

@@ -242,6 +242,7 @@ def test_a_student_is_cut_out_of_its_tasks_teacher(project):
     write_params(project, changed)
     general = run_students(vocabulary_tokens=47)["task_distill_intermediate"]["curve"]
     assert cut[0]["hidden"] < 0.5 * general[0]["hidden"]
+    assert general[-1]["hidden"] < general[0]["hidden"]
 
 
 def test_a_trimmed_student_goes_through_all_stages(project):

@@ -11,10 +11,10 @@ from tests.support.root import ROOT
 from tinybert import estimate
 from tinybert.config.load import check_params, load_params, merged_profile
 from tinybert.config.schema import Params
-from tinybert.estimate import Sizes, Work, duration, measured_speed
+from tinybert.estimate import Machine, Sizes, Work, duration, measured_machine
 from tinybert.source_checks import check_rows
 
-FAST = 7.5e10  # of each of two threads, as in the log
+FAST = 7.5e10  # of each of two threads; three quarters of the 100 GFLOP/s of a product in the log
 
 
 def rows_of(params: Params) -> dict:
@@ -29,7 +29,7 @@ def sizes_of(params: Params) -> Sizes:
 
 @pytest.fixture
 def default(monkeypatch):
-    monkeypatch.setattr(estimate, "measured_speed", lambda teacher, precision: (2 * FAST, "a machine"))
+    monkeypatch.setattr(estimate, "measured_machine", lambda *_: Machine("a machine", 2 * FAST, 4e-9))
     return load_params(ROOT / "params.yaml")
 
 
@@ -143,8 +143,8 @@ def test_a_teacher_of_which_predictions_are_known_costs_nothing(default):
 
 
 def test_the_speed_is_measured(default):
-    speed, machine = measured_speed(default.teacher.synthetic.architecture, "float32")
-    assert speed > 1e8 and "CPU threads" in machine
+    machine = measured_machine(default.teacher.synthetic.architecture, "float32")
+    assert machine.flops > 1e8 and "CPU threads" in machine.name
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.support.families import DECODERS, FAMILIES, save_family
 from tests.support.hub_client import use_hub
 from tests.support.hub_content import bert, classifier
 from tests.support.hub_server import Repository, serve_hub
-from tests.unit.config.test_sources import HUB, SHA, tree
+from tests.unit.config.test_prediction_teachers import HUB, SHA, tree
 from tests.unit.test_source_checks import write_model
 from tinybert.config.load import check_params
 from tinybert.pipeline.errors import UserError

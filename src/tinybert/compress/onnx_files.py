@@ -31,7 +31,7 @@ OPSET = 20  # the last one that the tracing exporter knows
 ATTENTION_OPSET = 23  # the first one with an Attention operator; our other operators only gained types since 20
 UNKNOWN_DOMAIN = "later"
 PORTABLE_OPSET, PORTABLE_IR_VERSION = 20, 9  # what ONNX Runtime 1.17 reads
-# The operators of our files that opset 20 lacks, as functions of operators that it has.
+# The operators of our files that opset 20 lacks, as functions of operators that it has; blank lines separate them.
 PORTABLE_FUNCTIONS = Path(__file__).with_name("portable_functions.txt").read_text(encoding="utf-8").split("\n\n")
 LARGEST_DIFFERENCE = 1e-4
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")

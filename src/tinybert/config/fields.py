@@ -88,7 +88,7 @@ class Training(ConfigModel):
     accumulation_steps: PositiveInt = 1
 
     def steps(self, batches: float) -> float:
-        """Optimizer steps of a run whose epochs have so many batches."""
+        """Optimizer steps: all epochs of `batches` batches, or max_steps if that is less."""
         return min(self.epochs * batches, self.max_steps or math.inf)
 
 

@@ -252,6 +252,7 @@ class Params(ConfigModel):
         if self.teacher.source == "synthetic":
             check_students(self.used_students, self.teacher.synthetic.architecture)
         self._check_stages()
+        self._check_published()
         tasks = {task: getattr(self.tasks, task) for task in self.tasks.run}
         encoders = {f"tasks.{task}.teacher.encoder": of.teacher.encoder for task, of in tasks.items()}
         for key, encoder in {"tasks.teacher_encoder": self.tasks.teacher_encoder, **encoders}.items():
@@ -279,9 +280,9 @@ class Params(ConfigModel):
             if self.students[name].init.per_task:
                 problem = f"no layers to start from: {key} names {teacher} (got true)"
                 raise UserError(f"students.{name}.init.per_task: {problem}; allowed: false; fix: a BERT as teacher")
-            for stage, section in self.students[name].stages.items():
-                lacking = [loss for loss in section.active_losses if loss not in losses]
-                if stage in ("intermediate", "prediction") and lacking:
+            for stage in ("intermediate", "prediction"):
+                section = self.students[name].stages.get(stage)
+                if lacking := [loss for loss in section.active_losses if loss not in losses] if section else []:
                     problem = f"no targets for {lacking[0]}: {key} names {teacher} (got {lacking[0]})"
                     fix = f", or set students.{name}.intermediate to null" * (stage == "intermediate")
                     allowed = f"allowed: {', '.join(losses)}; fix: use these{fix}"
@@ -337,11 +338,14 @@ class Params(ConfigModel):
             # DVC reads the key, so it may not be absent.
             if track == "tasks" and "intermediate" not in self.students[name].model_fields_set:
                 raise ValueError(f"students.{name}.intermediate: missing; fix: add it, or null to skip that phase")
-        exported = {model.partition("_pruned")[0] for model in self.quantization.models} - {"teacher"}
-        for name in exported if self.quantization.method == "published" else ():
-            if self.students[name].architecture.kind == "bilstm":
-                raise ValueError(f"quantization.method: published is for BERT (got the BiLSTM {name}); "
-                                 f"allowed: smoothed; fix: set it, or remove {name} from models")  # fmt: skip
+
+    def _check_published(self) -> None:
+        """ONNX Runtime's quantizer, method published, is for BERT only."""
+        for model in self.quantization.models if self.quantization.method == "published" else ():
+            name = model if model in self.students else model.rpartition("_pruned")[0]
+            if model != "teacher" and self.students[name].architecture.kind == "bilstm":
+                problem = f"published is for BERT (got the BiLSTM {model}); allowed: smoothed"
+                raise ValueError(f"quantization.method: {problem}; fix: set it, or remove {model} from models")
 
     @property
     def used_students(self) -> dict[str, Student]:

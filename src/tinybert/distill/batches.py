@@ -89,7 +89,7 @@ class Batches:
 
     Args:
         rows: Examples of a task, the same in every epoch, or sequences of text.
-        masker: Masks sequences, anew in each epoch; without one they stay plain text, without labels.
+        masker: Masks sequences, with new masks in each epoch; without one they stay plain text, without labels.
     """
 
     def __init__(self, rows: Encoded | Sequences, masker: Masker | None = None, *, batch_size: int, seed: int) -> None:

@@ -99,9 +99,10 @@ def distillation_step(
     """Computes the gradients of one batch's loss; the optimizer step follows in `train`.
 
     Args:
-        batch: That of all processes.
+        batch: The rows of all processes; this one computes its share.
         distiller: A Distiller, as Accelerate wrapped it.
         teacher: Live or cached; None if no loss reads one.
+        accumulation_steps: Micro-batches of each process.
 
     Returns:
         This process's share of the "total" loss and of each unweighted term.

@@ -123,7 +123,7 @@ def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     from sklearn.metrics import matthews_corrcoef
 
     if predictions.max(initial=0) > 1 or labels.max(initial=0) > 1:
-        return matthews_corrcoef(labels, predictions)
+        return 0.0 if _has_constant(predictions, labels) else matthews_corrcoef(labels, predictions)
     # Of two classes it is Pearson's coefficient, which is 20 times as fast: a bootstrap asks for it 1,000 times.
     return _pearson(predictions, labels)
 

@@ -92,7 +92,7 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
 class Parts(nn.ModuleDict):
     """Modules that are read as attributes; published checkpoints determine the names."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # typed Any: ModuleDict's is Tensor | Module
         return super().__getattr__(name)
 
 

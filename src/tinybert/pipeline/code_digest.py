@@ -9,7 +9,7 @@ import tinybert
 
 PACKAGE = Path(tinybert.__file__).parent
 STAGES = PACKAGE.parents[1] / "stages"
-DATA = (".yaml", ".txt", ".tsv", ".j2", ".css")  # endings of files beside the modules that read them
+DATA = (".yaml", ".txt", ".j2", ".css")  # endings of files beside the modules that read them
 # Modules that watch a run or word its errors: no result depends on them.
 WITHOUT_RESULT = ("pipeline/errors.py", "pipeline/tracking.py", "pipeline/code_digest.py")
 

@@ -75,7 +75,7 @@ def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: st
 
 
 def hub_dataset(name: str, config: str | None, revision: str, **options: Any) -> Any:
-    """`datasets.load_dataset` with these options, as safe as `load_verified`; for use in a block of `hub_access`."""
+    """Calls `datasets.load_dataset` through `load_verified`. Call it inside `hub_access`."""
     from datasets import load_dataset
 
     load = partial(load_dataset, name, config, revision=revision, **options)

@@ -1,15 +1,14 @@
 """MLflow tracking of a stage, and which commit made a result.
 
 A process of its own writes to MLflow while the stage computes: importing MLflow and opening its store take two seconds.
-The stage sends pickled calls (Run) that it makes (StoredRun). Tracking never stops the work: if it fails, a warning is
-printed and the stage continues untracked.
+The stage sends pickled calls (Run); that process makes them (StoredRun). Tracking never stops the work: if it fails, a
+warning is printed and the stage continues untracked.
 
 Each stage instance has a run, nested in one parent run for each state of the project: a DVC experiment, a git revision
 and a params.yaml. The store is MLFLOW_TRACKING_URI, or else mlflow.db beside dvc.yaml; the experiment is
 MLFLOW_EXPERIMENT_NAME, or else tinybert.
 """
 
-import fcntl
 import hashlib
 import math
 import os
@@ -50,7 +49,7 @@ class Run:
     """The MLflow run of one stage instance; without a writer every method does nothing.
 
     Args:
-        writer: The process that runs `main`.
+        writer: The process that runs `main` and reads pickled calls of StoredRun's methods.
     """
 
     def __init__(self, writer: subprocess.Popen | None = None) -> None:
@@ -104,11 +103,10 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[s
         params: Nested settings, logged as `outer.inner`.
         tags: Such as task and student.
     """
-    run = Run(_start_writer() if is_main_process() else None)
-    run._send("start", stage, instance, params, tags)
-    status = "FINISHED"
     # SIGTERM ends the block as an exit would, so that its run does not stay RUNNING forever.
     previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    run, status = Run(_start_writer() if is_main_process() else None), "FINISHED"
+    run._send("start", stage, instance, params, tags)
     try:
         yield run
     except BaseException as error:
@@ -138,6 +136,8 @@ class StoredRun:
 
     def start(self, stage: str, instance: str, params: dict[str, Any], tags: dict[str, str]) -> None:
         """Starts the run under its parent."""
+        import fcntl  # not on Windows
+
         root, mlflow = project_root(), import_mlflow()
         self.mlflow = mlflow
         origin = {

@@ -430,14 +430,17 @@ def test_students_have_the_stages_they_are_listed_for():
         check_params(tree)
 
 
-@pytest.mark.parametrize("model", ["bilstm", "bilstm_pruned20"])
-def test_a_bilstm_cannot_become_int8_as_published(model):
-    tree = changed("tasks.students", ["bilstm"])
-    tree["general"]["students"] = [*tree["general"]["students"], "bilstm"]
+@pytest.mark.parametrize(
+    ("name", "model"), [("bilstm", "bilstm"), ("bilstm", "bilstm_pruned20"), ("small_pruned", "small_pruned")]
+)
+def test_a_bilstm_cannot_become_int8_as_published(name, model):
+    tree = changed(f"students.{name}", DEFAULT["students"]["bilstm"])
+    tree["tasks"]["students"] = [name]
+    tree["general"]["students"] = [*tree["general"]["students"], name]
     tree["quantization"] |= {"models": ["teacher"], "method": "published"}
     check_params(tree)
     tree["quantization"]["models"] = [model]
-    with pytest.raises(UserError, match=r"quantization\.method: published is for BERT \(got the BiLSTM bilstm\)"):
+    with pytest.raises(UserError, match=rf"quantization\.method: published is for BERT \(got the BiLSTM {model}\)"):
         check_params(tree)
 
 
