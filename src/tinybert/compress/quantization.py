@@ -283,7 +283,7 @@ def write_published_int8(fp32: str | Path, batches: Sequence[Feeds], path: str |
         onnx.save(model, portable)
         quant_pre_process(portable, portable, skip_symbolic_shape=True)
         if variant in formats:
-            reader = SimpleNamespace(get_next=partial(next, iter(batches), None))  # the quantizer's protocol
+            reader = SimpleNamespace(get_next=partial(next, iter(batches), None))  # all that this calibration calls
             quantize_static(portable, file, reader, weight_type=QuantType.QInt8, **formats[variant])
         else:
             quantize_dynamic(portable, file, weight_type=QuantType.QInt8)

@@ -1,10 +1,12 @@
 """The table of tasks against what the Hub and the papers say."""
 
+from dataclasses import fields
+
 import pytest
 
 from tinybert.config.task_settings import GLUE_TASKS
-from tinybert.data.task_sources import LAYOUTS
-from tinybert.data.tasks import REPRODUCED, TASKS, read_task, write_task
+from tinybert.data.task_sources import LAYOUTS, TsvLayout
+from tinybert.data.tasks import GLUE, REPRODUCED, TASKS, Task, read_task, write_task
 from tinybert.pipeline.errors import UserError
 
 # Label names by id as the Hub's nyu-mll/glue lists them.
@@ -88,3 +90,10 @@ def test_a_missing_or_damaged_description_is_one_line(tmp_path, text):
     wrong = "missing" if text is None else "damaged"
     with pytest.raises(UserError, match=rf"^data/tasks/x/task\.json: {wrong}; stage prepare_task writes it; fix: dvc"):
         read_task("x", tmp_path)
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_the_table_has_no_misspelled_key(name):
+    assert GLUE[name].keys() <= {"task", "files", "published", "reproduced"}
+    for part, kind in (("task", Task), ("files", TsvLayout)):
+        assert GLUE[name][part].keys() <= {field.name for field in fields(kind)}
