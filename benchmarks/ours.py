@@ -1,29 +1,22 @@
 """The settings that the project's own training runs have in every benchmark of distillation."""
 
-from types import SimpleNamespace
-
 from benchmarks import reference
 from benchmarks.reference import Shape
+from tinybert.config.fields import Training
+from tinybert.config.schema import Optimizer
 from tinybert.models.bert import BertConfig
 from tinybert.models.outputs import check_bfloat16
 from tinybert.pipeline.errors import UserError
 
 DROPOUT = 0.1
-OPTIMIZER = SimpleNamespace(
+OPTIMIZER = Optimizer(
     weight_decay=reference.WEIGHT_DECAY, max_gradient_norm=reference.MAX_GRADIENT_NORM, warmup_fraction=0.0
 )
 
 
-def training(*, epochs: int, batch_size: int | None = None) -> SimpleNamespace:
-    """A `training` section of params; a batch size where the loop makes the batches."""
-    return SimpleNamespace(
-        epochs=epochs,
-        max_steps=None,
-        batch_size=batch_size,
-        learning_rate=reference.LEARNING_RATE,
-        accumulation_steps=1,
-        schedule="linear",
-    )
+def training(*, epochs: int, batch_size: int = 1) -> Training:
+    """A `training` section of params; the batch size counts only where the loop makes the batches."""
+    return Training(epochs=epochs, max_steps=None, batch_size=batch_size, learning_rate=reference.LEARNING_RATE)
 
 
 def bert_config(shape: Shape, vocabulary: int) -> BertConfig:

@@ -45,7 +45,7 @@ def project(tmp_path, monkeypatch):
 def test_a_published_student_keeps_its_projection(project):
     name = "tinybert4"
     config = SimpleNamespace(architecture=ARCHITECTURE, init=Init(folder="released"), layer_map="uniform", general=None)
-    training = SimpleNamespace(epochs=3, max_steps=None, batch_size=1)
+    training = Training(epochs=3, max_steps=None, batch_size=1, learning_rate=1e-3)
     params = SimpleNamespace(
         seed=1,
         precision="float32",
