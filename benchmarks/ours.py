@@ -15,7 +15,7 @@ OPTIMIZER = Optimizer(
 
 
 def training(*, epochs: int, batch_size: int = 1) -> Training:
-    """A `training` section of params; the batch size counts only where the loop makes the batches."""
+    """A `training` section of params; the batch size is used only if the loop makes the batches."""
     return Training(epochs=epochs, max_steps=None, batch_size=batch_size, learning_rate=reference.LEARNING_RATE)
 
 
