@@ -22,8 +22,8 @@ TOKENS_PER_WORD = 1.3
 SEEN_BYTES = 10**6  # of local text; the rest is assumed to be alike
 TRIAL_ROWS, TRIAL_SECONDS, LEAST_TRIALS = 512, 0.3, 3
 # Fitted on two cores (docs/log.md, "estimate of a run on a processor with AMX"): seconds of a stage besides its steps,
-# of a step besides its matrix products, and of the optimizer for each weight (GPUs: a guess from their memory's speed);
-# and the share of half a layer's speed that complete models reach.
+# of a step besides its matrix products, and of the optimizer for each weight (GPUs: a guess from memory bandwidth).
+# EFFICIENCY: the speed of a complete model as a share of half a layer's.
 STAGE_SECONDS, STEP_SECONDS = 4.0, 0.003
 UPDATE_SECONDS = {"cpu": 4e-9, "cuda": 5e-11}
 EFFICIENCY = {"float32": 0.65, "bfloat16": 0.4}
@@ -219,7 +219,7 @@ class Sizes:
 
 
 def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
-    """The lines of an estimate for this machine, whose speed a third of a second of training steps measures."""
+    """The lines of an estimate for this machine, whose speed it measures for a third of a second."""
     sizes = Sizes(params, rows)
     machine = measured_machine(sizes.teacher.shape, params.precision)
     reached = EFFICIENCY[params.precision] * machine.flops
@@ -252,8 +252,8 @@ class Machine(NamedTuple):
 def measured_machine(teacher: StudentArchitecture, precision: str) -> Machine:
     """This machine, measured by training half a layer of the teacher's size.
 
-    Half a layer, because products alone may run five times as fast as models: GELU and norm are limited by memory. The
-    best trial of one CPU thread counts for all: several threads wait for each other if other processes run.
+    Half a layer, because on a CPU with AMX a single product runs three times as fast: memory limits GELU and norm. The
+    best trial of one thread is multiplied by the number of threads, which wait for each other if other processes run.
     """
     import torch
     from torch import nn
@@ -271,7 +271,7 @@ def measured_machine(teacher: StudentArchitecture, precision: str) -> Machine:
     while len(trials) < LEAST_TRIALS or sum(trials) < TRIAL_SECONDS:
         start = time.perf_counter()
         with torch.autocast(device.type, dtype, enabled=precision != "float32"):
-            loss = half_layer(hidden)[:, 0].sum()  # the gradient of a sum over the norm's width would be 0
+            loss = half_layer(hidden)[:, 0].sum()  # the sum of all outputs of a norm has gradient 0
         loss.backward()
         loss.item()  # waits for a GPU
         trials.append(time.perf_counter() - start)

@@ -14,7 +14,7 @@ from tinybert.config.schema import Params
 from tinybert.estimate import Machine, Sizes, Work, duration, measured_machine
 from tinybert.source_checks import check_rows
 
-FAST = 7.5e10  # of each of two threads; three quarters of the 100 GFLOP/s of a product in the log
+FAST = 7.5e10  # per thread: half a layer, about 3/4 of a product's 100 GFLOP/s in the log of 2026-11-23
 
 
 def rows_of(params: Params) -> dict:

@@ -1,7 +1,8 @@
 """Augmentation by substituting words (TinyBERT, Jiao et al. 2020, algorithm 1).
 
-A masked LM proposes likely words for the words of one token, word vectors near ones for the longer words. Each distinct
-query of the masked LM runs once, and its last layer, head and ranking process masked positions and plain words only.
+For words of one token a masked LM proposes likely replacements; for longer words, word vectors propose near ones. Each
+distinct query of the masked LM runs once, and its last layer, head and ranking process masked positions and plain words
+only.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

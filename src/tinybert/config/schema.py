@@ -344,8 +344,10 @@ class Params(ConfigModel):
         for model in self.quantization.models if self.quantization.method == "published" else ():
             name = model if model in self.students else model.rpartition("_pruned")[0]
             if model != "teacher" and self.students[name].architecture.kind == "bilstm":
-                problem = f"published is for BERT (got the BiLSTM {model}); allowed: smoothed"
-                raise ValueError(f"quantization.method: {problem}; fix: set it, or remove {model} from models")
+                problem = f"published supports BERT only (got the BiLSTM {model}); allowed: smoothed"
+                raise ValueError(
+                    f"quantization.method: {problem}; fix: use smoothed, or remove {model} from quantization.models"
+                )
 
     @property
     def used_students(self) -> dict[str, Student]:

@@ -134,7 +134,7 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         COLUMNS[: len(data.texts)],
         tuple(labels.ids),
         title=name,
-        # The metric of params or the first of the kind, then the others that need no settings.
+        # First the metric of params, or else the kind's first; then the others that need no settings.
         metrics=tuple(dict.fromkeys([data.metric or metrics[0], *(m for m in metrics if m not in ("f1", "matthews"))])),
         score_range=(float(scores.min()), float(scores.max())) if data.kind == "regression" else None,
         dev_splits=("dev", LABELED_TEST) if LABELED_TEST in splits else ("dev",),

@@ -267,8 +267,8 @@ class DistillationLoss(nn.Module):
 
         Args:
             weight: (teacher width, student width) for all, or (1 + layers, teacher width, student width) for the
-                embeddings and each layer; a projection shared by the layers then takes the last one. None: they keep
-                their random values.
+                embeddings and each layer; a shared projection takes the last layer's. None keeps the random
+                initialization.
         """
         if weight is None:
             return

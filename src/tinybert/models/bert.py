@@ -90,7 +90,7 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
 
 
 class Parts(nn.ModuleDict):
-    """Modules that are read as attributes; published checkpoints determine the names."""
+    """A ModuleDict whose modules are attributes, named as in published checkpoints."""
 
     def __getattr__(self, name: str) -> Any:  # typed Any: ModuleDict's is Tensor | Module
         return super().__getattr__(name)

@@ -1,8 +1,8 @@
 """MLflow tracking of a stage, and which commit made a result.
 
-A process of its own writes to MLflow while the stage computes: importing MLflow and opening its store take two seconds.
-The stage sends pickled calls (Run); that process makes them (StoredRun). Tracking never stops the work: if it fails, a
-warning is printed and the stage continues untracked.
+A separate process writes to MLflow while the stage computes, because importing MLflow and opening its store take two
+seconds. The stage sends pickled calls (Run); the process executes them (StoredRun). Tracking never stops the work: if
+it fails, a warning is printed and the stage continues untracked.
 
 Each stage instance has a run, nested in one parent run for each state of the project: a DVC experiment, a git revision
 and a params.yaml. The store is MLFLOW_TRACKING_URI, or else mlflow.db beside dvc.yaml; the experiment is
@@ -130,7 +130,7 @@ def _start_writer() -> subprocess.Popen | None:
 
 
 class StoredRun:
-    """The MLflow run of one stage instance, for whose methods see Run."""
+    """The MLflow run of one stage instance; Run documents the methods."""
 
     mlflow: Any = None  # until the run starts
 

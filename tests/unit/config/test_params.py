@@ -440,7 +440,9 @@ def test_a_bilstm_cannot_become_int8_as_published(name, model):
     tree["quantization"] |= {"models": ["teacher"], "method": "published"}
     check_params(tree)
     tree["quantization"]["models"] = [model]
-    with pytest.raises(UserError, match=rf"quantization\.method: published is for BERT \(got the BiLSTM {model}\)"):
+    with pytest.raises(
+        UserError, match=rf"quantization\.method: published supports BERT only \(got the BiLSTM {model}\)"
+    ):
         check_params(tree)
 
 
