@@ -184,7 +184,7 @@ def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
 
 
 def check_config(folder: Path, ready_for: Task | None, key: str, params: Params) -> None:
-    """Checks what config.json alone tells of a third-party model: its classes if it is ready for a task, its layers."""
+    """Checks what config.json alone shows of a third-party model: its classes if it is ready for a task, its layers."""
     from transformers import AutoConfig
 
     try:
