@@ -10,7 +10,6 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tinybert.compress.vocabulary import trim_vocabulary
 from tinybert.config.fields import Training
 from tinybert.config.students import training_of
 from tinybert.data.encoding import encode
@@ -23,6 +22,7 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.task_teacher import TaskTeacher, cut_classifier
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
+from tinybert.distill.vocabulary import trim_vocabulary
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import (
     PROVENANCE_FILE,

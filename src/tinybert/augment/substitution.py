@@ -125,7 +125,7 @@ def batches_by_length(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.nda
 def masked_states(embeddings: Embeddings, encoder: Parts, batch: Batch, masked: Tensor) -> Tensor:
     """The last hidden states of the tokens `masked` (rows,) only: (rows, width), in the encoder's precision."""
     *lower, last = encoder.layer
-    hidden = embeddings.of(batch).to(last.output.LayerNorm.weight.dtype)
+    hidden = embeddings.of(batch, batch.real).to(last.output.LayerNorm.weight.dtype)
     for layer in lower:
         hidden = layer(hidden, batch.real)["hidden"]
     lengths = batch.mask.sum(dim=1)

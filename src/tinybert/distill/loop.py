@@ -20,6 +20,7 @@ from tinybert.distill.batches import Batches, MicroBatch, micro_batches
 from tinybert.distill.metric_log import Entry, MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.resume import Checkpoint
+from tinybert.distill.vocabulary import only_used_words
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
 from tinybert.pipeline.process import torch_seed
@@ -152,11 +153,23 @@ def train(
     student.config.check_length(batches.longest_row_tokens, batches.length_key)
     if teacher:
         teacher.check_length(batches)
+    # AdamW multiplies weights by these factors.
+    decays = (1.0 - settings.optimizer.weight_decay * rate for rate in learning_rates(steps, settings))
+    with only_used_words(student, batches, decays):
+        module = Distiller(student, loss).train()
+        curve = _take_steps(module, batches, settings, teacher if loss.reads_teacher else None, run)
+    student.eval()
+    return curve
+
+
+def _take_steps(
+    module: Distiller, batches: Batches, settings: Settings, teacher: LiveTeacher | None, run: TrainRun
+) -> list[Entry]:
+    """Takes the steps that an interrupted run has not taken yet; returns the loss curve of all."""
+    steps, loss = int(settings.training.steps(len(batches))), module.loss
     accelerator = start_accelerator(settings.precision)
-    teacher = teacher if loss.reads_teacher else None
     if teacher:
         teacher.begin(accelerator, epochs=steps / len(batches))
-    module = Distiller(student, loss).train()
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     # What the next steps depend on. The order of rows, masks and dropout need no state: seed and step determine them.
     state: dict[str, Any] = {"module": module, "optimizer": optimizer}
@@ -176,7 +189,6 @@ def train(
             logger.check_finite()
             run.checkpoint.save({"step": logger.step} | {name: part.state_dict() for name, part in state.items()})
     logger.bar.close()
-    student.eval()
     return logger.curve
 
 
@@ -236,6 +248,12 @@ def lr_factor(step: int, steps: int, warmup_fraction: float, schedule: str = "li
     if step < warmup:
         return (step + 1) / (warmup + 1)
     return (steps - step) / max(1, steps - warmup)
+
+
+def learning_rates(steps: int, settings: Settings) -> list[float]:
+    """The student's learning rate at each step."""
+    warmup, schedule = settings.optimizer.warmup_fraction, settings.training.schedule
+    return [settings.training.learning_rate * lr_factor(step, steps, warmup, schedule) for step in range(steps)]
 
 
 def set_learning_rate(step: int, steps: int, optimizer: torch.optim.Optimizer, settings: Settings) -> float:

@@ -9,6 +9,8 @@ for a student that agrees with it. The published_* functions divide as the autho
 rows are then padded to one length, and models compute the padding.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -72,8 +74,8 @@ def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> T
     Source: TinyBERT eq. 7, 1/h Σ_i MSE(A_i^S, A_i^T).
     """
     real_pairs = _real_pairs(mask)
-    squares = _squares(student_scores, teacher_scores).masked_fill(~real_pairs, 0.0)
-    return squares.sum() / (real_pairs.sum() * student_scores.shape[1])
+    squares = _MaskedSquares.apply(student_scores, teacher_scores, ~real_pairs)
+    return squares / (real_pairs.sum() * student_scores.shape[1])
 
 
 def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
@@ -133,7 +135,7 @@ def pkd(student_states: Tensor, teacher_states: Tensor) -> Tensor:
 
 def published_attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
     """As `attention` in the authors' code: scores of padded keys are 0, the mean is over all L² pairs of all heads."""
-    return _squares(student_scores, teacher_scores).masked_fill(~mask[:, None, None, :], 0.0).mean()
+    return _MaskedSquares.apply(student_scores, teacher_scores, ~mask[:, None, None, :]) / student_scores.numel()
 
 
 def published_attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
@@ -158,6 +160,32 @@ def published_prediction(student_logits: Tensor, teacher_logits: Tensor, *, temp
 
 embedding = hidden
 query_key_relation = value_relation = attention_kl  # of `relation_scores`
+
+
+class _MaskedSquares(torch.autograd.Function):
+    """Σ (student − teacher)² in float32 except at places that are excluded (bool, broadcast): a scalar.
+
+    Scores are the largest arrays of a step, and each operator passes over them; autograd's own graph has 14.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, student: Tensor, teacher: Tensor, excluded: Tensor) -> Tensor:
+        dtype = torch.promote_types(torch.promote_types(student.dtype, teacher.dtype), torch.float32)
+        difference = torch.empty_like(student, dtype=dtype).copy_(student).sub_(teacher).masked_fill_(excluded, 0.0)
+        ctx.save_for_backward(difference)
+        ctx.dtypes = student.dtype, teacher.dtype
+        # By row, because one long sum in float32 is wrong in the fourth digit.
+        return torch.linalg.vector_norm(difference, dim=-1).square().sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (difference,) = ctx.saved_tensors
+        of_student, of_teacher, _ = ctx.needs_input_grad
+        scaled = [
+            torch.mul(difference, factor * gradient, out=torch.empty_like(difference, dtype=dtype)) if needed else None
+            for factor, dtype, needed in zip((2.0, -2.0), ctx.dtypes, (of_student, of_teacher), strict=True)
+        ]
+        return *scaled, None
 
 
 def _real_pairs(mask: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from tinybert.pipeline.errors import UserError
 
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
 FUSED_FROM_TOKENS = 129
+TOKENS_MULTIPLE = 64  # of all rows of a batch
 OUTPUT_ONLY = frozenset({"hidden"})
 # Key of an `architecture` section of params -> field of config.json.
 ARCHITECTURE_FIELDS = {
@@ -113,9 +114,9 @@ class Embeddings(nn.Module):
         summed = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
         return dropout(self.LayerNorm(summed + self.position_embeddings(positions)), self.dropout, self.training)
 
-    def of(self, batch: Batch) -> Tensor:
+    def of(self, batch: Batch, layout: RealTokens) -> Tensor:
         """The embeddings of a batch: (tokens, width)."""
-        return self(batch.real.unpad(batch.input_ids), batch.real.unpad(batch.token_type_ids), batch.real.columns)
+        return self(layout.unpad(batch.input_ids), layout.unpad(batch.token_type_ids), layout.columns)
 
 
 class SelfAttention(nn.Module):
@@ -220,20 +221,21 @@ class Bert(nn.Module):
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
         """The requested outputs without logits, and the last hidden state: (tokens, width), or of [CLS] only."""
-        found, hidden = ModelOutput(), self.embeddings.of(batch)
+        layout = RealTokens(batch.mask, with_padding=batch.computes_padding, multiple=TOKENS_MULTIPLE)
+        found, hidden = ModelOutput(), self.embeddings.of(batch, layout)
         if 0 in want.hidden:
-            found.hidden[0] = hidden
+            found.hidden[0] = hidden[: layout.count]
         depth = len(self.encoder.layer)
         last = depth if want.logits else max(want.hidden | want.scores | want.qkv, default=0)
         for number, layer in enumerate(self.encoder.layer[:last], start=1):
             exposed = {name for name, layers in want.layers.items() if number in layers}
             is_read = want.logits or number < last
             rows = batch.real.first_rows if want.only_first and number == depth else None
-            results = layer(hidden, batch.real, exposed | OUTPUT_ONLY if is_read else exposed, rows)
+            results = layer(hidden, layout, exposed | OUTPUT_ONLY if is_read else exposed, rows)
             for name in exposed:
-                getattr(found, name)[number] = results[name]
+                getattr(found, name)[number] = results[name] if name == "scores" else results[name][: layout.count]
             hidden = results.get("hidden", hidden)
-        return found, hidden
+        return found, hidden[: layout.count]
 
 
 class MaskedLMHead(nn.Module):

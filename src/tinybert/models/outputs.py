@@ -64,14 +64,24 @@ class RealTokens:
 
     In a graph that is being exported their number is unknown: there every place counts as a token, nothing is moved,
     and `at` does not exist.
+
+    Args:
+        mask: (batch, length) bool, True on real tokens.
+        with_padding: Whether padding is computed too.
+        multiple: Padding follows the real tokens until their number is a multiple of this, or no padding is left.
+            oneDNN compiles its products for each new number of tokens, and malloc searches longer for new sizes.
     """
 
-    def __init__(self, mask: Tensor, *, with_padding: bool = False) -> None:
-        self.mask = mask  # (batch, length) bool, True on real tokens
+    def __init__(self, mask: Tensor, *, with_padding: bool = False, multiple: int = 1) -> None:
+        self.mask = mask
         self.index: Tensor | None = None  # (tokens,) int64 places in the flattened mask; None: nothing is moved
+        self.count: int | None = None  # of tokens without the padding that follows; None: nothing does
         if not torch.onnx.is_in_onnx_export():
             computed = torch.ones_like(mask) if with_padding else mask
             self.index = computed.flatten().nonzero().squeeze(1)
+            if missing := -len(self.index) % multiple:
+                self.count = len(self.index)
+                self.index = torch.cat([self.index, (~computed).flatten().nonzero().squeeze(1)[:missing]])
 
     @property
     def columns(self) -> Tensor:

@@ -84,7 +84,7 @@ def _fit_layers(student: BertModel, teacher: BertModel, layers: Sequence[int], t
     residual, basis = _kept_directions([target[index] for index in mapped], student.config.hidden_size)
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
         getattr(ours.embeddings, name).weight.copy_(getattr(theirs.embeddings, name).weight @ basis)
-    embedded = torch.cat([ours.embeddings.of(batch) for batch in text])
+    embedded = torch.cat([ours.embeddings.of(batch, batch.real) for batch in text])
     states = [_fit_norm(ours.embeddings.LayerNorm, embedded, target[0] @ basis)]
     for layer, number in zip(ours.encoder.layer, layers, strict=True):
         source = theirs.encoder.layer[number - 1]

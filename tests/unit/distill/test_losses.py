@@ -204,3 +204,24 @@ def test_prediction_of_one_label_is_that_of_two_classes():
     two = [torch.cat([logits, torch.zeros_like(logits)], 1) for logits in (student, teacher)]
     expected = losses.prediction(*two, temperature=2.0)
     assert losses.multilabel_prediction(student, teacher, temperature=2.0).item() == pytest.approx(expected.item())
+
+
+def test_gradients_of_attention_are_those_of_its_formula():
+    """It has a backward pass of its own; a learnable layer map needs the gradient of the teacher's side too."""
+    generator = torch.Generator().manual_seed(0)
+    pair = [torch.randn(2, 3, 4, 4, dtype=torch.float64, generator=generator, requires_grad=True) for _ in "st"]
+    mask = torch.tensor([[True] * 4, [True] * 3 + [False]])
+    for loss in (losses.attention, losses.published_attention):
+        assert torch.autograd.gradcheck(lambda *scores, loss=loss: loss(*scores, mask), pair)
+
+
+def test_attention_of_mixed_precision_is_compared_in_float32():
+    generator = torch.Generator().manual_seed(0)
+    student, teacher = (torch.randn(2, 3, 4, 4, generator=generator) for _ in "st")
+    student, teacher = student.bfloat16().requires_grad_(), teacher.half()
+    found = losses.attention(student, teacher, torch.ones(2, 4, dtype=torch.bool))
+    difference = student.detach().double() - teacher.double()
+    assert found.item() == pytest.approx(difference.square().mean().item(), rel=1e-6)
+    found.backward()
+    assert student.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(student.grad.double(), 2 * difference / difference.numel(), rtol=0.004, atol=0)

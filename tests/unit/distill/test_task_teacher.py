@@ -13,7 +13,6 @@ from tests.support.families import WORDS, save_family
 from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
 from tests.unit.distill.test_loop import OPTIMIZER, RUN
-from tinybert.compress.vocabulary import trim_vocabulary
 from tinybert.config.fields import HubModel, ModelSource, Training
 from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import encode
@@ -24,6 +23,7 @@ from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, trai
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TaskTeacher, start_task_teacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
+from tinybert.distill.vocabulary import trim_vocabulary
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import save_model
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher

@@ -15,7 +15,7 @@ from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_l
 from tinybert.models import bert
 from tinybert.models.bert import Bert, BertConfig, SelfAttention, SequenceClassifier, dropout
 from tinybert.models.checkpoints import load_model, save_model
-from tinybert.models.outputs import OutputSpec
+from tinybert.models.outputs import Batch, OutputSpec
 from tinybert.pipeline.errors import UserError
 
 EVERYTHING = OutputSpec(frozenset(range(3)), frozenset({1, 2}))
@@ -235,12 +235,35 @@ def test_rows_of_a_layer_equal_those_of_the_full_layer():
 
 
 def test_only_first_computes_cls_alone_in_the_last_layer():
-    model, example = classifier(), batch()
+    model, example = classifier(), batch((7, 4, 5), width=8)
     computed = []
     model.bert.encoder.layer[-1].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))
     found = model(example, OutputSpec(only_first=True)).logits
     assert torch.allclose(found, model(example).logits, atol=1e-6)
-    assert computed == [3, 16]
+    assert computed == [3, 24]  # 16 real tokens, and padding up to a multiple of 64 or its end
+
+
+def test_tokens_are_a_multiple_and_outputs_are_of_real_ones():
+    """The numbers of tokens of products repeat, and no output changes."""
+    lengths = (30, 20, 25)
+    example, spec = batch(lengths, width=60), OutputSpec(frozenset({0, 1, 2}), frozenset({1}), frozenset({2}))
+    model, computed = classifier(replace(STUDENT, max_position_embeddings=60)), []
+    model.bert.encoder.layer[0].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))
+    found = model(example, spec)
+    assert computed == [128]
+    exposed = [*found.hidden.values(), found.queries[2], found.values[2]]
+    assert {len(states) for states in exposed} == {75}
+    for row, length in enumerate(lengths):
+        alone = model(batch_rows(example, row, length), spec)
+        start = sum(lengths[:row])
+        for layer, states in found.hidden.items():
+            torch.testing.assert_close(states[start : start + length], alone.hidden[layer], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(found.logits[row], alone.logits[0], atol=1e-5, rtol=1e-4)
+
+
+def batch_rows(example, row, length):
+    """One row without padding."""
+    return Batch(*(part[row : row + 1, :length] for part in (example.input_ids, example.mask, example.token_type_ids)))
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])

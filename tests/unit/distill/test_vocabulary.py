@@ -1,5 +1,6 @@
-"""Vocabulary trimming: the same logits on rows whose tokens remain, and no word unknown that was known."""
+"""Vocabulary trimming keeps logits and knows all words; training only the vectors in use changes no weight."""
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,14 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from tests.support.builders import STUDENT, classifier
-from tinybert.compress.vocabulary import frequent_tokens, trim_vocabulary
+from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples, settings
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import SPECIAL_TOKENS, folder_tokenizer, save_tokenizer, train_tokenizer
+from tinybert.distill import loop
+from tinybert.distill.batches import Batches
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.distill.vocabulary import UsedEmbedding, frequent_tokens, only_used_words, trim_vocabulary
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 
 TEXTS = ["the river flows past the mill", "old mills stand by the river", "the bridge crosses the river"] * 3
@@ -109,3 +114,44 @@ def test_transformers_reads_the_trimmed_tokenizer(tokenizer, tmp_path):
     for text in TEXTS[:3] + OTHERS:
         assert theirs(text)["input_ids"] == smaller.encode(text).ids
     assert np.all(np.array(theirs("zebra é")["input_ids"]) < smaller.get_vocab_size())
+
+
+def bilstm():
+    torch.manual_seed(1)
+    return BiLstmClassifier(BiLstmConfig(50, 8, 6, 1, 6, dropout=0.0), ("no", "yes"), pair=False)
+
+
+def train(student):
+    loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
+    loop.train(student, loss, Batches(examples(), batch_size=8, seed=7), settings(epochs=4, learning_rate=0.1), run=RUN)
+    return student
+
+
+@pytest.mark.parametrize("student", [lambda: classifier(seed=1), bilstm])
+def test_weights_are_those_of_training_all_vectors(student, monkeypatch):
+    monkeypatch.setattr(OPTIMIZER, "weight_decay", 0.3)
+    found = train(student()).state_dict()
+    monkeypatch.setattr(loop, "only_used_words", lambda *_: contextlib.nullcontext())
+    expected = train(student()).state_dict()
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-5, msg=name)
+    words = next(name for name in expected if name.endswith("word_embeddings.weight"))
+    unused = np.setdiff1d(np.arange(50), np.concatenate(examples().input_ids))
+    before = student().state_dict()[words][unused]
+    assert (found[words][unused].abs() < 0.95 * before.abs() + 1e-9).all()  # the decay is visible
+
+
+def test_only_used_vectors_are_parameters_and_padding_has_no_gradient():
+    model, batches = classifier(seed=1), Batches(examples(4), batch_size=2, seed=0)
+    full = model.bert.embeddings.word_embeddings
+    used = sorted({STUDENT.pad_token_id, *np.concatenate(batches.rows.input_ids).tolist()})
+    with only_used_words(model, batches, iter([])):
+        reduced = model.bert.embeddings.word_embeddings
+        assert isinstance(reduced, UsedEmbedding)
+        assert len(reduced.weight) == len(used) < 50
+        ids = torch.tensor([[used[-1], STUDENT.pad_token_id]])
+        assert torch.equal(reduced(ids), full(ids))
+        reduced(ids).sum().backward()
+        assert reduced.weight.grad.sum(dim=1).tolist() == [0.0] * (len(used) - 1) + [12.0]
+    assert model.bert.embeddings.word_embeddings is full
