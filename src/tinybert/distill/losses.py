@@ -165,7 +165,7 @@ query_key_relation = value_relation = attention_kl  # of `relation_scores`
 class _MaskedSquares(torch.autograd.Function):
     """Σ (student − teacher)² in float32 except at places that are excluded (bool, broadcast): a scalar.
 
-    Scores are the largest arrays of a step, and each operator passes over them; autograd's own graph has 14.
+    Scores are the largest arrays of a step; autograd's own graph passes over them more often.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019) that computes real tokens only and returns the outputs that losses ask for.
+"""BERT (Devlin et al., 2019) that hardly computes padding and returns the outputs that losses ask for.
 
 Parameter names and config.json are Hugging Face's. The modules are ours, because distillation reads what its class does
 not return (unmasked scores, some layers, the vocabulary at masked positions), and importing that class takes seconds.
