@@ -19,7 +19,8 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Writes the rows, each followed by its variations; with 0 copies only the rows."""
     params, task = stage.params, read_task(stage.items["task"])
-    settings, checkpoint = params.tasks[task.name], Checkpoint(stage.checkpoint_folder(), stage.fingerprint())
+    settings = params.tasks[task.name]
+    checkpoint = Checkpoint(paths.checkpoints(stage.name, stage.items), stage.fingerprint())
     rows = fraction_of(read_rows(task, "train"), settings.train_fraction, seed=params.seed)
     augmented = rows
     if settings.augmented_copies and params.augmentation.strategy == "sampling":

@@ -6,17 +6,18 @@ DVC clears the paths that the names in params.yaml make before it runs a stage.
 import sys
 
 from tinybert.config.load import load_params
-from tinybert.estimate import estimate
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, printable
-from tinybert.source_checks import check_sources
 
 
 def main() -> None:
     """Prints an estimate of the run and writes a constant file that all stages need; or a line per mistake, exit 1."""
     try:
         params = load_params()
+        from tinybert.estimate import estimate  # here: a mistake in params.yaml must not wait for PyTorch
+        from tinybert.source_checks import check_sources
+
         rows = check_sources(params)
         for task, of in rows.items():
             if of.without_prediction:

@@ -9,10 +9,9 @@ from tinybert.pipeline.files import atomic_folder
 
 def main() -> None:
     """Writes one file for each stage script."""
-    names = [path.stem for path in Path(__file__).parent.glob("[a-z]*.py")]
     with atomic_folder(paths.CODE_DIGESTS) as folder:
-        for name in names:
-            (folder / name).write_text(code_digest(name), encoding="utf-8")
+        for script in Path(__file__).parent.glob("[a-z]*.py"):
+            (folder / script.stem).write_text(code_digest(script.stem), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,10 +26,8 @@ def main(stage: Stage) -> None:
         return
     tokenizer = load_tokenizer(paths.TOKENIZER)
     masker, limit = Masker.of(params.masking, tokenizer), params.domain_evaluation.heldout_sequences
-    texts = {}
-    for corpus in ("general", "domain"):
-        heldout = Sequences.open(paths.sequences(corpus, "heldout"))
-        texts[corpus] = spread_batches(heldout, masker, limit=limit, seed=params.seed)
+    heldout = {corpus: Sequences.open(paths.sequences(corpus, "heldout")) for corpus in ("general", "domain")}
+    texts = {corpus: spread_batches(of, masker, limit=limit, seed=params.seed) for corpus, of in heldout.items()}
     questions, dropped = lm.load_questions(params.domain_evaluation.quiz, tokenizer)
     prompts = lm.quiz_batches(questions, tokenizer)
 

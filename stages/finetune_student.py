@@ -43,7 +43,7 @@ def main(stage: Stage) -> None:
         student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
         loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
         batches = Batches(examples, batch_size=training.batch_size, seed=seed)
-        folder = stage.checkpoint_folder(seed=str(seed))
+        folder = paths.checkpoints(stage.name, stage.items | {"seed": str(seed)})
         checkpoints.append(Checkpoint(folder, stage.fingerprint(), is_writer=is_main_process()))
         checkpoints[-1].earlier_seconds = stage.earlier_seconds
         run = TrainRun(f"{stage.name} {stage.instance} {seed}", checkpoint=checkpoints[-1])

@@ -5,9 +5,7 @@ import torch
 from tinybert.config.load import load_params
 from tinybert.config.students import check_students, training_of
 from tinybert.data.sequences import Sequences
-from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import Batches, Masker, spread_batches
-from tinybert.distill.loop import LiveTeacher
+from tinybert.distill.batches import spread_batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.initialization import general_teacher, initialize_student
 from tinybert.pipeline import paths
@@ -18,8 +16,7 @@ from tinybert.training import StageTraining
 def main(stage: Stage) -> None:
     """Trains a new student with the losses of its general stage."""
     params, name = stage.params, stage.items["student"]
-    config, section = params.students[name], training_of(params, name, "general")
-    tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences("general", "train"))
+    config, sequences = params.students[name], Sequences.open(paths.sequences("general", "train"))
     teacher = general_teacher(params, config)
     check_students(load_params().used_students, teacher.config.shape)
 
@@ -31,11 +28,8 @@ def main(stage: Stage) -> None:
     loss = DistillationLoss(losses, initialized.model.config, teacher.config)
     loss.start_projections(initialized.projection)
 
-    # Losses on layers only are computed on plain text (TinyBERT's general distillation).
-    masker = Masker.of(params.masking, tokenizer) if loss.reads_predictions else None
-    batches = Batches(sequences, masker, batch_size=section.batch_size, seed=params.seed)
     training = StageTraining(stage, initialized.model, loss, paths.general_student(name))
-    training.run(batches, section, params.seed, teacher=LiveTeacher(teacher, loss))
+    training.distill_text(teacher, "general", training_of(params, name, "general"), params.seed)
     training.finish()
 
 

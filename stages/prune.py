@@ -32,8 +32,8 @@ def main(stage: Stage) -> None:
     loss = DistillationLoss(losses, student.config, teacher.model.config)
     loss.load(source)
     pruner = Pruner(student, percent / 100, params.pruning.ramp_fraction)
-    training = StageTraining(stage, student, loss, target, source, tokenizer)
-    training.distill(teacher, rows, config.pruning, seed, pruner=pruner)
+    training = StageTraining(stage, student, loss, target, source, tokenizer, pruner)
+    training.distill(teacher, rows, config.pruning, seed)
 
     def measure() -> dict:
         predicted = Predictions(task.headline, dev.gold, predict(student, dev, task))

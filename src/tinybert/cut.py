@@ -1,27 +1,41 @@
-"""`tinybert cut`: a smaller BERT out of a fine-tuned one, by least squares on texts, with training or without."""
+"""`tinybert cut`: a smaller BERT out of a fine-tuned one, by least squares on texts, with training or without.
+
+With --speedup the shape is chosen, too: for each number of layers the widest one that is as fast as asked is cut, and
+the one whose logits are nearest to the teacher's stays.
+"""
 
 import argparse
 import random
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
 
 from tinybert.api import DistillSettings, distill_student, task_of
+from tinybert.compress.onnx_files import export_onnx, latencies
 from tinybert.config.fields import Architecture
 from tinybert.config.load import describe_mistake
+from tinybert.config.schema import Latency
 from tinybert.config.task_settings import TableData
-from tinybert.data.encoding import encode
+from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, own_row
 from tinybert.data.table_files import Table
-from tinybert.distill.batches import predict
-from tinybert.models.bert import SequenceClassifier
+from tinybert.data.tokenizer import folder_tokenizer
+from tinybert.distill.batches import decide, logits_of
+from tinybert.distill.task_teacher import cut_classifier
+from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline.errors import UserError
 
 SEED, MOST_SCORED_ROWS = 42, 1_000
+BATCH_SIZE = 32  # of the rows that shapes are timed on, with the other settings of LATENCY
+LATENCY = Latency(batch_sizes=(BATCH_SIZE,), length_tokens=8, dev_examples=256, warmup_runs=2, runs=1, threads=2)
+WIDTH_STEP = 4  # dimensions per head between the widths that --speedup tries
+TIMED_TOKENS = 1_024  # of the vocabulary: looking word vectors up takes no time, writing 30,522 of them does
 
 
 def main(argv: Sequence[str]) -> None:
@@ -42,11 +56,17 @@ def main(argv: Sequence[str]) -> None:
         text=COLUMNS[: len(data.texts)], epochs=options.epochs, learning_rate=options.learning_rate,
         max_length_tokens=options.max_length, seed=SEED, tokenizer=options.folder,
     )  # fmt: skip
-    student = distill_student(teacher, _shape(options, teacher), rows[count:], {"prediction": 1.0}, settings)
+    task, tokenizer = task_of(teacher, settings.text), folder_tokenizer(options.folder)
+    scored = encode(rows[:count], task, tokenizer, max_length_tokens=options.max_length)
+    if options.speedup:
+        parts = rows[count : 2 * count], rows[2 * count :]
+        chosen_on, cut_on = (encode(of, task, tokenizer, max_length_tokens=options.max_length) for of in parts)
+        shape = _nearest_shape(teacher, shapes_at(teacher, chosen_on, options.speedup), chosen_on, cut_on)
+    else:
+        shape = _shape(options, teacher)
+    student = distill_student(teacher, shape, rows[count:], {"prediction": 1.0}, settings)
     student.save(options.output)
-    task = task_of(teacher, settings.text)
-    scored = encode(rows[:count], task, student.tokenizer, max_length_tokens=options.max_length)
-    theirs, ours = (predict(model, scored, task) for model in (teacher, student.model))
+    theirs, ours = (decide(logits_of(model, scored), task) for model in (teacher, student.model))
     if task.is_regression:
         same = f"correlation with the teacher's scores: {np.corrcoef(theirs, ours)[0, 1]:.4f}"
     else:
@@ -66,10 +86,14 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--width", type=int, help="likewise")
     parser.add_argument("--heads", type=int, help="likewise; heads may not be wider than the teacher's")
     parser.add_argument("--feed-forward", type=int, help="likewise (4 times the width)")
+    parser.add_argument("--speedup", type=float, help="in place of sizes: how many times as fast as the teacher")
     parser.add_argument("--epochs", type=int, default=0, help="of training after the cut (0)")
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="of this training (1e-4)")
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a row (128)")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.speedup and any((options.layers, options.width, options.heads, options.feed_forward)):
+        parser.error("--speedup chooses the sizes; fix: leave --layers, --width, --heads and --feed-forward out")
+    return options
 
 
 def _shape(options: argparse.Namespace, teacher: SequenceClassifier) -> Architecture:
@@ -82,3 +106,69 @@ def _shape(options: argparse.Namespace, teacher: SequenceClassifier) -> Architec
         return Architecture.model_validate(sizes | {"dropout": 0.0})
     except ValidationError as error:
         raise UserError(describe_mistake(error.errors()[0])) from None
+
+
+def _nearest_shape(
+    teacher: SequenceClassifier, shapes: Mapping[Architecture, float], chosen_on: Encoded, cut_on: Encoded
+) -> Architecture:
+    """The shape whose cut has the logits nearest to the teacher's; prints a line for each."""
+    theirs, errors = logits_of(teacher, chosen_on), {}
+    for shape, speedup in shapes.items():
+        cut, _ = cut_classifier(teacher, shape, "uniform", cut_on)
+        errors[shape] = float(np.square(logits_of(cut, chosen_on) - theirs).mean())
+        sizes = f"--layers {shape.layers} --width {shape.width} --feed-forward {shape.feed_forward}"
+        print(f"{sizes}: {speedup:.1f} times as fast, squared error of logits {errors[shape]:.3g}", flush=True)
+    return min(errors, key=errors.__getitem__)
+
+
+def shapes_at(teacher: SequenceClassifier, rows: Encoded, speedup: float) -> dict[Architecture, float]:
+    """For each number of layers the widest shape that is at least `speedup` times as fast as the teacher.
+
+    Heads stay as many as the teacher's, and the feed-forward part keeps its ratio to the width. A shape that is neither
+    deeper nor wider than another is left out.
+
+    Args:
+        teacher: Only its sizes matter.
+        rows: Of the task. Up to 256 are timed, 32 of similar length at a time, by ONNX Runtime in FP32.
+        speedup: 1 or more.
+
+    Returns:
+        How many times as fast each shape is, deepest first.
+
+    Raises:
+        UserError: Even the smallest shape is too slow.
+    """
+    given, step = teacher.config.shape, WIDTH_STEP * teacher.config.shape.heads
+    widths = [*range(step, given.width, step), given.width]
+    batch_ms = {width: _batch_ms(teacher, width, rows) for width in widths}
+    found: dict[Architecture, float] = {}
+    narrowest = 0
+    for layers in range(given.layers, 0, -1):
+        times = {width: float(batch_ms[given.width][-1] / batch_ms[width][layers - 1]) for width in widths}
+        widest = max((width for width in widths if times[width] >= speedup), default=0)
+        if widest > narrowest:
+            found[_resized(given, layers, widest)] = times[widest]
+            narrowest = widest
+    if not found:
+        raise UserError(f"--speedup: too high (got {speedup:g}); allowed: up to {times[widths[0]]:.1f}")
+    return found
+
+
+def _resized(given: Architecture, layers: int, width: int) -> Architecture:
+    feed_forward = width * given.feed_forward // given.width
+    return Architecture(layers=layers, width=width, heads=given.heads, feed_forward=feed_forward, dropout=0.0)
+
+
+def _batch_ms(teacher: SequenceClassifier, width: int, rows: Encoded) -> np.ndarray:
+    """Milliseconds of a batch for 1, 2, ... layers: one and all are measured, the others are on a line between them."""
+    given, positions = teacher.config.shape, teacher.config.max_position_embeddings
+    depths, few = (1, given.layers), replace(rows, input_ids=[ids % TIMED_TOKENS for ids in rows.input_ids])
+    with tempfile.TemporaryDirectory() as folder:
+        files = {str(layers): Path(folder) / f"{layers}.onnx" for layers in depths}
+        for layers in depths:
+            shape = _resized(given, layers, width)
+            config = BertConfig.of(shape, vocab_size=TIMED_TOKENS, max_position_embeddings=positions)
+            export_onnx(SequenceClassifier(config, teacher.labels), files[str(layers)])
+        timed = latencies(files, LATENCY, few, TIMED_TOKENS)
+    measured = [timed[str(layers)][f"dev_batch_{BATCH_SIZE}"]["median"] for layers in depths]
+    return np.interp(np.arange(1, given.layers + 1), depths, measured)

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
+import torch
+from torch import nn
+
 from tinybert.config.fields import Architecture, StudentArchitecture, Training, checkpoint_folder, read_config
 from tinybert.config.schema import Params
 from tinybert.config.students import LOGIT_LOSSES, training_of
 from tinybert.config.task_settings import teacher_source
 from tinybert.data.corpus import documents, file_articles, matching_files
 from tinybert.data.tasks import TrainingRows
+from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
 
 TOKENS_PER_WORD = 1.3
@@ -255,11 +259,6 @@ def measured_machine(teacher: StudentArchitecture, precision: str) -> Machine:
     Half a layer, because on a CPU with AMX a single product runs three times as fast: memory limits GELU and norm. The
     best trial of one thread is multiplied by the number of threads, which wait for each other if other processes run.
     """
-    import torch
-    from torch import nn
-
-    from tinybert.models.outputs import best_device
-
     device, dtype = best_device(), getattr(torch, precision)
     width, outer = (768, 3072) if math.isnan(teacher.width) else (teacher.width, teacher.feed_forward)
     parts = nn.Linear(width, outer), nn.GELU(), nn.Linear(outer, width), nn.LayerNorm(width)

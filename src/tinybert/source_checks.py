@@ -1,18 +1,30 @@
 """The first check of a run: opens every local source that params.yaml names and the run reads, and lists all mistakes.
 
-The rules are those of the stages' own readers. Their modules are imported when they are needed: a run without local
-sources must not wait for them.
+The rules are those of the stages' own readers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from tinybert.augment import sampling
+from tinybert.augment.substitution import stop_words
+from tinybert.augment.word_vectors import from_file
 from tinybert.config.fields import ModelSource, checkpoint_folder, read_config
 from tinybert.config.schema import Params
 from tinybert.config.students import check_students
 from tinybert.config.task_settings import PredictionFiles, ReadyTeacher, teacher_source
+from tinybert.data.corpus import file_articles, matching_files
+from tinybert.data.own_tasks import read_task_rows, records
+from tinybert.data.prediction_files import read_predicted_teacher
+from tinybert.data.table_files import Table, tables_of
 from tinybert.data.tasks import TASKS, Task, TrainingRows
+from tinybert.data.tokenizer import folder_tokenizer, teacher_tokenizer
+from tinybert.distill.task_teacher import check_config, check_row_losses, check_teacher, start_task_teacher
+from tinybert.evaluate.language_model import load_questions, read_quiz_file
+from tinybert.models import outputs
+from tinybert.models.checkpoints import load_pretrained
+from tinybert.models.initialization import given_teacher, initialize_student, start_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import Check, UserError, check_all
 
@@ -27,12 +39,12 @@ def check_sources(params: Params) -> dict[str, TrainingRows]:
         The training rows by task, without tasks whose rows are on the Hub.
     """
     rows: dict[str, TrainingRows] = {}
-    check_all([*_data_checks(params, rows), *_model_checks(params, rows)])
+    check_all(_checks(params, rows))
     return rows
 
 
-def _data_checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
-    """Text, quiz, what augmentation reads, and rows of tasks, which are added to `rows`."""
+def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
+    """The checks of all sources; those of tasks add to `rows`."""
 
     def read(task: str) -> None:
         rows[task] = check_rows(params, task)
@@ -47,16 +59,10 @@ def _data_checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Chec
         yield partial(check_quiz, params)
     if any(getattr(params.tasks, task).augmented_copies for task in params.tasks.run):
         yield partial(check_augmentation, params)
-
-
-def _model_checks(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[Check]:
-    """Precision, teachers, and the models that students start from."""
     if params.precision == "bfloat16":
-        from tinybert.models.outputs import check_bfloat16
-
-        yield check_bfloat16
+        yield outputs.check_bfloat16
     if params.teacher.source == "local":
-        yield partial(check_teacher, params)
+        yield partial(check_local_teacher, params)
     sources: dict[str, tuple[ModelSource, list[str]]] = {}  # tasks share an encoder
     for task in params.tasks.run:
         settings = getattr(params.tasks, task)
@@ -73,18 +79,12 @@ def _model_checks(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[
 
 def check_files(pattern: str) -> None:
     """Reads the first document of each file that a path or glob of corpus.local.files matches."""
-    from tinybert.data.corpus import file_articles, matching_files
-
     for path in matching_files([pattern]):
         next(file_articles(path), None)
 
 
 def check_rows(params: Params, name: str) -> TrainingRows:
     """Reads a task's rows as stage prepare_task does, and its predictions; INT8 calibration needs enough rows."""
-    from tinybert.data.own_tasks import read_task_rows, records
-    from tinybert.data.prediction_files import read_predicted_teacher
-    from tinybert.data.table_files import tables_of
-
     settings = getattr(params.tasks, name)
     if data := settings.data:
         check_all(
@@ -107,9 +107,6 @@ def check_rows(params: Params, name: str) -> TrainingRows:
 
 def check_quiz(params: Params) -> None:
     """Reads the quiz; if the tokenizer is here, an answer must be a single token."""
-    from tinybert.data.tokenizer import folder_tokenizer
-    from tinybert.evaluate.language_model import load_questions, read_quiz_file
-
     quiz = params.domain_evaluation.quiz
     if params.teacher.source == "local" and (folder := paths.resolve(params.teacher.local.folder)).is_dir():
         load_questions(quiz, folder_tokenizer(folder))
@@ -121,24 +118,15 @@ def check_augmentation(params: Params) -> None:
     """Reads stop words and word vectors, or tags a word with NLTK, whichever the strategy uses."""
     settings = params.augmentation
     if settings.strategy == "sampling" and settings.sampling.pos_tagger == "nltk":
-        from tinybert.augment.sampling import tag_with_nltk
-
-        tag_with_nltk([["word"]])
+        sampling.tag_with_nltk([["word"]])
     if settings.strategy == "substitution":
-        from tinybert.augment.substitution import stop_words
-        from tinybert.augment.word_vectors import from_file
-
         stop_words(settings.substitution.stop_words)
         if (vectors := settings.substitution.word_vectors).source == "file":
             from_file(paths.resolve(vectors.file))
 
 
-def check_teacher(params: Params) -> None:
+def check_local_teacher(params: Params) -> None:
     """Loads the teacher of teacher.local.folder and compares it with its tokenizer and with each student."""
-    from tinybert.data.tokenizer import folder_tokenizer
-    from tinybert.models.checkpoints import load_pretrained
-    from tinybert.models.initialization import given_teacher, start_teacher
-
     folder = given_teacher(params.teacher)
     check_all([partial(folder_tokenizer, folder), partial(load_pretrained, folder)])
     vocab_size = folder_tokenizer(folder).get_vocab_size()
@@ -161,9 +149,6 @@ def check_task_teacher(
     params: Params, tasks: list[str], source: ModelSource, *, key: str, rows: Mapping[str, TrainingRows]
 ) -> None:
     """Loads the model with this key as stage finetune_teacher does; one on the Hub is judged by its config.json."""
-    from tinybert.data.tokenizer import teacher_tokenizer
-    from tinybert.distill.task_teacher import check_config, check_row_losses, check_teacher, start_task_teacher
-
     name = tasks[0]
     folder = checkpoint_folder(source, key=key, files=("config.json",))
     config = read_config(folder)
@@ -193,8 +178,6 @@ def _unread_task(params: Params, name: str, config: Mapping[str, Any]) -> Task:
 
 def check_predictions(task: str, files: PredictionFiles) -> None:
     """Looks for the columns of the files of a task teacher's predictions."""
-    from tinybert.data.table_files import Table
-
     key = f"tasks.{task}.finetuned_teacher.predictions"
     tables = (Table(name, f"{key}.{split}") for split in ("train", "dev", "test") if (name := getattr(files, split)))
     check_all(partial(table.check_columns, (files.id, *files.columns)) for table in tables)
@@ -202,9 +185,6 @@ def check_predictions(task: str, files: PredictionFiles) -> None:
 
 def check_init(params: Params, name: str) -> None:
     """Loads the model that a student starts from; its shape is compared with params if the teacher's is known."""
-    from tinybert.models.checkpoints import load_pretrained
-    from tinybert.models.initialization import given_teacher, initialize_student, start_teacher
-
     student = params.students[name]
     stored, _ = load_pretrained(checkpoint_folder(student.init, key=f"students.{name}.init"))
     if params.teacher.source == "hub":

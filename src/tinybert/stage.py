@@ -74,10 +74,6 @@ class Stage:
 
         return digest
 
-    def checkpoint_folder(self, **part: str) -> Path:
-        """Where the instance, or the named part of it, keeps its resume checkpoint."""
-        return paths.checkpoints(self.name, self.items | part)
-
     def provenance(self, entries: Sequence[dict[str, float]], history: Sequence[dict] = ()) -> list[dict[str, Any]]:
         """How a model was trained: one entry for each training stage, this one last.
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from tinybert.config.fields import Training
 from tinybert.config.students import training_of
 from tinybert.data.encoding import encode
+from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import Task, read_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
-from tinybert.distill.batches import Batches
+from tinybert.distill.batches import Batches, Masker
 from tinybert.distill.loop import LiveTeacher, Pruner, Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -23,7 +24,7 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.distill.task_teacher import TaskTeacher, cut_classifier
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.distill.vocabulary import trim_vocabulary
-from tinybert.models.bert import BertConfig, SequenceClassifier
+from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.checkpoints import (
     PROVENANCE_FILE,
     Classifier,
@@ -43,13 +44,14 @@ from tinybert.stage import Stage
 
 @dataclass
 class StageTraining:
-    """A model that a stage trains: `run` or `distill`, then `finish`.
+    """A model that a stage trains: `run`, `distill` or `distill_text`, then `finish`.
 
     Attributes:
         loss: Trained with the model.
         target: The folder that the model is saved in.
         source: The folder of the model that this stage continues, if any.
         tokenizer: The model's; None: the project's.
+        pruner: Prunes the model during training.
         curve: Of the run; empty without one.
     """
 
@@ -59,37 +61,35 @@ class StageTraining:
     target: Path
     source: Path | None = None
     tokenizer: Tokenizer | None = None
+    pruner: Pruner | None = None
     curve: list[Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        folder, fingerprint = self.stage.checkpoint_folder(), self.stage.fingerprint()
-        self.checkpoint = Checkpoint(folder, fingerprint, is_writer=is_main_process())
+        folder = paths.checkpoints(self.stage.name, self.stage.items)
+        self.checkpoint = Checkpoint(folder, self.stage.fingerprint(), is_writer=is_main_process())
 
-    def run(
-        self,
-        batches: Batches,
-        training: Training,
-        seed: int,
-        *,
-        teacher: LiveTeacher | None = None,
-        pruner: Pruner | None = None,
-    ) -> None:
+    def run(self, batches: Batches, training: Training, seed: int, *, teacher: LiveTeacher | None = None) -> None:
         """Trains the model, or continues an interrupted run."""
         params = self.stage.params
-        settings = Settings(training, params.optimizer, seed, params.precision, pruner)
+        settings = Settings(training, params.optimizer, seed, params.precision, self.pruner)
         title = " ".join([self.stage.name, *self.stage.items.values()])
         run = TrainRun(title, self.stage.log_entry, self.checkpoint)
         self.curve = train(self.model, self.loss, batches, settings, teacher=teacher, run=run)
 
-    def distill(
-        self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int, *, pruner: Pruner | None = None
-    ) -> None:
+    def distill(self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int) -> None:
         """As `run`, on training rows of a task, whose teacher runs once."""
         examples, asked = teacher.read_both(rows, by_token=self.loss.compares_tokens)
         cache = TeacherCache.of(self.stage.params.tasks.teacher_cache_gb)
         cached = CachedTeacher(teacher.model, self.loss, asked, cache)
         batches = cached.student_batches(examples, teacher.task, batch_size=training.batch_size, seed=seed)
-        self.run(batches, training, seed, teacher=cached, pruner=pruner)
+        self.run(batches, training, seed, teacher=cached)
+
+    def distill_text(self, teacher: MaskedLM, corpus: str, training: Training, seed: int) -> None:
+        """As `run`, on the training sequences of a corpus, masked if a loss reads predictions (else as in TinyBERT)."""
+        tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences(corpus, "train"))
+        masker = Masker.of(self.stage.params.masking, tokenizer) if self.loss.reads_predictions else None
+        batches = Batches(sequences, masker, batch_size=training.batch_size, seed=seed)
+        self.run(batches, training, seed, teacher=LiveTeacher(teacher, self.loss))
 
     def save(self) -> None:
         """Replaces the model folder, which has all that later stages need, and writes the loss curve."""

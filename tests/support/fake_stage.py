@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-from tinybert.pipeline import paths
-
 
 class FakeStage:
     """What stage scripts use of tinybert.stage.Stage; metrics and curve end up in `metrics`."""
@@ -20,9 +18,6 @@ class FakeStage:
     @property
     def instance(self):
         return "-".join(self.items.values())
-
-    def checkpoint_folder(self, **part):
-        return paths.checkpoints(self.name, self.items | part)
 
     def provenance(self, entries, history=()):
         return [*history]

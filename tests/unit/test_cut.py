@@ -1,13 +1,16 @@
 """`tinybert cut`: what it writes and prints, with training and without, and wrong arguments."""
 
+import numpy as np
 import pytest
 import torch
 
 from tests.support.hub_content import classifier
 from tests.unit.test_api import write_model
-from tinybert import cli
+from tinybert import cli, cut
+from tinybert.data.encoding import Encoded
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import load_bert
+from tinybert.pipeline.errors import UserError
 
 WORDS = ("king", "old", "rome", "river", "film", "city")
 
@@ -37,9 +40,30 @@ def test_a_smaller_shape_may_learn(work):
     sizes = ["--layers", "1", "--width", "12", "--heads", "3", "--feed-forward", "20"]
     for output, epochs in (("cut", "0"), ("learned", "2")):
         cli.main(["cut", "model", "rows.csv", *sizes, "--epochs", epochs, "--output", output])
-    cut, learned = (load_bert(SequenceClassifier, folder) for folder in ("cut", "learned"))
-    assert (cut.config.num_hidden_layers, cut.config.hidden_size, cut.config.intermediate_size) == (1, 12, 20)
-    assert not torch.equal(cut.classifier.weight, learned.classifier.weight)
+    plain, learned = (load_bert(SequenceClassifier, folder) for folder in ("cut", "learned"))
+    assert (plain.config.num_hidden_layers, plain.config.hidden_size, plain.config.intermediate_size) == (1, 12, 20)
+    assert not torch.equal(plain.classifier.weight, learned.classifier.weight)
+
+
+def test_a_speedup_chooses_the_shape_nearest_to_the_teacher(work, capsys, monkeypatch):
+    # A layer takes the width's square, everything else nothing: half the time is one layer, or width 12 at most.
+    monkeypatch.setattr(cut, "_batch_ms", lambda teacher, width, rows: width**2 * np.arange(1.0, 3.0))
+    cli.main(["cut", "model", "rows.csv", "--speedup", "2", "--output", "small"])
+    deep, wide, *_ = capsys.readouterr().out.splitlines()
+    assert deep.startswith("--layers 2 --width 12 --feed-forward 24: 4.0 times as fast, squared error of logits ")
+    assert wide.startswith("--layers 1 --width 24 --feed-forward 48: 2.0 times as fast, squared error of logits ")
+    errors = [float(line.rsplit(maxsplit=1)[1]) for line in (deep, wide)]
+    chosen = load_bert(SequenceClassifier, "small").config
+    assert (chosen.num_hidden_layers, chosen.hidden_size) == ((2, 12), (1, 24))[int(np.argmin(errors))]
+
+
+def test_shapes_are_timed_between_one_layer_and_all(work):
+    teacher = load_bert(SequenceClassifier, "model")
+    tokens = [np.arange(2, 9)] * 40
+    rows = Encoded(tokens, [np.zeros_like(ids) for ids in tokens], None)
+    assert {(shape.layers, shape.width) for shape in cut.shapes_at(teacher, rows, 1.0)} <= {(2, 12), (2, 24), (1, 24)}
+    with pytest.raises(UserError, match="--speedup: too high"):
+        cut.shapes_at(teacher, rows, 1e6)
 
 
 def test_scores_are_compared_by_their_correlation(work, capsys):

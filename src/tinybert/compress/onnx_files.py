@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -185,33 +185,22 @@ class OnnxClassifier:
     """
 
     def __init__(self, path: str | Path, threads: int) -> None:
-        self.path = str(path)
         self.threads = threads
+        self._session = cache(partial(session_of, str(path)))  # by the number of its threads
         self._pool = ThreadPoolExecutor(threads)  # starts a thread only when there is work for it
 
     def logits(self, feeds: Feeds) -> np.ndarray:
         """Logits of one batch: (batch, classes) float32, identical in every run and for any number of threads."""
         slices = sliced(feeds)
-        if len(slices) < self.threads:
-            return np.concatenate([self._joint.run(["logits"], each)[0] for each in slices])
-        session = self._single
-        return np.concatenate(list(self._pool.map(lambda each: session.run(["logits"], each)[0], slices)))
+        is_few = len(slices) < self.threads  # then all threads work at each node
+        session, each_of = (self._session(self.threads), map) if is_few else (self._session(1), self._pool.map)
+        return np.concatenate(list(each_of(lambda feeds: session.run(["logits"], feeds)[0], slices)))
 
     def logits_of(self, examples: Encoded, batch_size: int) -> np.ndarray:
         """Logits of all examples in their order: (rows, classes) float32."""
         found = [(rows, self.logits(feeds_of(batch))) for rows, batch in examples.batches(batch_size)]
         rows, logits = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return logits[np.argsort(rows)]
-
-    @cached_property
-    def _joint(self) -> onnxruntime.InferenceSession:
-        """All threads at each node: for batches of fewer slices than threads."""
-        return session_of(self.path, self.threads)
-
-    @cached_property
-    def _single(self) -> onnxruntime.InferenceSession:
-        """One thread per call, for several calls at a time."""
-        return session_of(self.path, 1)
 
 
 def feeds_of(batch: Batch) -> Feeds:

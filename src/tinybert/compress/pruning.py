@@ -35,10 +35,7 @@ class Pruner:
 
     @torch.no_grad()
     def before_step(self, step: int) -> None:
-        """Raises the masks during the ramp, and zeroes the gradients of pruned weights.
-
-        `step` counts from 0; gradients are clipped afterwards, so that pruned weights do not count in the norm.
-        """
+        """Raises the masks, if `step` (from 0) is on the ramp, and zeroes the gradients of pruned weights."""
         if step < self.ramp_steps:
             count = round(self.scheduled_sparsity(step) * sum(weight.numel() for weight in self.weights))
             if count > sum(int(pruned.sum()) for pruned in self.pruned):

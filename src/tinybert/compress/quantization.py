@@ -258,18 +258,12 @@ def replace_layers(
 
 
 def write_published_int8(fp32: str | Path, batches: Sequence[Feeds], path: str | Path, variant: str) -> None:
-    """Writes an INT8 variant as a published reproduction made it, for comparison: scores can collapse.
+    """Writes an INT8 variant of `export_onnx`'s file as a published reproduction made it: scores can collapse.
 
     ONNX Runtime's quantizer takes the products of attention too, residual sums and the classifier, with one scale per
     tensor and ranges from minimum to maximum, padding included: QDQ with int8 inputs, QOperator with uint8 inputs
     (QLinearMatMul), or dynamic. Masks are added to attention's scores, as in the published models; one scale for sums
     that reach the lowest float leaves nothing of the scores.
-
-    Args:
-        fp32: A file of `export_onnx`.
-        batches: Calibration examples.
-        path: The file to write.
-        variant: One of INT8_VARIANTS.
     """
     formats = {
         "int8-qdq": {"quant_format": QuantFormat.QDQ, "activation_type": QuantType.QInt8},

@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> None:
         models=("model",),
         method="smoothed",
         calibration=calibration,
-        exclude=options.exclude,
+        exclude=tuple(options.exclude),
         max_score_drop=drop,
         latency=LATENCY,
     )
@@ -145,9 +145,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
     parser.add_argument("--max-length", type=_number(int, 8, 512), default=512, help="tokens of a row (512)")
     parser.add_argument("--output", type=Path, help="an earlier one of this command is replaced (FOLDER/onnx)")
-    options = parser.parse_args(argv)
-    options.exclude = tuple(options.exclude)
-    return options
+    return parser.parse_args(argv)
 
 
 def _number(kind: type, least: int, most: int) -> Callable[[str], Any]:

@@ -34,7 +34,7 @@ from tinybert.config.fields import (
     UniqueOrEmpty,
 )
 from tinybert.config.students import Student, check_students
-from tinybert.config.task_settings import RESERVED_NAMES, Tasks
+from tinybert.config.task_settings import GLUE_TASKS, RESERVED_NAMES, Tasks
 from tinybert.pipeline.errors import UserError
 
 
@@ -296,7 +296,7 @@ class Params(ConfigModel):
             raise ValueError(f"language: no code (got {self.language}); allowed: two or three letters of ISO 639, "
                              f"such as en, or multilingual")  # fmt: skip
         sources = {"corpus": self.corpus.source, "teacher": self.teacher.source}
-        sources |= {"tasks": self.tasks.source} if len(self.tasks.own) < len(self.tasks.run) else {}
+        sources |= {"tasks": self.tasks.source} if set(self.tasks.run) & set(GLUE_TASKS) else {}
         sources |= {"domain_evaluation.quiz": self.domain_evaluation.quiz.source} if self.domain.students else {}
         for section, source in sources.items():
             if source == "synthetic":

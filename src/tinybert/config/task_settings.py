@@ -231,11 +231,6 @@ class Tasks(ConfigModel):
     teacher_cache_gb: NonNegative
     vocabulary_tokens: PositiveInt | None
 
-    @property
-    def own(self) -> dict[str, TableData]:
-        """The tables of the tasks to run that are one's own, by task."""
-        return {task: data for task in self.run if (data := getattr(self, task).data)}
-
     def check(self) -> None:
         for name, settings in self.__pydantic_extra__.items():
             if hasattr(type(self), name) or name == "domain":  # which is a folder of models/final

@@ -157,9 +157,8 @@ def _map_batches(rule: Rule, path: str | Path) -> Iterator[Filtered]:
     threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
     size_bytes = Path(path).stat().st_size
 
-    def work(data: bytes) -> tuple[list[bytes], Filtered]:
-        lines, texts = _parse(path, data)
-        return lines, rule(lines, texts)
+    def work(data: bytes) -> tuple[int, Filtered]:
+        return len(data), rule(*_parse(path, data))
 
     with (
         open(path, "rb") as file,
@@ -170,9 +169,9 @@ def _map_batches(rule: Rule, path: str | Path) -> Iterator[Filtered]:
         futures = (pool.submit(work, data) for data in chunks)
         started = deque(islice(futures, 2 * threads))
         while started:
-            lines, result = started.popleft().result()
+            read_bytes, result = started.popleft().result()
             started.extend(islice(futures, 1))
-            progress.advance(sum(map(len, lines)), documents=len(lines))
+            progress.advance(read_bytes, documents=result.found["documents"])
             yield result
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -151,10 +152,7 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
 def read_task_rows(name: str, settings: Tasks, *, seed: int) -> tuple[Task, Frames]:
     """Reads a task's table, or its rows of GLUE, with `tasks.heldout_fraction` of train in place of all other splits.
 
-    Args:
-        name: The task's name.
-        settings: The section `tasks` of params.
-        seed: Of synthetic rows.
+    The seed is that of synthetic rows.
     """
     if data := getattr(settings, name).data:
         task, splits = read_own(name, data)
@@ -186,17 +184,16 @@ def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float, *, key: str) 
     votes = votes.sort_values(["count", "rarity", "text"], ascending=[False, True, True], kind="stable")
     groups = votes.groupby("text").agg(stratum=("stratum", "first"), size=("count", "sum"))
     groups = groups.iloc[stream(0, "hold out").permutation(len(groups))]
-    sizes = groups.groupby("stratum")["size"]
+    amounts = groups.groupby("stratum")["size"].agg(["sum", "min", "size"])
     # At least the smallest text of a class is drawn, if the class has another one.
-    amounts = sizes.agg(["sum", "min", "size"])
     amounts = amounts[amounts["size"] > 1]
-    left = dict(zip(amounts.index, np.maximum(fraction * amounts["sum"], amounts["min"]), strict=True))
-    drawn, found = [], set()
+    left = (fraction * amounts["sum"]).clip(lower=amounts["min"]).to_dict()
+    drawn = []
     for text, stratum, size in groups.itertuples():
         if size <= left.get(stratum, 0):
             left[stratum] -= size
             drawn.append(text)
-            found.add(stratum)
+    found = set(groups["stratum"].loc[drawn])
     lacking = sorted(set(rows["label"]) - found) if task.kind == "classification" else []
     if lacking or not drawn:
         what = f"class {task.labels[lacking[0]]!r:.40} of" if lacking else "train of"
@@ -223,14 +220,10 @@ def _frame(table: Table, labels: Labels | None, data: TableData) -> pd.DataFrame
     """All rows of a table; texts are kept once, in the compact form of frames."""
     if labels:
         labels.types.clear()
-    chunks: list[pd.DataFrame] = []
-    waiting: list[dict[str, Any]] = []
-    for found in table.rows(data.columns if labels else data.unlabeled_columns):
-        waiting.append(own_row(table, found, labels, data) | {"idx": len(waiting) + len(chunks) * CHUNK_ROWS})
-        if len(waiting) == CHUNK_ROWS:
-            chunks.append(pd.DataFrame(waiting))
-            waiting = []
-    return pd.concat([*chunks, pd.DataFrame(waiting)] if waiting else chunks, ignore_index=True)
+    found = table.rows(data.columns if labels else data.unlabeled_columns)
+    rows = (own_row(table, row, labels, data) | {"idx": index} for index, row in enumerate(found))
+    chunks = iter(lambda: list(islice(rows, CHUNK_ROWS)), [])
+    return pd.concat(map(pd.DataFrame, chunks), ignore_index=True)
 
 
 def own_row(table: Table, found: Row, labels: Labels | None, data: TableData) -> dict[str, Any]:

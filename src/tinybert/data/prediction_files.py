@@ -24,10 +24,6 @@ class PredictionReader:
     """Turns the cells of a prediction, or a gold label, into logits: (classes,) float32.
 
     Probabilities become their logarithms, of a multilabel task log(p / (1 - p)); classes count as certain.
-
-    Args:
-        task: The task.
-        settings: Its section of params.
     """
 
     def __init__(self, task: Task, settings: PredictionFiles) -> None:
@@ -87,8 +83,6 @@ def read_predicted_teacher(
     """Finds the predictions of all rows of train and the scored splits.
 
     Args:
-        task: The task.
-        settings: The section of params.
         rows: The task's rows of train and the scored splits, as stage prepare_task writes them.
         heldout_fraction: Above 0, and without a dev file, scored rows are a share of train.
 
@@ -105,15 +99,14 @@ def read_predicted_teacher(
         found = reader.table(table)
         _check_ids(table, found, of_table, is_part=heldout_fraction > 0)
         for split, of_split in of_table.items():
-            known = [row for row in of_split if _id(row) in found]
-            if split != "train" and len(known) < len(of_split):
-                name = next(name for row in of_split if (name := _id(row)) not in found)
-                problem = f"no prediction of {split}'s row with id {name!r:.40}"
+            unknown = [name for row in of_split if (name := _id(row)) not in found]
+            if split != "train" and unknown:
+                problem = f"no prediction of {split}'s row with id {unknown[0]!r:.40}"
                 raise table.error(f"{problem}; allowed: one for each row of {split}, which is scored; fix: add it")
-            if not known:
+            if len(unknown) == len(of_split):
                 raise table.error(f"no predictions of {split}; fix: add some")
-            lacking += len(of_split) - len(known)
-            kept = of_split if settings.missing == "gold" else known
+            lacking += len(unknown)
+            kept = [row for row in of_split if settings.missing == "gold" or _id(row) in found]
             values = (found[name][1] if (name := _id(row)) in found else reader.of_label(row["label"]) for row in kept)
             logits[split] = torch.from_numpy(np.stack(list(values)))
             numbers[split] = torch.tensor([row["idx"] for row in kept])
@@ -133,8 +126,7 @@ def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> l
         raise UserError(f"{section}.test: missing, the test split has labels and is scored; fix: name its file")
     if files["dev"] and not settings.dev:
         raise UserError(f"{section}.dev: missing, dev is scored; fix: name its file")
-    return [(Table(name, f"{section}.{key}"), splits) for key, splits in files.items()
-            if splits and (name := getattr(settings, key))]  # fmt: skip
+    return [(Table(getattr(settings, key), f"{section}.{key}"), splits) for key, splits in files.items() if splits]
 
 
 def _check_ids(

@@ -26,15 +26,15 @@ SMALLEST_REST_TOKENS = 8
 PARTS = re.compile(r"(?s).{1,16384}(?:[ \n]|\Z)|.+?(?:[ \n]|\Z)")
 
 
-def read_documents(path: str | Path, *, title: str) -> Iterator[dict]:
-    """Yields the documents that an earlier stage wrote, with a progress bar; UserError for a line without text."""
-    with text_progress_bar(title, Path(path).stat().st_size) as progress:
+def _texts(path: str | Path) -> Iterator[str]:
+    """Yields the texts of the documents that an earlier stage wrote, with a progress bar; UserError if one has none."""
+    with text_progress_bar("tokenize", Path(path).stat().st_size) as progress:
         for document in read_jsonl(path):
             text = document.get("text")
             if not isinstance(text, str) or NO_TEXT.search(text):
                 raise UserError(f"{path}: a document has no text; fix: run the stage that wrote it again")
             progress.advance(len(text.encode()), documents=1)
-            yield document
+            yield text
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,7 @@ def write_sequences(
         Counts: documents (or paragraphs) that gave a sequence, sequences, tokens (with [CLS] and [SEP]),
         dropped_tokens (in dropped rests), unknown_share (of the tokens without [CLS] and [SEP]).
     """
-    cutter = Cutter(tokenizer, sequence_tokens, packing)
-    texts = (document["text"] for document in read_documents(source, title="tokenize"))
+    cutter, texts = Cutter(tokenizer, sequence_tokens, packing), _texts(source)
     counts = Counter(documents=0, sequences=0, tokens=0, dropped_tokens=0, unknown=0)
     with atomic_folder(folder) as target:
         with sequences_writer(target, cutter.token_type) as append:

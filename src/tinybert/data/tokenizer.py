@@ -61,7 +61,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_token
     vocabulary = tokenizer.get_vocab()
     with atomic_file(folder / "vocab.txt") as handle:
         handle.writelines(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.__getitem__))
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     settings = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": tokenizer.normalizer.lowercase,
@@ -69,7 +68,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_token
         "tokenize_chinese_chars": tokenizer.normalizer.handle_chinese_chars,
         "model_max_length": max_length_tokens or 512,
     }
-    write_json(folder / "tokenizer_config.json", settings | dict(zip(names, SPECIAL_TOKENS, strict=True)))
+    names = {f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS}
+    write_json(folder / "tokenizer_config.json", settings | names)
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:

@@ -144,16 +144,21 @@ def micro_batches(batch: Batch, *, processes: int, process: int, accumulation_st
     return found
 
 
-@torch.no_grad()
 def predict(model: TaskModel, examples: Encoded, task: Task) -> np.ndarray:
     """A task model's predictions in the order of the rows: (rows,) int64 classes or float32 scores, as `decide`."""
-    device = best_device()
     model.config.check_length(int(examples.lengths.max(initial=0)), f"tasks.{task.name}.max_length_tokens")
+    return decide(logits_of(model, examples), task)
+
+
+@torch.no_grad()
+def logits_of(model: TaskModel, examples: Encoded) -> np.ndarray:
+    """A task model's logits in the order of the rows: (rows, classes) float32."""
+    device = best_device()
     model.to(device).eval()
     logits = np.empty((len(examples), len(model.labels)), dtype=np.float32)
     for indices, batch in examples.batches(PREDICTION_BATCH_SIZE):
         logits[indices] = model(batch.to(device)).logits.cpu().numpy()
-    return decide(logits, task)
+    return logits
 
 
 def decide(logits: np.ndarray, task: Task) -> np.ndarray:

@@ -134,13 +134,10 @@ def train(
     teacher: LiveTeacher | None = None,
     run: TrainRun,
 ) -> list[Entry]:
-    """Trains the student, and what the losses learn, in place.
+    """Trains the student, and what the losses learn, in place; returns the loss curve.
 
     With a checkpoint an interrupted run continues to the same weights bit for bit, as long as the teacher cache is the
     same. Under a launcher each process takes its share of every batch. Without losses nothing is trained.
-
-    Returns:
-        The loss curve.
 
     Raises:
         UserError: A loss or gradient is not finite, or rows are longer than a model allows.
@@ -153,8 +150,9 @@ def train(
     student.config.check_length(batches.longest_row_tokens, batches.length_key)
     if teacher:
         teacher.check_length(batches)
-    # AdamW multiplies weights by these factors.
-    decays = (1.0 - settings.optimizer.weight_decay * rate for rate in learning_rates(steps, settings))
+    peak, optimizer, schedule = settings.training.learning_rate, settings.optimizer, settings.training.schedule
+    factors = (lr_factor(step, steps, optimizer.warmup_fraction, schedule) for step in range(steps))
+    decays = (1.0 - optimizer.weight_decay * (peak * factor) for factor in factors)  # AdamW multiplies weights by these
     with only_used_words(student, batches, decays):
         module = Distiller(student, loss).train()
         curve = _take_steps(module, batches, settings, teacher if loss.reads_teacher else None, run)
@@ -248,12 +246,6 @@ def lr_factor(step: int, steps: int, warmup_fraction: float, schedule: str = "li
     if step < warmup:
         return (step + 1) / (warmup + 1)
     return (steps - step) / max(1, steps - warmup)
-
-
-def learning_rates(steps: int, settings: Settings) -> list[float]:
-    """The student's learning rate at each step."""
-    warmup, schedule = settings.optimizer.warmup_fraction, settings.training.schedule
-    return [settings.training.learning_rate * lr_factor(step, steps, warmup, schedule) for step in range(steps)]
 
 
 def set_learning_rate(step: int, steps: int, optimizer: torch.optim.Optimizer, settings: Settings) -> float:

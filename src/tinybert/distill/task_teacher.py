@@ -44,8 +44,6 @@ class TaskTeacher:
     """A task's teacher and how it reads rows.
 
     Attributes:
-        model: The teacher.
-        task: Its task.
         tokenizer: That of its student.
         max_length_tokens: Of a row, for every tokenizer.
         full_tokenizer: That of a BERT teacher whose student has a trimmed vocabulary.
@@ -128,7 +126,6 @@ def start_task_teacher(
     A BERT with the project's vocabulary is computed by our own class. UserError if the model does not fit the task.
 
     Args:
-        task: The task.
         tokenizer: The project's; None: not trained yet, a BERT is assumed to share it.
         source: The task's `finetuned_teacher`, or what the teacher starts from otherwise: a third party's model, or the
             folder of `teacher`.

@@ -90,10 +90,7 @@ def static_embeddings(teacher: BertModel, first: int, last: int) -> np.ndarray:
 class LinearModel:
     """A linear model whose regularization is chosen by the headline metric in cross-validation on its training rows.
 
-    Args:
-        task: Ridge regression for a regression task, else logistic regression, of each label for a multilabel one.
-        featurizer: Makes the features.
-        train: The rows to fit it on.
+    Ridge regression for a regression task, else logistic regression, of each label for a multilabel one.
     """
 
     def __init__(self, task: Task, featurizer: Featurizer, train: Encoded) -> None:

@@ -31,7 +31,7 @@ SAME_SIZE = 1.02  # times the smallest: formats differ by so much in their graph
 RESAMPLES = 1000
 
 Values = Sequence | np.ndarray
-Metric = Callable[[np.ndarray, np.ndarray], float]
+Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and labels, (rows,) each
 SplitReferences = tuple[Encoded, dict[str, np.ndarray]]  # the rows of a split, and predictions (rows,) by system
 
 
@@ -83,10 +83,10 @@ def model_costs(model: TaskModel, rows: Encoded) -> dict[str, float | None]:
 
     The FLOPs of a teacher of another family are not known, nor anything of one that is known by its predictions.
     """
-    if isinstance(model, (ForeignClassifier, PredictedTeacher)):
-        return {"parameters": model.parameter_count, "flops": None}
-    flops = np.mean([model.flops(tokens) for tokens in rows.lengths.tolist()])
-    return {"parameters": model.parameter_count, "flops": float(flops)}
+    flops = None
+    if not isinstance(model, (ForeignClassifier, PredictedTeacher)):
+        flops = float(np.mean([model.flops(tokens) for tokens in rows.lengths.tolist()]))
+    return {"parameters": model.parameter_count, "flops": flops}
 
 
 def predict_references(teacher: TaskTeacher) -> dict[str, SplitReferences]:
@@ -151,6 +151,8 @@ METRICS: dict[str, Metric] = {
     "pearson": _pearson,
     "spearman": _spearman,
 }
+# Those of Predictions; perplexity is computed from sums of cross-entropies and numbers of tokens, (sequences,) each.
+ROW_METRICS = METRICS | {"perplexity": lambda losses, tokens: float(np.exp(losses.sum() / tokens.sum()))}
 
 
 @dataclass(frozen=True)
@@ -171,14 +173,6 @@ class Predictions:
     @property
     def score(self) -> float:
         return ROW_METRICS[self.metric](self.predictions, self.labels)
-
-
-def perplexity(cross_entropies: np.ndarray, tokens: np.ndarray) -> float:
-    """Computes exp of the mean cross-entropy over all tokens from sums and token counts, (sequences,) each."""
-    return float(np.exp(cross_entropies.sum() / tokens.sum()))
-
-
-ROW_METRICS: dict[str, Metric] = METRICS | {"perplexity": perplexity}
 
 
 def save_predictions(path: str | Path, systems: Mapping[str, Predictions]) -> None:
@@ -213,7 +207,6 @@ def compare_splits(
     Args:
         student: Takes the rows of a split and returns predictions, (rows,).
         references: What `predict_references` returns.
-        task: Their task.
 
     Returns:
         By split the metrics of "student", "teacher" and "majority", and whether the student collapsed; and the
@@ -264,18 +257,14 @@ def choose_variant(variants: Mapping[str, dict], metric: str, max_score_drop: fl
 
     Args:
         variants: Scores as `variant_scores` returns them, with the "size_mb" of each variant.
-        metric: The metric of the score.
         max_score_drop: None: any drop passes.
 
     Returns:
         The variant with the highest score among those within SAME_SIZE of the smallest that passes; None if none does.
     """
     drops = score_drops(variants, metric)
-    sizes = {
-        variant: variants[variant]["size_mb"]["raw"]
-        for variant, drop in drops.items()
-        if max_score_drop is None or drop <= max_score_drop
-    }
+    passing = [variant for variant, drop in drops.items() if max_score_drop is None or drop <= max_score_drop]
+    sizes = {variant: variants[variant]["size_mb"]["raw"] for variant in passing}
     small = [variant for variant, size in sizes.items() if size <= SAME_SIZE * min(sizes.values())]
     return min(small, key=lambda variant: (drops[variant], sizes[variant]), default=None)
 
@@ -291,11 +280,9 @@ def paired_interval(
     """95 % interval of a score minus a reference score: paired percentile bootstrap (Efron & Tibshirani 1993, ch. 13).
 
     Args:
-        metric: Takes predictions and labels, (rows,) each.
         predictions: (rows,) for each training seed.
         reference: The same of the reference, in the same order of seeds.
         labels: The same of the gold labels.
-        seed: Of the resampling.
 
     Returns:
         "low" and "high" of the difference's mean over seeds. With one seed the interval is over rows only.
@@ -303,14 +290,9 @@ def paired_interval(
     pairs = list(zip(predictions, reference, labels, strict=True))
     if all(np.array_equal(mine, other) for mine, other, _ in pairs):
         return {"low": 0.0, "high": 0.0}
-    widening, differences = _widening(len(pairs)), []
     of_seeds = _differences(metric, pairs, [np.arange(len(one)) for one in labels])
-    for rows, seeds in _resamples(labels, seed):
-        # Seeds are resampled by their differences on all rows: differences on the drawn rows would count the variance
-        # of rows twice.
-        on_drawn_rows = _differences(metric, pairs, rows).mean()
-        differences.append(on_drawn_rows + widening * (of_seeds[seeds].mean() - of_seeds.mean()))
-    return _interval(differences)
+    drawn = _resamples(labels, of_seeds, seed)
+    return _interval([_differences(metric, pairs, rows).mean() + shift for rows, shift in drawn])
 
 
 def retention_interval(
@@ -319,10 +301,8 @@ def retention_interval(
     """95 % interval of the above-majority retention, by the same bootstrap as `paired_interval`.
 
     Args:
-        metric: Takes predictions and labels, (rows,) each.
         students: The student's predictions, (rows,) for each training seed.
         reference: "teacher", "majority" and "labels" on the same rows, (rows,) each.
-        seed: Of the resampling.
 
     Returns:
         "low" and "high"; None if the teacher is within noise of the majority class, which leaves nothing to retain.
@@ -330,32 +310,35 @@ def retention_interval(
     teacher, majority, labels = (reference[name] for name in ("teacher", "majority", "labels"))
     if paired_interval(metric, [teacher], [majority], [labels], seed=seed)["low"] <= 0:
         return None
-    widening, ratios = _widening(len(students)), []
+    ratios = []
     of_seeds = np.array([metric(student, labels) for student in students])
-    for (rows, *_), seeds in _resamples([labels] * len(students), seed):
+    for (rows, *_), shift in _resamples([labels] * len(students), of_seeds, seed):
         base = metric(majority[rows], labels[rows])
         lead = metric(teacher[rows], labels[rows]) - base
-        of_drawn_seeds = of_seeds[seeds].mean() - of_seeds.mean()
-        student = np.mean([metric(one[rows], labels[rows]) for one in students]) + widening * of_drawn_seeds
+        student = np.mean([metric(one[rows], labels[rows]) for one in students]) + shift
         if lead > 0:
             ratios.append((student - base) / lead)
     return _interval(ratios)
 
 
-def _interval(values: Sequence[float]) -> dict[str, float]:
+def _interval(values: Sequence[np.floating]) -> dict[str, float]:
     return dict(zip(("low", "high"), np.percentile(values, [2.5, 97.5]).tolist(), strict=True))
 
 
-def _resamples(labels: Sequence[np.ndarray], seed: int) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """Yields the rows drawn for each training seed (shared if all have the same labels), and the seeds drawn.
+def _resamples(
+    labels: Sequence[np.ndarray], of_seeds: np.ndarray, seed: int
+) -> Iterator[tuple[list[np.ndarray], float]]:
+    """Yields the rows drawn for each training seed (shared if all have the same labels), and a shift of their mean.
 
-    Both sides of a comparison are computed on the same drawn rows.
+    Both sides of a comparison are computed on the same drawn rows. Seeds are drawn too, but by their results on all
+    rows, `of_seeds`: results on the drawn rows would count the variance of rows twice.
     """
-    rng, count = np.random.default_rng(seed), len(labels)
+    rng, count, widening = np.random.default_rng(seed), len(labels), _widening(len(labels))
     is_same = all(np.array_equal(labels[0], other) for other in labels[1:])
     for _ in range(RESAMPLES):
         rows = [rng.integers(len(one), size=len(one)) for one in (labels[:1] if is_same else labels)]
-        yield rows * count if is_same else rows, rng.integers(count, size=count)
+        drawn = of_seeds[rng.integers(count, size=count)]
+        yield rows * count if is_same else rows, widening * (drawn.mean() - of_seeds.mean())
 
 
 def _differences(metric: Metric, pairs: Sequence[tuple], rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -180,8 +180,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
-        parts = ((each.name, getattr(self, each.name)) for each in fields(self))
-        moved: dict[str, Any] = {name: part.to(device) for name, part in parts if isinstance(part, Tensor)}
+        moved: dict[str, Any] = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)}
         return replace(self, **moved)
 
     def padded_to(self, length: int) -> "Batch":

@@ -93,8 +93,9 @@ def _fit_layers(student: BertModel, teacher: BertModel, layers: Sequence[int], t
         states.append(_fit_feed_forward(layer, source, basis, states=attended))
     last = states[-1], target[layers[-1]]
     if isinstance(student, SequenceClassifier) and isinstance(teacher, SequenceClassifier):
-        first = _first_tokens(last[0], text), _first_tokens(last[1], text)
-        _fit_classifier(student, teacher, residual, basis=basis, states=first)
+        lengths = torch.cat([batch.mask.sum(dim=1) for batch in text])
+        first = lengths.cumsum(dim=0) - lengths  # the place of each row's [CLS]
+        _fit_classifier(student, teacher, residual, basis=basis, states=(last[0][first], last[1][first]))
     if isinstance(student, MaskedLM) and isinstance(teacher, MaskedLM):
         _fit_masked_lm_head(student, teacher, residual, basis=basis, states=last)
     inputs, wanted = torch.cat(states), torch.cat([target[index] for index in mapped])
@@ -131,7 +132,8 @@ def _fit_attention(layer: Layer, source: Layer, basis: Tensor, *, text: list[Bat
 def _attend(attention: SelfAttention, states: Tensor, text: list[Batch]) -> tuple[tuple[Tensor, ...], Tensor]:
     """Queries, keys and values of states (tokens, width), and the context within each row, (tokens, width) each."""
     qkv = attention.query(states), attention.key(states), attention.value(states)
-    parts = zip(text, *(_by_batch(part, text) for part in qkv), strict=True)
+    counts = [int(batch.mask.sum()) for batch in text]
+    parts = zip(text, *(part.split(counts) for part in qkv), strict=True)
     return qkv, torch.cat([batch.real.attend(attention, (query, key, value)) for batch, query, key, value in parts])
 
 
@@ -158,16 +160,6 @@ def _fit_output(
     _fit(ours.dense, (weight, theirs.dense.bias @ basis), inputs=inner[0], target=sums @ basis - states[0])
     target = theirs.LayerNorm(sums)
     return _fit_norm(ours.LayerNorm, ours(inner[0], states[0]), target @ basis), target
-
-
-def _by_batch(tokens: Tensor, text: list[Batch]) -> tuple[Tensor, ...]:
-    """(tokens of all batches, width) -> a tensor for each batch."""
-    return tokens.split([int(batch.mask.sum()) for batch in text])
-
-
-def _first_tokens(tokens: Tensor, text: list[Batch]) -> Tensor:
-    """(tokens of all batches, width) -> (rows of all batches, width)."""
-    return torch.cat([batch.real.first(part) for batch, part in zip(text, _by_batch(tokens, text), strict=True)])
 
 
 def _fit_units(ours: nn.Linear, theirs: nn.Linear, residual: Tensor, *, basis: Tensor, states: Pair) -> None:

@@ -54,7 +54,7 @@ def normalized(path: Path) -> str:
 
 @cache
 def _parsed(text: str) -> tuple[set[str], str]:
-    """What a Python file imports, and its normalized syntax tree."""
+    """What a Python file imports, and its syntax tree without docstrings and the arguments of raised errors."""
     tree = ast.parse(text)
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -62,18 +62,8 @@ def _parsed(text: str) -> tuple[set[str], str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names, ast.dump(_WithoutWords().visit(tree))
-
-
-class _WithoutWords(ast.NodeTransformer):
-    """Removes docstrings and the arguments of raised errors; comments never reach a syntax tree."""
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
-        return super().generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        if isinstance(node.exc, ast.Call):
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             node.exc = node.exc.func
-        return node
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    return names, ast.dump(tree)

@@ -7,18 +7,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.client import HTTPException, responses
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tinybert.pipeline.errors import UserError
 
 PROBE_TIMEOUT_S = 10
 REASON_CHARACTERS = 200
 RETRY_WAITS_S = (2, 8)
-
-Loaded = TypeVar("Loaded")
 
 # The libraries' own texts take several lines, or do not say what to do. A gated repository is also "not found".
 REASONS = {
@@ -70,19 +67,17 @@ def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: st
     with hub_access(f"{key}.hub.model", f"{model} ({revision})", fix=fix):
         from huggingface_hub import snapshot_download
 
-        load = partial(snapshot_download, model, revision=revision, allow_patterns=files)
-        return Path(load_verified(load, "model", model, revision))
+        return Path(load_verified(snapshot_download, "model", model, revision, allow_patterns=files))
 
 
 def hub_dataset(name: str, config: str | None, revision: str, **options: Any) -> Any:
     """Calls `datasets.load_dataset` through `load_verified`. Call it inside `hub_access`."""
     from datasets import load_dataset
 
-    load = partial(load_dataset, name, config, revision=revision, **options)
-    return load_verified(load, "dataset", name, revision)
+    return load_verified(load_dataset, "dataset", name, revision, name=config, **options)
 
 
-def load_verified(load: Callable[[], Loaded], repo_type: str, repository: str, revision: str) -> Loaded:
+def load_verified(load: Callable, repo_type: str, repository: str, revision: str, **options: Any) -> Any:
     """Calls `load`, which downloads files of a repository ("model" or "dataset") into the Hub's cache.
 
     After a server error, a broken connection or a damaged file it is called at most twice more; damaged files are
@@ -93,7 +88,7 @@ def load_verified(load: Callable[[], Loaded], repo_type: str, repository: str, r
     while True:
         try:
             try:
-                return load()
+                return load(repository, revision=revision, **options)
             finally:  # a damaged file may also be the cause of an error
                 _remove_damaged(repo_type, repository, revision)
         except Exception as error:

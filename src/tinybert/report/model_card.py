@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +47,10 @@ class Finished:
 
 
 def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, dict], chosen: str) -> None:
-    """Writes README.md of a task model into its folder.
+    """Writes README.md of a task model into its folder, which exists.
 
     Args:
-        folder: An existing folder.
         of: The model: "teacher", a student or a pruned student.
-        task: Its task.
         metrics: The files of the stages "prepare_task", "finetune_teacher" and, of this model, "quantize".
         chosen: The INT8 variant to use.
     """
@@ -75,7 +72,9 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
     _write(folder, of, card_data, "task_card.md.j2", {
         "task": task, "data": data, "metrics": metrics,
         "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready, "third_party": third_party,
-        "read_last": partial(_read_last, of.provenance), "folder": paths.final(task.name, of.name),
+        # The value of a params key in the last stage that read it; None if none did.
+        "read_last": lambda key: next((at["params"][key] for at in of.provenance[::-1] if key in at["params"]), None),
+        "folder": paths.final(task.name, of.name),
         "sparsity": linear_sparsity(of.model) if "_pruned" in of.name else None,
         "chosen": chosen, "drop": score_drops(metrics["quantize"], task.headline)[chosen],
         "is_portable": params.quantization.method == "smoothed",
@@ -136,11 +135,6 @@ def _training(entry: dict[str, Any]) -> dict[str, Any]:
         if any(losses["losses"].get(name) for name in MAPPED_LOSSES):
             layer_map = losses["layer_map"] or params[f"students.{entry['student']}.layer_map"]
     return {"title": title, "training": training, "losses": losses, "layer_map": layer_map, "steps": entry["steps"]}
-
-
-def _read_last(provenance: Provenance, key: str) -> Any:
-    """The value of a params key in the last stage that read it; None where none did."""
-    return next((entry["params"][key] for entry in reversed(provenance) if key in entry["params"]), None)
 
 
 def _hub_names(*sections: Any) -> list[str] | None:

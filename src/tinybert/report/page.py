@@ -94,6 +94,7 @@ def findings(results: Results) -> dict[str, Any]:
         "accuracies": domain["cloze.all.top1"].sort_values(ascending=False),
         "lead": next(leads.sort_values("share", ascending=False, kind="stable").itertuples(), None),
         "collapsed": [f"{at['student']} on {tables.task_name(results, at['task'], at['split'])}" for at in fallen],
+        "own_tasks": sum(task.is_own for task in results.tasks.values()),
         "questions_dropped": results.select("evaluate_domain", metric="questions_dropped")["value"].max(),
     }
 

@@ -96,8 +96,6 @@ class Results:
     """What the stages left.
 
     Attributes:
-        params: The checked params.
-        root: The project's folder.
         tasks: The task of each name.
         trees: The metrics file of each instance.
         frame: All numbers, one a row, with COLUMNS. Latencies are those of the stage "latency", durations have the

@@ -163,11 +163,11 @@ def conduct(name: str, *, tasks: Sequence[str] | None, seeds: int | None) -> str
     return f"{study.question}\n\nVariants\n{variants.text()}\n\nClaims\n{claims.text()}\n"
 
 
-def load_study(name: str, folder: Path = FOLDER) -> Study:
+def load_study(name: str) -> Study:
     """Reads studies/<name>.yaml; UserError naming the studies that there are, or the key that is wrong."""
-    path = folder / f"{name}.yaml"
+    path = FOLDER / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+        known = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml")))
         raise UserError(f"NAME: no such study (got {name}); allowed: {known}")
     try:
         return Study.model_validate(read_yaml(path))

@@ -191,14 +191,11 @@ def onnx_table(results: Results) -> Table:
         "as FP32": (percent, "agreement"), "MB": (megabytes, "size_mb.raw"),
         "gzip MB": (megabytes, "size_mb.compressed"),
         **{f"ms × {n}": (_time, *(f"batch_{n}.{time}" for time in ("median", "p10", "p90"))) for n in sizes},
-        "ms a row": (fixed, "row_ms"), "best by": (_best, "best_size", "best_speed"),
+        "ms a row": (fixed, "row_ms"),
+        "best by": (lambda *is_best: ", ".join(compress(("size", "speed"), is_best)), "best_size", "best_speed"),
         "gate": (lambda is_chosen: "chosen" if is_chosen else "", "chosen"),
         "flag": (lambda beats: "" if beats else NO_BETTER, "beats"),
     })  # fmt: skip
-
-
-def _best(is_best_size: bool, is_best_speed: bool) -> str:
-    return ", ".join(compress(("size", "speed"), (is_best_size, is_best_speed)))
 
 
 def _time(median: float, p10: float, p90: float) -> str:

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import chain, count
+from itertools import chain, count, groupby
+from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple
 
@@ -86,13 +87,11 @@ def articles(seed: int) -> Iterator[dict[str, str]]:
 
 def _domain_articles(area: str, rng: Random) -> Iterator[dict[str, str]]:
     of_area = [fact for fact in facts() if fact.area == area]
-    rows: dict[str, list[Fact]] = {}
-    for fact in of_area:
-        rows.setdefault(f"{fact.kind} {fact.subject}", []).append(fact)
+    rows = [list(row) for _, row in groupby(of_area, key=attrgetter("kind", "subject"))]
     cards = [fact for fact in of_area if fact.field not in NOT_IN_PASSING]
     # Shuffled again when all are used, so that each fact occurs equally often.
     dealt = chain.from_iterable(rng.sample(cards, len(cards)) for _ in count())
-    for row in [*rows.values()] * ARTICLES_PER_ROW[area]:
+    for row in rows * ARTICLES_PER_ROW[area]:
         passing = [next(dealt) for _ in range(PASSING_FACTS)]
         stated = rng.sample(row, len(row))
         while len(stated) < OWN_STATEMENTS:

@@ -46,13 +46,14 @@ def inputs(monkeypatch):
 def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, params, inputs, monkeypatch, tmp_path):
     params.augmentation.__dict__["strategy"] = strategy
     params.tasks.cola.__dict__["augmented_copies"] = copies
+    monkeypatch.chdir(tmp_path)
     written, metrics = [], {}
     monkeypatch.setattr(augment, "write_jsonl", lambda path, rows: written.extend(rows))
     stage = SimpleNamespace(
+        name="augment",
         params=Declared(params),
         items={"task": "cola"},
         write_metrics=metrics.update,
-        checkpoint_folder=lambda: tmp_path,
         fingerprint=lambda: lambda: "run",
     )
     augment.main(stage)

@@ -70,9 +70,9 @@ def test_slices_are_even_in_number_and_hold_256_tokens_at_most(rows, length, sli
 def test_few_slices_share_all_threads_and_many_get_one_each(tmp_path):
     model = OnnxClassifier(save_sum_model(tmp_path), 3)
     model.logits(random_feeds(1, 8, 9))  # one slice
-    assert "_single" not in vars(model)
+    assert model._session.cache_info().currsize == 1
     model.logits(random_feeds(32, 128, 9))  # sixteen
-    threads = [session.get_session_options().intra_op_num_threads for session in (model._joint, model._single)]
+    threads = [session.get_session_options().intra_op_num_threads for session in map(model._session, (3, 1))]
     assert threads == [3, 1]
     assert model._pool._max_workers == 3
 
