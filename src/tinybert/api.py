@@ -117,7 +117,7 @@ def distill_student(
         UserError: A model, row, loss or setting that does not fit.
     """
     settings = settings or DistillSettings()
-    training, config = _checked(losses, settings)
+    training, config = check_settings(losses, settings)
     _check_kind("teacher", teacher, Teacher)
     _check_kind("student", student, Classifier | Architecture)
     tokenizer = _student_tokenizer(settings, student, teacher)
@@ -159,7 +159,7 @@ class _Checked(Training):
     precision: Literal["float32", "bfloat16"]
 
 
-def _checked(losses: Mapping[str, float], settings: DistillSettings) -> tuple[_Checked, DistillationConfig]:
+def check_settings(losses: Mapping[str, float], settings: DistillSettings) -> tuple[_Checked, DistillationConfig]:
     """The settings in the form of the stages; UserError for the first that params.yaml would not allow."""
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
@@ -211,11 +211,11 @@ def _start_student(
     if isinstance(student, Architecture):
         if not isinstance(teacher, SequenceClassifier):
             raise UserError("student: no BERT teacher to cut it from (got a shape); allowed: a folder; fix: name one")
-        _check_tokens(teacher, teacher, tokenizer)
+        check_tokens(teacher, teacher, tokenizer)
         return cut_classifier(teacher, student, "uniform", task_teacher.read(rows, "train"))
     started = student if isinstance(student, Classifier) else _load_student(student, task)
     _check_student(started, teacher, task)
-    _check_tokens(started, teacher, tokenizer)
+    check_tokens(started, teacher, tokenizer)
     return started, None
 
 
@@ -236,7 +236,7 @@ def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
             raise UserError(f"student: {problem}; allowed: {allowed!s:.80}; fix: give a general student's folder")
 
 
-def _check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) -> None:
+def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) -> None:
     """Raises UserError if student, teacher and tokenizer differ in the number of tokens."""
     tokens = student.config.vocab_size
     if isinstance(teacher, SequenceClassifier) and tokens != teacher.config.vocab_size:

@@ -1,10 +1,11 @@
 """`tinybert cut`: a smaller BERT out of a fine-tuned one, by least squares on texts, with training or without.
 
-With --speedup the shape is chosen, too: for each number of layers the widest one that is as fast as asked is cut, and
-the one whose logits are nearest to the teacher's stays.
+With --speedup the command also chooses the shape. It cuts the widest one that is fast enough for each number of layers,
+unless a deeper one is as wide, and keeps the one whose logits are nearest to the teacher's.
 """
 
 import argparse
+import math
 import random
 import tempfile
 import time
@@ -15,27 +16,25 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from tinybert.api import DistillSettings, distill_student, task_of
+from tinybert.api import DistillSettings, check_settings, check_tokens, distill_student, task_of
 from tinybert.compress.onnx_files import export_onnx, latencies
+from tinybert.compress.variants import LATENCY
 from tinybert.config.fields import Architecture
 from tinybert.config.load import describe_mistake
-from tinybert.config.schema import Latency
 from tinybert.config.task_settings import TableData
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, own_row
 from tinybert.data.table_files import Table
 from tinybert.data.tokenizer import folder_tokenizer
-from tinybert.distill.batches import decide, logits_of
+from tinybert.distill.batches import logits_of, predict
 from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline.errors import UserError
 
-SEED, MOST_SCORED_ROWS = 42, 1_000
-BATCH_SIZE = 32  # of the rows that shapes are timed on, with the other settings of LATENCY
-LATENCY = Latency(batch_sizes=(BATCH_SIZE,), length_tokens=8, dev_examples=256, warmup_runs=2, runs=1, threads=2)
+SEED, MOST_SCORED_ROWS, LOSSES = 42, 1_000, {"prediction": 1.0}
 WIDTH_STEP = 4  # dimensions per head between the widths that --speedup tries
-TIMED_TOKENS = 1_024  # of the vocabulary: looking word vectors up takes no time, writing 30,522 of them does
+TIMED_TOKENS = 1_024  # of the vocabulary: embedding lookups take no time, but exporting 30,522 rows does
 
 
 def main(argv: Sequence[str]) -> None:
@@ -52,21 +51,25 @@ def main(argv: Sequence[str]) -> None:
     count = min(MOST_SCORED_ROWS, len(rows) // 5)
     if not count:
         raise UserError(f"ROWS: too few (got {len(rows)}); allowed: 5 or more; fix: name a larger file")
+    tokenizer = folder_tokenizer(options.folder, key="FOLDER")
     settings = DistillSettings(
         text=COLUMNS[: len(data.texts)], epochs=options.epochs, learning_rate=options.learning_rate,
-        max_length_tokens=options.max_length, seed=SEED, tokenizer=options.folder,
+        max_length_tokens=options.max_length, seed=SEED, tokenizer=tokenizer,
     )  # fmt: skip
-    task, tokenizer = task_of(teacher, settings.text), folder_tokenizer(options.folder)
-    scored = encode(rows[:count], task, tokenizer, max_length_tokens=options.max_length)
-    if options.speedup:
-        parts = rows[count : 2 * count], rows[2 * count :]
-        chosen_on, cut_on = (encode(of, task, tokenizer, max_length_tokens=options.max_length) for of in parts)
-        shape = _nearest_shape(teacher, shapes_at(teacher, chosen_on, options.speedup), chosen_on, cut_on)
-    else:
+    check_settings(LOSSES, settings)
+    check_tokens(teacher, teacher, tokenizer)
+    task = task_of(teacher, settings.text)
+    parts = rows[:count], rows[count : 2 * count], rows[2 * count :]
+    scored, compared, cut_on = (encode(part, task, tokenizer, max_length_tokens=options.max_length) for part in parts)
+    longest = max(int(encoded.lengths.max()) for encoded in (scored, compared, cut_on))
+    teacher.config.check_length(longest, "--max-length")
+    if options.speedup is None:
         shape = _shape(options, teacher)
-    student = distill_student(teacher, shape, rows[count:], {"prediction": 1.0}, settings)
+    else:
+        shape = _nearest_shape(teacher, shapes_at(teacher, compared, options.speedup), compared, cut_on)
+    student = distill_student(teacher, shape, rows[count:], LOSSES, settings)
     student.save(options.output)
-    theirs, ours = (decide(logits_of(model, scored), task) for model in (teacher, student.model))
+    theirs, ours = (predict(model, scored, task) for model in (teacher, student.model))
     if task.is_regression:
         same = f"correlation with the teacher's scores: {np.corrcoef(theirs, ours)[0, 1]:.4f}"
     else:
@@ -91,8 +94,14 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="of this training (1e-4)")
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a row (128)")
     options = parser.parse_args(argv)
-    if options.speedup and any((options.layers, options.width, options.heads, options.feed_forward)):
-        parser.error("--speedup chooses the sizes; fix: leave --layers, --width, --heads and --feed-forward out")
+    if options.speedup is not None:
+        if not options.speedup >= 1:
+            raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")
+        for name in ("layers", "width", "heads", "feed_forward"):
+            if getattr(options, name) is not None:
+                raise UserError(
+                    f"--speedup: it chooses the sizes (got --{name.replace('_', '-')} too); fix: leave it out"
+                )
     return options
 
 
@@ -125,11 +134,11 @@ def shapes_at(teacher: SequenceClassifier, rows: Encoded, speedup: float) -> dic
     """For each number of layers the widest shape that is at least `speedup` times as fast as the teacher.
 
     Heads stay as many as the teacher's, and the feed-forward part keeps its ratio to the width. A shape that is neither
-    deeper nor wider than another is left out.
+    deeper nor wider than another is left out. Each width is timed once, so speedups are right within a few percent.
 
     Args:
         teacher: Only its sizes matter.
-        rows: Of the task. Up to 256 are timed, 32 of similar length at a time, by ONNX Runtime in FP32.
+        rows: Of the task. Up to 256 are timed, 32 of similar length at a time, by ONNX Runtime in FP32 on two threads.
         speedup: 1 or more.
 
     Returns:
@@ -140,17 +149,19 @@ def shapes_at(teacher: SequenceClassifier, rows: Encoded, speedup: float) -> dic
     """
     given, step = teacher.config.shape, WIDTH_STEP * teacher.config.shape.heads
     widths = [*range(step, given.width, step), given.width]
-    batch_ms = {width: _batch_ms(teacher, width, rows) for width in widths}
+    # A wider model is never faster: what was measured otherwise is noise.
+    batch_ms = np.maximum.accumulate([_batch_ms(teacher, width, rows) for width in widths])  # (widths, layers)
+    speedups = batch_ms[-1, -1] / batch_ms
     found: dict[Architecture, float] = {}
-    narrowest = 0
+    widest = -1
     for layers in range(given.layers, 0, -1):
-        times = {width: float(batch_ms[given.width][-1] / batch_ms[width][layers - 1]) for width in widths}
-        widest = max((width for width in widths if times[width] >= speedup), default=0)
-        if widest > narrowest:
-            found[_resized(given, layers, widest)] = times[widest]
-            narrowest = widest
+        fast = int((speedups[:, layers - 1] >= speedup).sum()) - 1  # the last width that is fast enough
+        if fast > widest:
+            found[_resized(given, layers, widths[fast])] = float(speedups[fast, layers - 1])
+            widest = fast
     if not found:
-        raise UserError(f"--speedup: too high (got {speedup:g}); allowed: up to {times[widths[0]]:.1f}")
+        most = math.floor(10 * speedups.max()) / 10
+        raise UserError(f"--speedup: too high (got {speedup:g}); allowed: up to {most:g}; fix: lower it")
     return found
 
 
@@ -162,13 +173,16 @@ def _resized(given: Architecture, layers: int, width: int) -> Architecture:
 def _batch_ms(teacher: SequenceClassifier, width: int, rows: Encoded) -> np.ndarray:
     """Milliseconds of a batch for 1, 2, ... layers: one and all are measured, the others are on a line between them."""
     given, positions = teacher.config.shape, teacher.config.max_position_embeddings
-    depths, few = (1, given.layers), replace(rows, input_ids=[ids % TIMED_TOKENS for ids in rows.input_ids])
+    depths, timed_rows = (
+        sorted({1, given.layers}),
+        replace(rows, input_ids=[ids % TIMED_TOKENS for ids in rows.input_ids]),
+    )
     with tempfile.TemporaryDirectory() as folder:
         files = {str(layers): Path(folder) / f"{layers}.onnx" for layers in depths}
         for layers in depths:
             shape = _resized(given, layers, width)
             config = BertConfig.of(shape, vocab_size=TIMED_TOKENS, max_position_embeddings=positions)
             export_onnx(SequenceClassifier(config, teacher.labels), files[str(layers)])
-        timed = latencies(files, LATENCY, few, TIMED_TOKENS)
-    measured = [timed[str(layers)][f"dev_batch_{BATCH_SIZE}"]["median"] for layers in depths]
+        timed = latencies(files, LATENCY, timed_rows, TIMED_TOKENS)
+    measured = [timed[str(layers)][f"dev_batch_{LATENCY.batch_sizes[0]}"]["median"] for layers in depths]
     return np.interp(np.arange(1, given.layers + 1), depths, measured)

@@ -8,7 +8,7 @@ from tests.support.hub_content import classifier
 from tests.unit.test_api import write_model
 from tinybert import cli, cut
 from tinybert.data.encoding import Encoded
-from tinybert.models.bert import SequenceClassifier
+from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline.errors import UserError
 
@@ -57,13 +57,28 @@ def test_a_speedup_chooses_the_shape_nearest_to_the_teacher(work, capsys, monkey
     assert (chosen.num_hidden_layers, chosen.hidden_size) == ((2, 12), (1, 24))[int(np.argmin(errors))]
 
 
-def test_shapes_are_timed_between_one_layer_and_all(work):
-    teacher = load_bert(SequenceClassifier, "model")
+def some_rows():
     tokens = [np.arange(2, 9)] * 40
-    rows = Encoded(tokens, [np.zeros_like(ids) for ids in tokens], None)
-    assert {(shape.layers, shape.width) for shape in cut.shapes_at(teacher, rows, 1.0)} <= {(2, 12), (2, 24), (1, 24)}
-    with pytest.raises(UserError, match="--speedup: too high"):
-        cut.shapes_at(teacher, rows, 1e6)
+    return Encoded(tokens, [np.zeros_like(ids) for ids in tokens], None)
+
+
+def test_a_shape_no_deeper_and_no_wider_is_left_out(work):
+    teacher = load_bert(SequenceClassifier, "model")
+    found = cut.shapes_at(teacher, some_rows(), 1.0)  # the teacher's own shape is the deepest and widest
+    assert [(shape.layers, shape.width, speedup) for shape, speedup in found.items()] == [(2, 24, 1.0)]
+    with pytest.raises(UserError, match=r"--speedup: too high \(got 1e\+06\); allowed: up to "):
+        cut.shapes_at(teacher, some_rows(), 1e6)
+
+
+def test_times_of_other_depths_are_on_a_line(monkeypatch):
+    teacher = SequenceClassifier(
+        BertConfig(vocab_size=99, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=48),
+        ("bad", "good"),
+    )
+    monkeypatch.setattr(cut, "export_onnx", lambda model, path: None)
+    found = {layers: {"dev_batch_32": {"median": float(ms)}} for layers, ms in (("1", 10), ("4", 40))}
+    monkeypatch.setattr(cut, "latencies", lambda files, *_: {layers: found[layers] for layers in files})
+    assert cut._batch_ms(teacher, 12, some_rows()).tolist() == [10.0, 20.0, 30.0, 40.0]
 
 
 def test_scores_are_compared_by_their_correlation(work, capsys):
@@ -84,6 +99,12 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
         (["none", "rows.csv"], "none/config.json: absent"),
         (["model", "rows.csv", "--width", "0"], "width: "),
         (["model", "rows.csv", "--epochs", "-1"], "epochs: "),
+        (["model", "rows.csv", "--max-length", "-1"], "max_length_tokens: "),
+        (["model", "rows.csv", "--speedup", "0.5"], "--speedup: too low (got 0.5); allowed: 1 or more"),
+        (
+            ["model", "rows.csv", "--speedup", "2", "--layers", "1"],
+            "--speedup: it chooses the sizes",
+        ),
         (["model", "gap.csv"], "ROWS: gap.csv: line 3, column text: no text (got nothing)"),
         (["model", "rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text)"),
         (["model", "rows.csv", "--output", "model"], "--output: exists (got model); fix: name a new folder"),

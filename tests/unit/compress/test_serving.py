@@ -69,11 +69,10 @@ def test_slices_are_even_in_number_and_hold_256_tokens_at_most(rows, length, sli
 
 def test_few_slices_share_all_threads_and_many_get_one_each(tmp_path):
     model = OnnxClassifier(save_sum_model(tmp_path), 3)
-    model.logits(random_feeds(1, 8, 9))  # one slice
-    assert model._session.cache_info().currsize == 1
-    model.logits(random_feeds(32, 128, 9))  # sixteen
-    threads = [session.get_session_options().intra_op_num_threads for session in map(model._session, (3, 1))]
-    assert threads == [3, 1]
+    for feeds, threads, sessions in ((random_feeds(1, 8, 9), 3, 1), (random_feeds(32, 128, 9), 1, 2)):
+        model.logits(feeds)  # one slice, then sixteen
+        assert model._session(threads).get_session_options().intra_op_num_threads == threads
+        assert model._session.cache_info().currsize == sessions  # the one above was there already
     assert model._pool._max_workers == 3
 
 
