@@ -1,7 +1,7 @@
 """`tinybert cut`: a smaller BERT out of a fine-tuned one, by least squares on texts, with training or without.
 
-With --speedup the command also chooses the shape. It cuts the widest one that is fast enough for each number of layers,
-unless a deeper one is as wide, and keeps the one whose logits are nearest to the teacher's.
+With --speedup the command also chooses the shape. For each number of layers it cuts the widest shape that
+is fast enough, unless a deeper one is as wide, and keeps the shape whose logits are nearest to the teacher's.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         for name in ("layers", "width", "heads", "feed_forward"):
             if getattr(options, name) is not None:
                 raise UserError(
-                    f"--speedup: it chooses the sizes (got --{name.replace('_', '-')} too); fix: leave it out"
+                    f"--speedup: it chooses the sizes (got --{name.replace('_', '-')} too); fix: leave one of them out"
                 )
     return options
 
@@ -134,7 +134,7 @@ def shapes_at(teacher: SequenceClassifier, rows: Encoded, speedup: float) -> dic
     """For each number of layers the widest shape that is at least `speedup` times as fast as the teacher.
 
     Heads stay as many as the teacher's, and the feed-forward part keeps its ratio to the width. A shape that is neither
-    deeper nor wider than another is left out. Each width is timed once, so speedups are right within a few percent.
+    deeper nor wider than another is left out. Each width is timed once, so speedups are estimates.
 
     Args:
         teacher: Only its sizes matter.
@@ -171,7 +171,7 @@ def _resized(given: Architecture, layers: int, width: int) -> Architecture:
 
 
 def _batch_ms(teacher: SequenceClassifier, width: int, rows: Encoded) -> np.ndarray:
-    """Milliseconds of a batch for 1, 2, ... layers: one and all are measured, the others are on a line between them."""
+    """Milliseconds of a batch for 1, 2, ... layers: 1 and all are measured, the others interpolated."""
     given, positions = teacher.config.shape, teacher.config.max_position_embeddings
     depths, timed_rows = (
         sorted({1, given.layers}),
