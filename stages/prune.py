@@ -32,7 +32,7 @@ def main(stage: Stage) -> None:
     loss = DistillationLoss(losses, student.config, teacher.model.config)
     loss.load(source)
     pruner = Pruner(student, percent / 100, params.pruning.ramp_fraction)
-    training = StageTraining(stage, student, loss, target, source, tokenizer, pruner)
+    training = StageTraining(stage, student, loss, target, source, tokenizer=tokenizer, pruner=pruner)
     training.distill(teacher, rows, config.pruning, seed)
 
     def measure() -> dict:

@@ -69,11 +69,11 @@ def main(argv: Sequence[str]) -> None:
         shape = _nearest_shape(teacher, shapes_at(teacher, compared, options.speedup), compared, cut_on)
     student = distill_student(teacher, shape, rows[count:], LOSSES, settings)
     student.save(options.output)
-    theirs, ours = (predict(model, scored, task) for model in (teacher, student.model))
+    expected, found = (predict(model, scored, task) for model in (teacher, student.model))
     if task.is_regression:
-        same = f"correlation with the teacher's scores: {np.corrcoef(theirs, ours)[0, 1]:.4f}"
+        same = f"correlation with the teacher's scores: {np.corrcoef(expected, found)[0, 1]:.4f}"
     else:
-        same = f"same answer as the teacher: {np.mean((theirs == ours).reshape(count, -1).all(axis=1)):.1%}"
+        same = f"same answer as the teacher: {np.mean((expected == found).reshape(count, -1).all(axis=1)):.1%}"
     print(f"parameters: {student.model.parameter_count:,} of {teacher.parameter_count:,}")
     print(f"{same} ({count:,} rows that it has not read)")
     print(f"{options.output}: model and tokenizer, after {time.monotonic() - started:.0f} s; next: tinybert quantize")
@@ -99,18 +99,17 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
             raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")
         for name in ("layers", "width", "heads", "feed_forward"):
             if getattr(options, name) is not None:
-                raise UserError(
-                    f"--speedup: it chooses the sizes (got --{name.replace('_', '-')} too); fix: leave one of them out"
-                )
+                extra = f"got --{name.replace('_', '-')} too"
+                raise UserError(f"--speedup: it chooses the sizes ({extra}); allowed: one of them; fix: drop the other")
     return options
 
 
 def _shape(options: argparse.Namespace, teacher: SequenceClassifier) -> Architecture:
     """The student's shape: the teacher's sizes, where no option names another."""
-    given = teacher.config.shape
-    sizes = {name: getattr(given, name) for name in ("layers", "width", "heads")} | {"feed_forward": None}
+    original = teacher.config.shape
+    sizes = {name: getattr(original, name) for name in ("layers", "width", "heads")} | {"feed_forward": None}
     sizes |= {name: asked for name in sizes if (asked := getattr(options, name)) is not None}
-    sizes["feed_forward"] = sizes["feed_forward"] or min(4 * sizes["width"], given.feed_forward)
+    sizes["feed_forward"] = sizes["feed_forward"] or min(4 * sizes["width"], original.feed_forward)
     try:
         return Architecture.model_validate(sizes | {"dropout": 0.0})
     except ValidationError as error:
@@ -121,10 +120,10 @@ def _nearest_shape(
     teacher: SequenceClassifier, shapes: Mapping[Architecture, float], chosen_on: Encoded, cut_on: Encoded
 ) -> Architecture:
     """The shape whose cut has the logits nearest to the teacher's; prints a line for each."""
-    theirs, errors = logits_of(teacher, chosen_on), {}
+    expected, errors = logits_of(teacher, chosen_on), {}
     for shape, speedup in shapes.items():
         cut, _ = cut_classifier(teacher, shape, "uniform", cut_on)
-        errors[shape] = float(np.square(logits_of(cut, chosen_on) - theirs).mean())
+        errors[shape] = float(np.square(logits_of(cut, chosen_on) - expected).mean())
         sizes = f"--layers {shape.layers} --width {shape.width} --feed-forward {shape.feed_forward}"
         print(f"{sizes}: {speedup:.1f} times as fast, squared error of logits {errors[shape]:.3g}", flush=True)
     return min(errors, key=errors.__getitem__)
@@ -147,17 +146,17 @@ def shapes_at(teacher: SequenceClassifier, rows: Encoded, speedup: float) -> dic
     Raises:
         UserError: Even the smallest shape is too slow.
     """
-    given, step = teacher.config.shape, WIDTH_STEP * teacher.config.shape.heads
-    widths = [*range(step, given.width, step), given.width]
+    original, step = teacher.config.shape, WIDTH_STEP * teacher.config.shape.heads
+    widths = [*range(step, original.width, step), original.width]
     # A wider model is never faster: what was measured otherwise is noise.
     batch_ms = np.maximum.accumulate([_batch_ms(teacher, width, rows) for width in widths])  # (widths, layers)
     speedups = batch_ms[-1, -1] / batch_ms
     found: dict[Architecture, float] = {}
     widest = -1
-    for layers in range(given.layers, 0, -1):
+    for layers in range(original.layers, 0, -1):
         fast = int((speedups[:, layers - 1] >= speedup).sum()) - 1  # the last width that is fast enough
         if fast > widest:
-            found[_resized(given, layers, widths[fast])] = float(speedups[fast, layers - 1])
+            found[_resized(original, layers, widths[fast])] = float(speedups[fast, layers - 1])
             widest = fast
     if not found:
         most = math.floor(10 * speedups.max()) / 10
@@ -165,24 +164,24 @@ def shapes_at(teacher: SequenceClassifier, rows: Encoded, speedup: float) -> dic
     return found
 
 
-def _resized(given: Architecture, layers: int, width: int) -> Architecture:
-    feed_forward = width * given.feed_forward // given.width
-    return Architecture(layers=layers, width=width, heads=given.heads, feed_forward=feed_forward, dropout=0.0)
+def _resized(original: Architecture, layers: int, width: int) -> Architecture:
+    feed_forward = width * original.feed_forward // original.width
+    return Architecture(layers=layers, width=width, heads=original.heads, feed_forward=feed_forward, dropout=0.0)
 
 
 def _batch_ms(teacher: SequenceClassifier, width: int, rows: Encoded) -> np.ndarray:
     """Milliseconds of a batch for 1, 2, ... layers: 1 and all are measured, the others interpolated."""
-    given, positions = teacher.config.shape, teacher.config.max_position_embeddings
+    original, positions = teacher.config.shape, teacher.config.max_position_embeddings
     depths, timed_rows = (
-        sorted({1, given.layers}),
+        sorted({1, original.layers}),
         replace(rows, input_ids=[ids % TIMED_TOKENS for ids in rows.input_ids]),
     )
     with tempfile.TemporaryDirectory() as folder:
         files = {str(layers): Path(folder) / f"{layers}.onnx" for layers in depths}
         for layers in depths:
-            shape = _resized(given, layers, width)
+            shape = _resized(original, layers, width)
             config = BertConfig.of(shape, vocab_size=TIMED_TOKENS, max_position_embeddings=positions)
             export_onnx(SequenceClassifier(config, teacher.labels), files[str(layers)])
         timed = latencies(files, LATENCY, timed_rows, TIMED_TOKENS)
     measured = [timed[str(layers)][f"dev_batch_{LATENCY.batch_sizes[0]}"]["median"] for layers in depths]
-    return np.interp(np.arange(1, given.layers + 1), depths, measured)
+    return np.interp(np.arange(1, original.layers + 1), depths, measured)

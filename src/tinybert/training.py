@@ -85,7 +85,7 @@ class StageTraining:
         self.run(batches, training, seed, teacher=cached)
 
     def distill_text(self, teacher: MaskedLM, corpus: str, training: Training, seed: int) -> None:
-        """As `run`, on the training sequences of a corpus, masked if a loss reads predictions (else as in TinyBERT)."""
+        """As `run`, on a corpus: masked if a loss reads predictions, otherwise plain text, as TinyBERT's code does."""
         tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences(corpus, "train"))
         masker = Masker.of(self.stage.params.masking, tokenizer) if self.loss.reads_predictions else None
         batches = Batches(sequences, masker, batch_size=training.batch_size, seed=seed)
@@ -139,7 +139,7 @@ def distill_phase(stage: Stage) -> None:
     loss = DistillationLoss(config, student.config, teacher.model.config)
     loss.load(source)
     loss.start_projections(projection)
-    training = StageTraining(stage, student, loss, target, source, tokenizer)
+    training = StageTraining(stage, student, loss, target, source, tokenizer=tokenizer)
     section = training_of(params, name, phase, task=task.name)
     training.distill(teacher, rows, section, seed)
     training.finish()

@@ -224,6 +224,8 @@ def variations(
     Only the characters of the replaced words change: spacing, punctuation and all other words stay as they are.
     """
     slots = [(word, choices) for word, choices in zip(sentence.words, candidates, strict=True) if choices]
+    if not slots:
+        return []
     replaced = rng.random((copies, len(slots))) < probability
     drawn = rng.integers([len(choices) for _, choices in slots], size=replaced.shape)
     texts: dict[str, None] = {}  # a dict keeps the order of the draws

@@ -194,7 +194,7 @@ class OnnxClassifier:
         slices = sliced(feeds)
         is_few = len(slices) < self.threads  # then all threads work at each node
         session, each_of = (self._session(self.threads), map) if is_few else (self._session(1), self._pool.map)
-        return np.concatenate(list(each_of(lambda feeds: session.run(["logits"], feeds)[0], slices)))
+        return np.concatenate(list(each_of(lambda part: session.run(["logits"], part)[0], slices)))
 
     def logits_of(self, examples: Encoded, batch_size: int) -> np.ndarray:
         """Logits of all examples in their order: (rows, classes) float32."""

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException, responses
 from pathlib import Path
 from typing import Any
@@ -67,17 +68,19 @@ def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: st
     with hub_access(f"{key}.hub.model", f"{model} ({revision})", fix=fix):
         from huggingface_hub import snapshot_download
 
-        return Path(load_verified(snapshot_download, "model", model, revision, allow_patterns=files))
+        load = partial(snapshot_download, model, revision=revision, allow_patterns=files)
+        return Path(load_verified(load, "model", model, revision))
 
 
 def hub_dataset(name: str, config: str | None, revision: str, **options: Any) -> Any:
     """Calls `datasets.load_dataset` through `load_verified`. Call it inside `hub_access`."""
     from datasets import load_dataset
 
-    return load_verified(load_dataset, "dataset", name, revision, name=config, **options)
+    load = partial(load_dataset, name, config, revision=revision, **options)
+    return load_verified(load, "dataset", name, revision)
 
 
-def load_verified(load: Callable, repo_type: str, repository: str, revision: str, **options: Any) -> Any:
+def load_verified(load: Callable[[], Any], repo_type: str, repository: str, revision: str) -> Any:
     """Calls `load`, which downloads files of a repository ("model" or "dataset") into the Hub's cache.
 
     After a server error, a broken connection or a damaged file it is called at most twice more; damaged files are
@@ -88,7 +91,7 @@ def load_verified(load: Callable, repo_type: str, repository: str, revision: str
     while True:
         try:
             try:
-                return load(repository, revision=revision, **options)
+                return load()
             finally:  # a damaged file may also be the cause of an error
                 _remove_damaged(repo_type, repository, revision)
         except Exception as error:

@@ -241,8 +241,8 @@ def fake_hub(monkeypatch):
 def test_hub_rows_are_streamed_from_the_pinned_revision(fake_hub):
     fake_hub.rows = [{"text": " = A = \n"}, {"text": ""}, {"text": " Body . \n"}]
     assert list(documents(hub_settings(), seed=0)) == [{"title": "A", "text": "Body ."}]
-    options = {"name": "raw", "split": "train", "revision": "abc123", "streaming": True}
-    assert fake_hub.call == (("someone/wiki",), options)
+    options = {"split": "train", "revision": "abc123", "streaming": True}
+    assert fake_hub.call == (("someone/wiki", "raw"), options)
 
 
 def test_hub_rows_without_text_name_the_columns(fake_hub):

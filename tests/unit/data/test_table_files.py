@@ -147,7 +147,7 @@ def test_a_dataset_of_the_hub(monkeypatch):
     ]
     assert len(calls) == 1 and table.class_names("label") == ("no", "yes") and table.class_names("text") is None
     names, options = calls[-1]
-    assert names == ("someone/rows",) and options["name"] == "small"
+    assert names == ("someone/rows", "small")
     assert options["split"] == "train" and options["revision"] == "abc"
     with pytest.raises(UserError, match=r"tasks\.x\.data\.train: someone/rows, split train: no column 'topic'"):
         list(table.rows(("topic",)))

@@ -200,7 +200,7 @@ def test_hub_splits_are_renamed_and_test_labels_dropped(fake_hub):
     assert splits["dev_matched"] == [{"premise": "a", "hypothesis": "b", "label": 2, "idx": 4}]
     assert splits["test_matched"] == [{"premise": "a", "hypothesis": "b", "idx": 4}]
     assert not Path(fake_hub.call[1].pop("cache_dir")).exists()
-    assert fake_hub.call == (("someone/glue",), {"name": "mnli", "revision": "abc"})
+    assert fake_hub.call == (("someone/glue", "mnli"), {"revision": "abc"})
 
 
 def test_hub_data_without_a_column_or_split_is_named(fake_hub):
