@@ -166,7 +166,7 @@ def test_a_killed_study_resumes_and_runs_no_experiment_twice(tmp_path):
     log.write_text("")
     assert start(killed, *CONDUCT, log=log, **IN_STUDY).wait() == 0, log.read_text()
     assert "2 experiments, 1 to run: top\n" in log.read_text()
-    file = "reports/studies/small.md"
+    file = "reports/studies/README.md"
     assert (killed / file).read_text() == (whole / file).read_text()
     names = run(killed, "dvc", "exp", "list", "--all-commits", "--name-only").stdout.split()
     assert [name.split("-")[1] for name in sorted(names)] == ["top", "uniform"]

@@ -7,7 +7,7 @@ from tests.support.root import ROOT
 from tinybert.pipeline.files import write_json
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RECORDS = sorted(path for path in (ROOT / "results").iterdir() if path.is_dir())
+RECORDS = sorted(path.parent for path in (ROOT / "results").glob("*/dvc.lock"))
 TABLE = """Text.
 
 <!-- from results/small:

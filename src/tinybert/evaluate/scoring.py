@@ -276,6 +276,7 @@ def paired_interval(
     labels: Sequence[np.ndarray],
     *,
     seed: int,
+    share: float = 1.0,
 ) -> dict[str, float]:
     """95 % interval of a score minus a reference score: paired percentile bootstrap (Efron & Tibshirani 1993, ch. 13).
 
@@ -283,16 +284,17 @@ def paired_interval(
         predictions: (rows,) for each training seed.
         reference: The same of the reference, in the same order of seeds.
         labels: The same of the gold labels.
+        share: The reference's score is multiplied by it.
 
     Returns:
         "low" and "high" of the difference's mean over seeds. With one seed the interval is over rows only.
     """
     pairs = list(zip(predictions, reference, labels, strict=True))
-    if all(np.array_equal(mine, other) for mine, other, _ in pairs):
+    if share == 1.0 and all(np.array_equal(mine, other) for mine, other, _ in pairs):
         return {"low": 0.0, "high": 0.0}
-    of_seeds = _differences(metric, pairs, [np.arange(len(one)) for one in labels])
+    of_seeds = _differences(metric, pairs, [np.arange(len(one)) for one in labels], share)
     drawn = _resamples(labels, of_seeds, seed)
-    return _interval([_differences(metric, pairs, rows).mean() + shift for rows, shift in drawn])
+    return _interval([_differences(metric, pairs, rows, share).mean() + shift for rows, shift in drawn])
 
 
 def retention_interval(
@@ -341,10 +343,10 @@ def _resamples(
         yield rows * count if is_same else rows, widening * (drawn.mean() - of_seeds.mean())
 
 
-def _differences(metric: Metric, pairs: Sequence[tuple], rows: Sequence[np.ndarray]) -> np.ndarray:
+def _differences(metric: Metric, pairs: Sequence[tuple], rows: Sequence[np.ndarray], share: float) -> np.ndarray:
     """The difference of each pair on its rows, (seeds,) float64."""
     return np.array([
-        metric(mine[chosen], labels[chosen]) - metric(other[chosen], labels[chosen])
+        metric(mine[chosen], labels[chosen]) - share * metric(other[chosen], labels[chosen])
         for (mine, other, labels), chosen in zip(pairs, rows, strict=True)
     ])  # fmt: skip
 

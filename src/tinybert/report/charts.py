@@ -37,15 +37,20 @@ MAP_PREFIX = "map_"  # columns map_<student layer>_<teacher layer>: weights of a
 Points = tuple[Sequence[float], Sequence[float]]
 
 
-def svg_of(figure: Figure, label: str) -> Markup:
-    """The figure as an SVG element for an HTML page, without date, URLs and scripts."""
+def svg_text(figure: Figure, label: str) -> str:
+    """The figure as an SVG element, without date and scripts."""
     text = io.StringIO()
     # Ids follow from the salt: the same in each run, others in each figure of the page.
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": label}):
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     svg = text.getvalue()[text.getvalue().index("<svg") :]
-    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)
+    return re.sub(r"<style.*?</style>", "", svg, flags=re.S)
+
+
+def svg_of(figure: Figure, label: str) -> Markup:
+    """The figure as an SVG element for an HTML page: in the page's text color, as wide as its place, without URLs."""
+    svg = svg_text(figure, label)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"| width="[^"]*pt"| height="[^"]*pt"', "", svg, count=4)
     return Markup(svg.replace(INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 

@@ -1,4 +1,4 @@
-"""Studies: the shipped files, the experiments they ask for, verdicts, and going on after an interruption."""
+"""Studies: the shipped files, the experiments they ask for, and going on after an interruption."""
 
 import os
 import shutil
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from tests.support.root import ROOT
 from tinybert.config.load import load_params, merged_profile
@@ -18,19 +17,8 @@ from tinybert.evaluate.scoring import Predictions
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_json
 from tinybert.report import studies
-from tinybert.report.studies import (
-    FAILS,
-    HOLDS,
-    OPEN,
-    SAME,
-    Difference,
-    Study,
-    check_disturbed_workspace,
-    conduct,
-    difference,
-    load_study,
-    outcome,
-)
+from tinybert.report.claims import load_study
+from tinybert.report.studies import check_disturbed_workspace, conduct, main
 
 NAMES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
 SCALES = ("params", *sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml")))
@@ -132,34 +120,6 @@ def test_an_unknown_study_names_the_known(project):
         load_study("maps")
 
 
-@pytest.mark.parametrize(
-    ("relation", "low", "high", "expected"),
-    [
-        ("beats", 0.001, 0.05, HOLDS),
-        ("beats", -0.001, 0.05, OPEN),
-        ("beats", -0.05, -0.001, FAILS),
-        ("beats", 0.0, 0.0, FAILS),
-        ("equals", -0.009, 0.009, HOLDS),
-        ("equals", -0.009, 0.02, OPEN),
-        ("equals", 0.011, 0.02, FAILS),
-        ("equals", -0.02, -0.011, FAILS),
-        ("not_below", -0.009, 0.05, HOLDS),
-        ("not_below", -0.02, 0.05, OPEN),
-        ("not_below", -0.05, -0.011, FAILS),
-    ],
-)
-def test_outcomes_are_by_the_whole_interval(relation, low, high, expected):
-    study = Study.model_validate(yaml.safe_load(SMALL) | {"margin": 0.01, "one_training": True})
-    assert outcome(study, relation, {}, {}, Difference((low + high) / 2, low, high)) == expected
-
-
-def test_a_lower_perplexity_is_the_better_one():
-    tokens = np.full(50, 10)
-    low, high = (Predictions("perplexity", tokens, tokens * np.log(value)) for value in (8.0, 10.0))
-    found = difference({42: low}, {42: high}, seed=0)
-    assert (found.mean, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
-
-
 class Dvc:
     """In place of DVC: remembers what was run; uniform is right on 60 of 100 rows, top on 40."""
 
@@ -184,21 +144,57 @@ class Dvc:
             )
 
 
-def test_an_interrupted_study_resumes_with_the_same_table(project, monkeypatch):
-    undisturbed = conduct("small", tasks=None, seeds=None) if Dvc(monkeypatch) else ""
-    written = Path("reports/studies/small.md").read_text()
+FOLDER = Path("reports/studies")
+ONCE = {"tasks": None, "seeds": None}
+
+
+def test_an_interrupted_study_resumes_with_the_same_predictions(project, monkeypatch):
+    Dvc(monkeypatch)
+    conduct(["small"], Path("undisturbed"), **ONCE)
     dvc = Dvc(monkeypatch, stop_after=1)
     with pytest.raises(KeyboardInterrupt):
-        conduct("small", tasks=None, seeds=None)
-    assert len(dvc.ran) == 1
+        conduct(["small"], FOLDER, **ONCE)
+    assert len(dvc.ran) == 1 and not FOLDER.exists()
     dvc.stop_after = None
-    assert conduct("small", tasks=None, seeds=None) == undisturbed
-    assert Path("reports/studies/small.md").read_text() == written
+    conduct(["small"], FOLDER, **ONCE)
+    written = sorted(FOLDER.glob("small/*"))
+    assert [path.name for path in written] == ["about.json", "cola-42.json", "cola-43.json"]
+    for path in written:
+        assert path.read_bytes() == Path("undisturbed/small", path.name).read_bytes()
     assert [name.split("-")[1] for name in dvc.ran] == ["uniform", "top"]
-    conduct("small", tasks=None, seeds=None)
+    conduct(["small"], FOLDER, **ONCE)
     assert len(dvc.ran) == 2  # nothing is run twice
-    assert " holds " in written
-    assert "| cola | uniform | matthews | 0.210 |" in " ".join(written.split())
+
+
+def test_all_runs_only_studies_without_evidence(project, monkeypatch, capsys):
+    dvc = Dvc(monkeypatch)
+    main(["--all"])
+    assert [name.split("-")[1] for name in dvc.ran] == ["uniform", "top"]
+    printed = capsys.readouterr().out
+    assert "2 experiments, 2 to run: uniform, top" in printed and "holds" in printed
+    dvc.ran.clear()
+    page, chart = FOLDER / "README.md", FOLDER / "small/claims.svg"
+    before = page.read_text(), chart.read_text()
+    for path in (page, chart):
+        path.unlink()
+    main(["--all"])
+    assert dvc.ran == [] and (page.read_text(), chart.read_text()) == before
+    (project / "studies/other.yaml").write_text(SMALL.replace("uniform", "even"))
+    main(["--all"])
+    assert [name.split("-")[0] for name in dvc.ran] == ["other", "other"]
+
+
+def test_a_mistake_in_any_study_appears_before_the_first_runs(project, monkeypatch):
+    (project / "studies/zero.yaml").write_text(SMALL.replace("layer_map=top", "layer_map=topp"))
+    dvc = Dvc(monkeypatch)
+    with pytest.raises(UserError, match="study zero, variant top"):
+        main(["small", "zero"])
+    assert dvc.ran == []
+
+
+def test_a_page_without_evidence_names_the_fix(project):
+    with pytest.raises(UserError, match="reports/studies: no evidence; fix: run a study first"):
+        main([])
 
 
 @pytest.fixture
@@ -327,19 +323,3 @@ def test_predictions_are_read_from_the_experiment(project, monkeypatch):
         ("reports/predictions/evaluate/cola-tinybert4/42.json", "older-name-1"),
         ("reports/predictions/evaluate/cola-tinybert4/43.json", "older-name-1"),
     ]
-
-
-def test_one_seed_and_identical_predictions_decide_nothing(project):
-    study = load_study("small")
-    found = Difference(0.3, 0.2, 0.4)
-    ours, other = (Predictions("accuracy", np.array([1, 0]), np.array(values)) for values in ([1, 0], [0, 1]))
-    assert outcome(study, "beats", {42: ours, 43: ours}, {42: other, 43: other}, found) == HOLDS
-    assert outcome(study, "beats", {42: ours}, {42: other}, found) == OPEN
-    assert outcome(study, "beats", {42: ours}, {42: ours}, found) == SAME
-    one_training = study.model_copy(update={"one_training": True})
-    assert outcome(one_training, "beats", {42: ours}, {42: other}, found) == HOLDS
-
-
-def test_a_study_needs_two_variants():
-    with pytest.raises(ValueError, match="at least 2"):
-        Study.model_validate({"question": "?", "source": "-", "tasks": ["cola"], "student": "a", "variants": {"b": {}}})
