@@ -25,6 +25,7 @@ $(VENV)/%.done: %.txt requirements.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || \
 		{ rm -rf $(VENV); echo "No virtual environment: install the package python3-venv."; exit 1; }
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 # DVC's own files, after a kill.

@@ -33,6 +33,7 @@ from tinybert.models.checkpoints import load_bert
 from tinybert.pipeline.errors import UserError
 
 SEED, MOST_SCORED_ROWS, LOSSES = 42, 1_000, {"prediction": 1.0}
+SIZES = ("layers", "width", "heads", "feed_forward")
 WIDTH_STEP = 4  # dimensions per head between the widths that --speedup tries
 TIMED_TOKENS = 1_024  # of the vocabulary: embedding lookups take no time, but exporting 30,522 rows does
 
@@ -75,8 +76,9 @@ def main(argv: Sequence[str]) -> None:
     else:
         same = f"same answer as the teacher: {np.mean((expected == found).reshape(count, -1).all(axis=1)):.1%}"
     print(f"parameters: {student.model.parameter_count:,} of {teacher.parameter_count:,}")
-    print(f"{same} ({count:,} rows that it has not read)")
-    print(f"{options.output}: model and tokenizer, after {time.monotonic() - started:.0f} s; next: tinybert quantize")
+    print(f"{same} ({count:,} held-out rows)")
+    print(f"{options.output}: model and tokenizer, after {time.monotonic() - started:.0f} s; "
+          f"next: tinybert quantize {options.output} TABLE")  # fmt: skip
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
@@ -94,10 +96,12 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="of this training (1e-4)")
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a row (128)")
     options = parser.parse_args(argv)
+    if all(getattr(options, name) is None for name in (*SIZES, "speedup")):
+        raise UserError("--speedup: no size; allowed: --speedup, or --layers, --width, --feed-forward; fix: name one")
     if options.speedup is not None:
         if not options.speedup >= 1:
             raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")
-        for name in ("layers", "width", "heads", "feed_forward"):
+        for name in SIZES:
             if getattr(options, name) is not None:
                 extra = f"got --{name.replace('_', '-')} too"
                 raise UserError(f"--speedup: it chooses the sizes ({extra}); allowed: one of them; fix: drop the other")

@@ -84,7 +84,7 @@ def check_files(pattern: str) -> None:
 
 
 def check_rows(params: Params, name: str) -> TrainingRows:
-    """Reads a task's rows as stage prepare_task does, and its predictions; INT8 calibration needs enough rows."""
+    """Reads a task's rows as stage prepare_task does, and its predictions."""
     settings = getattr(params.tasks, name)
     if data := settings.data:
         check_all(
@@ -92,11 +92,7 @@ def check_rows(params: Params, name: str) -> TrainingRows:
             for split, table in tables_of(name, data).items()
         )
     task, splits = read_task_rows(name, params.tasks, seed=params.seed)
-    train, asked = splits["train"], params.quantization.calibration.examples
-    if params.quantization.models and asked > (count := len(train)):
-        key, problem = "quantization.calibration.examples", f"more than the training rows of {name} (got {asked})"
-        raise UserError(f"{key}: {problem}; allowed: at most {count}; fix: lower it")
-    lacking = 0
+    train, lacking = splits["train"], 0
     if settings.finetuned_teacher and (files := settings.finetuned_teacher.predictions):
         of_splits = {split: list(records(splits[split])) for split in ("train", *task.dev_splits)}
         _, counts = read_predicted_teacher(task, files, of_splits, heldout_fraction=params.tasks.heldout_fraction)

@@ -26,10 +26,10 @@ def work(tmp_path, monkeypatch):
 
 
 def test_of_the_teachers_shape_the_cut_gives_its_answers(work, capsys):
-    cli.main(["cut", "model", "rows.csv", "--output", "small"])
+    cli.main(["cut", "model", "rows.csv", "--output", "small", "--layers", "2"])
     parameters, same, written = capsys.readouterr().out.splitlines()
     assert parameters.startswith("parameters: ")
-    assert same == "same answer as the teacher: 100.0% (8 rows that it has not read)"
+    assert same == "same answer as the teacher: 100.0% (8 held-out rows)"
     assert written.startswith("small: model and tokenizer, after ")
     small, given = (load_bert(SequenceClassifier, folder) for folder in ("small", "model"))
     assert small.labels == given.labels and small.config.hidden_size == 24
@@ -83,7 +83,7 @@ def test_times_of_other_depths_are_on_a_line(monkeypatch):
 
 def test_scores_are_compared_by_their_correlation(work, capsys):
     write_model(work / "scorer", classifier("a/b", "0", ("score",)))
-    cli.main(["cut", "scorer", "rows.csv", "--output", "small"])
+    cli.main(["cut", "scorer", "rows.csv", "--output", "small", "--layers", "2"])
     assert "correlation with the teacher's scores: 1.0000 (8 rows" in capsys.readouterr().out
 
 
@@ -94,7 +94,7 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
         (["model", "rows.csv", "--text", "body"], "ROWS: rows.csv: no column 'body'; allowed: text"),
         (["model", "few.csv"], "ROWS: too few (got 2); allowed: 5 or more"),
         (["model", "rows.csv", "--width", "48"], "init.teacher: architecture.width is 48, the teacher has 24"),
-        (["model", "rows.csv", "--width", "10"], "heads must divide width (got 3 and 10)"),
+        (["model", "rows.csv", "--width", "10"], "heads: must divide width (got 3 and 10)"),
         (["model", "rows.csv", "--layers", "9"], "init.teacher: uniform cannot map 9 student layers"),
         (["none", "rows.csv"], "none/config.json: absent"),
         (["model", "rows.csv", "--width", "0"], "width: "),
@@ -113,7 +113,13 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
 def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):
     (work / "few.csv").write_text("text\na\nb")
     (work / "gap.csv").write_text('text\na\n""\nc\nd\ne\nf')
+    sizes = [] if {"--layers", "--width", "--speedup"} & set(options) else ["--layers", "1"]
     with pytest.raises(SystemExit) as ended:
-        cli.main(["cut", "--output", "small", *options])
+        cli.main(["cut", "--output", "small", *options, *sizes])
     assert str(ended.value).startswith(line) and "\n" not in str(ended.value)
     assert not (work / "small").exists()
+
+
+def test_a_size_is_needed(work):
+    with pytest.raises(SystemExit, match="^--speedup: no size; allowed: --speedup, or --layers, --width"):
+        cli.main(["cut", "model", "rows.csv", "--output", "small"])

@@ -76,19 +76,16 @@ class Int8Plan:
 
 
 def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed: int) -> list[Feeds]:
-    """Draws rows without replacement and batches rows of similar length, to reduce padding.
+    """Draws rows without replacement, all if there are fewer than `examples`, and batches rows of similar length.
 
-    UserError if there are fewer rows than `examples` (a smaller calibration would go unnoticed in the results), or if
-    all drawn rows are equal, which says nothing about the range of other rows.
+    UserError if all drawn rows are equal, which says nothing about the range of other rows.
     """
-    key, count = "quantization.calibration.examples", len(encoded)
-    if examples > count:
-        raise UserError(f"{key}: more than the training rows (got {examples}); allowed: at most {count}; fix: lower it")
-    drawn = random.Random(seed).sample(range(count), examples)
+    key, count = "quantization.calibration.examples", min(examples, len(encoded))
+    drawn = random.Random(seed).sample(range(len(encoded)), count)
     if len({encoded.input_ids[row].tobytes() for row in drawn}) == 1:
-        raise UserError(f"{key}: all {examples} rows drawn are the same; allowed: two different rows; fix: raise it")
-    drawn.sort(key=lambda row: len(encoded.input_ids[row]))
-    return [feeds_of(encoded.batch(drawn[start : start + batch_size])) for start in range(0, examples, batch_size)]
+        raise UserError(f"{key}: all {count} rows drawn are the same; allowed: two different rows; fix: raise it")
+    drawn.sort(key=lambda row: len(encoded.input_ids[row]))  # similar lengths need less padding
+    return [feeds_of(encoded.batch(drawn[start : start + batch_size])) for start in range(0, count, batch_size)]
 
 
 def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, exclude: Sequence[str] = ()) -> Int8Plan:

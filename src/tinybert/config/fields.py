@@ -156,7 +156,7 @@ class Architecture(ConfigModel):
 
     def check(self) -> None:
         if self.width % self.heads:
-            raise ValueError(f"heads must divide width (got {self.heads} and {self.width}); change one of them")
+            raise ValueError(f"heads: must divide width (got {self.heads} and {self.width}); fix: change one of them")
 
 
 class BiLstmArchitecture(ConfigModel):

@@ -168,7 +168,8 @@ def apply_profile(name: str, *, force: bool = False) -> None:
     first_line = PARAMS.read_text(encoding="utf-8").partition("\n")[0]
     if first_line.startswith(PROFILE_HEADER):
         held = first_line.removeprefix(PROFILE_HEADER).split()[0]
-        raise UserError(f"{PARAMS}: already holds a profile (got {held}); fix: git checkout {PARAMS}, or restore it")
+        fix = f"git checkout {PARAMS}, which drops tasks of yours"
+        raise UserError(f"{PARAMS}: already holds a profile (got {held}); fix: {fix}")
     if not force and (not git("ls-files", str(PARAMS)) or git("status", "--porcelain", "--", str(PARAMS))):
         raise UserError(f"{PARAMS}: has uncommitted changes; fix: commit them, or add --force to lose them")
     check_params(tree, PROFILES / f"{name}.yaml")

@@ -34,6 +34,7 @@ EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), 
 CLASSES, MOST_CLASSES, MANY_CLASSES_RATE = 8, 80, 2e-4
 MOST_AUGMENTED_ROWS = 20_000
 SHOWN_CLASSES = 12
+FEW_ROWS = 200  # of dev: a single one is half a point
 PHASES = ("teacher", "intermediate", "prediction", "pruning")
 
 
@@ -69,7 +70,10 @@ def main(argv: Sequence[str]) -> None:
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {data.get('metric', task.headline)}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
-    print(f"params.yaml: tasks.run: [{name}]; no students but tasks.students; next: make repro")
+    print(f"params.yaml: tasks.run: [{name}]; domain.students: none; next: make repro")
+    if params.teacher.source == "synthetic":
+        print("warning: teacher.source: synthetic, a teacher that has read this project's own text only; fix: before "
+              "this command run make profile NAME=minilm, or set teacher.source")  # fmt: skip
 
 
 def kind_of(table: Table, label: str, separator: str | None) -> str:
@@ -169,6 +173,8 @@ def findings(task: Task, splits: Frames) -> list[str]:
     labels = train.assign(label=train["label"].astype(str)).drop_duplicates([*columns, "label"])
     lines.append(f"duplicates: {int(doubles.sum()):,} training rows have the text of an earlier one, "
                  f"{int(labels.duplicated(columns).sum()):,} of these with another label")  # fmt: skip
+    if (count := len(splits["dev"])) < FEW_ROWS:
+        lines.append(f"warning: {count} dev rows: a single one is {1 / count:.1%} of accuracy; bring more with --dev")
     shared = shared_texts(splits, task)
     lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
     for split, count in shared_texts(splits, task, of="dev").items():

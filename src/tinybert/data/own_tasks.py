@@ -242,7 +242,9 @@ def own_row(table: Table, found: Row, labels: Labels | None, data: TableData) ->
         try:
             row["label"] = labels.parse(cells[data.label])
         except ValueError as error:
-            raise table.error(f"{where}, column {data.label}: {error}; fix: correct the row or data.label") from None
+            raise table.error(
+                f"{where}, column {data.label}: {error}; fix: correct the row, or name another column"
+            ) from None
     return row
 
 

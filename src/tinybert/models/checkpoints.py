@@ -170,7 +170,8 @@ def _read_folder(
     for key, allowed in ({"model_type": model_types} | ALLOWED_VALUES).items():
         if config.get(key, allowed[0]) not in allowed:
             names, found = " or ".join(allowed), f"{config[key]!r:.40}"
-            raise UserError(f"{path}: {key}: not supported (got {found}); allowed: {names}; fix: choose another model")
+            fix = "choose another model; other families can be teachers (tasks.<task>.finetuned_teacher)"
+            raise UserError(f"{path}: {key}: not supported (got {found}); allowed: {names}; fix: {fix}")
     if not weights.is_file():
         fix = "run tinybert convert on a folder with pytorch_model.bin, and name that folder"
         raise UserError(f"{weights}: absent; allowed: safetensors, no pickles; fix: {fix}")

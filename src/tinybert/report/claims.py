@@ -1,11 +1,11 @@
-"""Claims: the files of studies/, what predictions say about their claims, and a page of all claims.
+"""Claims: the files of studies/, the outcomes of their claims by saved predictions, and a page of all claims.
 
 The evidence of a study is a folder: the predictions of all variants for each task and seed, and about.json. The page
-follows from such folders alone.
+follows from these folders and the files of studies/.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Literal, NamedTuple
@@ -31,19 +31,19 @@ from tinybert.evaluate.scoring import (
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, atomic_folder, read_json, write_json
 from tinybert.report.charts import GREY, INK, STYLE, svg_text
-from tinybert.report.rendering import Table, fixed, interval, render, signed, table
+from tinybert.report.rendering import ABSENT, Table, interval, render, signed, spread, table
 
 STUDIES = Path("studies")
 HOLDS, FAILS, OPEN = "holds", "fails", "inconclusive"
 SAME = "identical predictions: the setting had no effect"
-MOST_SEEDS = 100  # a claim that needs more is one for more rows
+MAX_SEEDS = 100
 OfSeeds = Mapping[int, Predictions]  # seed -> predictions
 Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
 Place = Annotated[str, Field(pattern=r"^[a-z_]+/[^:]+:[a-z0-9_{}-]+$")]
 
 
 class Variant(ConfigModel):
-    """Overrides for `dvc exp run -S`; `student` and `measured` where they differ from the study's."""
+    """Overrides for `dvc exp run -S`; `student` and `measured` if they differ from the study's."""
 
     set: ListOf[NonEmptyStr] = ()
     student: Name | None = None
@@ -64,13 +64,16 @@ class Claim(ConfigModel):
         return words[0], words[-1]
 
     @property
-    def relation(self) -> str:
-        return self.claim.split()[1]
-
-    @property
     def share(self) -> float:
-        """The share of the other variant's score that is claimed: 1 except for `keeps`."""
-        return float(self.claim.split()[2]) if self.relation == "keeps" else 1.0
+        """The claimed share of the other variant's score; 1 except for `keeps`."""
+        words = self.claim.split()
+        return float(words[2]) if words[1] == "keeps" else 1.0
+
+    def limits(self, margin: float) -> tuple[float, float]:
+        """The open interval of differences for which the claim is true."""
+        relation = self.claim.split()[1]
+        least = -margin if relation in ("equals", "not_below") else 0.0
+        return least, margin if relation == "equals" else math.inf
 
 
 class Study(ConfigModel):
@@ -114,27 +117,39 @@ class Study(ConfigModel):
         chosen = self.variants[variant]
         return (chosen.measured or self.measured).replace("{student}", chosen.student or self.student)
 
-    def choose_tasks(self, asked: Sequence[str] | None, params: Params) -> list[str]:
-        """The tasks asked for, or all that params have settings for; UserError if there is none."""
-        usable = [task for task in self.tasks if task not in TASKS or getattr(params.tasks, task, None)]
-        if unknown := [task for task in asked or () if task not in usable]:
-            raise UserError(f"--tasks: not in this study or in params.yaml (got {unknown[0]}); allowed: {usable}")
+    def choose_tasks(self, asked: Collection[str] | None, params: Params) -> list[str]:
+        """The tasks asked for, or the study's that params have settings for; UserError if there is none."""
+        sections = params.tasks.__pydantic_extra__
+        usable = [task for task in self.tasks if task not in TASKS or task in sections]
+        known = sections if self.tasks[0] in TASKS else usable
+        if unknown := [task for task in asked or () if task not in known]:
+            raise UserError(f"--tasks: unknown (got {unknown[0]}); allowed: {', '.join(known)}; fix: add a section")
         if not usable:
-            raise UserError(f"params.yaml has settings for none of the study's tasks: {', '.join(self.tasks)}")
+            raise UserError(f"tasks: none of the study's has a section in params.yaml (got {', '.join(sections)}); "
+                            f"allowed: {', '.join(self.tasks)}; fix: add one")  # fmt: skip
         return list(asked or usable)
+
+    def in_order(self, measured: Measured) -> list[str]:
+        """The tasks that were measured: first the study's in its order."""
+        tasks = {task for task, _ in measured}
+        return sorted(tasks, key=lambda task: ((*self.tasks, task).index(task), task))
 
 
 def load_study(name: str) -> Study:
     """Reads studies/<name>.yaml; UserError naming the studies that there are, or the key that is wrong."""
     path = STUDIES / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in STUDIES.glob("*.yaml")))
-        raise UserError(f"NAME: no such study (got {name}); allowed: {known}")
+        raise UserError(f"NAME: no such study (got {name}); allowed: {', '.join(study_names())}; fix: correct NAME")
     try:
         return Study.model_validate(read_yaml(path))
     except ValidationError as error:
         lines = (f"{path}: {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise UserError("\n".join(lines)) from None
+
+
+def study_names() -> list[str]:
+    """The files of studies/, without .yaml."""
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
 
 
 class Difference(NamedTuple):
@@ -144,28 +159,32 @@ class Difference(NamedTuple):
     low: float
     high: float
 
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
 
 def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0) -> Difference:
-    """Compares a variant with `share` times the score of another on the same rows and seeds; UserError if rows differ.
+    """Compares a variant with `share` times another's score, by a paired bootstrap over rows and training seeds.
 
-    The interval comes from a paired bootstrap over rows and seeds.
+    Args:
+        first: The predictions of one variant.
+        second: Those of the other, of the same rows and seeds.
+        seed: Of the bootstrap.
+        share: Of the second's score; if a lower score is better, the second's is divided by it.
     """
-    for number, found in first.items():
-        if not np.array_equal(found.labels, second[number].labels):
-            raise UserError(f"seed {number}: variants were measured on different rows; fix: remove their experiments")
     metric = next(iter(first.values())).metric
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    ours, theirs = ([found.predictions for found in side.values()] for side in (first, second))
+    sign, factor = (-1, 1 / share) if metric in LOWER_IS_BETTER else (1, share)
+    predictions, reference = ([found.predictions for found in side.values()] for side in (first, second))
     labels = [found.labels for found in first.values()]
-    ends = paired_interval(ROW_METRICS[metric], ours, theirs, labels, seed=seed, share=share)
-    lead = mean(found.score for found in first.values()) - share * mean(found.score for found in second.values())
+    ends = paired_interval(ROW_METRICS[metric], predictions, reference, labels, seed=seed, share=factor)
+    lead = mean(found.score for found in first.values()) - factor * mean(found.score for found in second.values())
     return Difference(sign * lead, *sorted(sign * end for end in ends.values()))
 
 
-def outcome(study: Study, relation: str, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
-    """The outcome of a claim from the interval: beats, keeps: above 0; equals: within ± margin; not_below: > -margin.
+def outcome(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
+    """The outcome of a claim: it holds or fails if the entire interval says so, otherwise it is inconclusive.
 
-    A claim fails if the entire interval contradicts it: not above 0; beyond the margin on one side; below -margin.
     Variants that were trained separately need more: identical predictions mean that a setting was not in use, and the
     rows of one seed do not show the variance of training.
     """
@@ -174,102 +193,121 @@ def outcome(study: Study, relation: str, first: OfSeeds, second: OfSeeds, found:
             return SAME
         if len(first) == 1:
             return OPEN
-    margin = study.margin
-    holds, fails = {
-        "beats": (found.low > 0, found.high <= 0),
-        "keeps": (found.low > 0, found.high <= 0),
-        "equals": (-margin < found.low and found.high < margin, found.low > margin or found.high < -margin),
-        "not_below": (found.low > -margin, found.high < -margin),
-    }[relation]
-    return HOLDS if holds else FAILS if fails else OPEN
+    least, most = claim.limits(study.margin)
+    if least < found.low and found.high < most:
+        return HOLDS
+    return FAILS if found.high <= least or found.low >= most else OPEN
+
+
+def seeds_needed(count: int, deviation: float, of_rows: float, distance: float) -> str:
+    """How many training seeds would decide an inconclusive claim, if the difference stayed as it is.
+
+    The squared half-width for n seeds is taken as of_rows² + (t · deviation / √n)², t being Student's. This is an upper
+    bound: what rows and seeds do together averages out too.
+
+    Args:
+        count: Of the seeds measured.
+        deviation: The standard deviation of their differences.
+        of_rows: Half-width of the interval of a single seed, over rows only.
+        distance: Of the difference from the value at which the claim becomes true or false.
+    """
+    from scipy.stats import t
+
+    if of_rows >= distance:
+        return "more rows"
+    for seeds in range(count + 1, MAX_SEEDS + 1):
+        if of_rows**2 + float(t.ppf(0.975, seeds - 1)) ** 2 * deviation**2 / seeds < distance**2:
+            return f"{seeds} seeds"
+    return f"over {MAX_SEEDS} seeds"
+
+
+def what_decides(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, *, seed: int) -> str:
+    """What would decide an inconclusive claim, in a few words."""
+    if study.one_training:
+        return "more rows"
+    if len(first) == 1:
+        return "more seeds"
+    singles = [difference({one: first[one]}, {one: second[one]}, seed=seed, share=claim.share) for one in first]
+    found, of_rows = mean(single.mean for single in singles), mean(single.half_width for single in singles)
+    distance = min(abs(found - limit) for limit in claim.limits(study.margin))
+    return seeds_needed(len(first), stdev(single.mean for single in singles), of_rows, distance)
+
+
+def judge_claims(study: Study, measured: Measured, *, seed: int) -> pd.DataFrame:
+    """A row for each claim and task that was measured: what was published, what was found, and the outcome."""
+    rows = []
+    for claim in study.claims:
+        for task in claim.tasks or study.in_order(measured):
+            first, second = (measured.get((task, side)) for side in claim.sides)
+            if first is None or second is None:
+                continue
+            found = difference(first, second, seed=seed, share=claim.share)
+            result = outcome(study, claim, first, second, found)
+            if result == OPEN:
+                result += f" ({what_decides(study, claim, first, second, seed=seed)})"
+            shown, metric = claim.claim.replace(" not_below ", " not below "), next(iter(first.values())).metric
+            rows.append((shown, task, metric, claim.published, *found, result))
+    columns = ["claim", "task", "metric", "published", "difference", "low", "high", "outcome"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def claims_table(claims: pd.DataFrame) -> Table:
+    """The rows of `judge_claims` of several studies as they are shown."""
+    shown = {
+        "difference (95 %)": (_with_interval, "difference", "low", "high"),
+        "outcome": (str, "outcome"),
+    }
+    return table(claims, ["study", "claim", "task", "published"], shown)
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return ABSENT if math.isnan(value) else f"{signed(value)} ({interval(low, high)})"
 
 
 def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
     """Mean, spread and seeds of each variant, and how much better it is than the first."""
     rows = []
-    for (task, variant), found in measured.items():
-        scores = pd.Series([one.score for one in found.values()])
-        reference, metric = measured[task, next(iter(study.variants))], next(iter(found.values())).metric
-        better = difference(found, reference, seed=seed) if found is not reference else Difference(*[math.nan] * 3)
-        rows.append((task, variant, metric, scores.mean(), scores.std(), len(scores), *better))
+    for task in study.in_order(measured):
+        reference = measured.get((task, next(iter(study.variants))))
+        for variant in study.variants:
+            if (found := measured.get((task, variant))) is None:
+                continue
+            scores, metric = pd.Series([one.score for one in found.values()]), next(iter(found.values())).metric
+            better = Difference(math.nan, math.nan, math.nan)
+            if reference and found is not reference:
+                better = difference(found, reference, seed=seed)
+            rows.append((task, variant, metric, scores.mean(), scores.std(), len(scores), *better))
     columns = ["task", "variant", "metric", "mean", "std", "seeds", "better", "low", "high"]
     return table(pd.DataFrame(rows, columns=columns), columns[:3], {
-        "mean": (fixed, "mean"), "± over seeds": (fixed, "std"), "seeds": ("{:.0f}".format, "seeds"),
-        "better than first by": (signed, "better"), "95 %": (interval, "low", "high"),
+        "mean": (spread, "mean", "std"), "seeds": ("{:.0f}".format, "seeds"),
+        "better than first (95 %)": (_with_interval, "better", "low", "high"),
     })  # fmt: skip
 
 
-def seeds_needed(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
-    """How many training seeds would decide an inconclusive claim, if the measured difference stayed as it is.
-
-    The interval's half-width is taken as the root of a part from the rows, which further seeds leave as it is, and one
-    from the seeds, Student's t times their standard error. Returns "more rows" if no number up to MOST_SEEDS suffices.
-    """
-    from scipy.stats import t
-
-    count, share = len(first), claim.share
-    if count == 1:
-        return "2 or more"
-    deviation = stdev(one.score - share * second[seed].score for seed, one in first.items())
-
-    def of_seeds(seeds: int) -> float:
-        return float(t.ppf(0.975, seeds - 1)) * deviation / math.sqrt(seeds)
-
-    of_rows = max(0.0, (found.high - found.low) ** 2 / 4 - of_seeds(count) ** 2)
-    # How far the difference is from the value at which the claim turns from true to false.
-    distance = {
-        "equals": abs(abs(found.mean) - study.margin),
-        "not_below": abs(found.mean + study.margin),
-    }.get(claim.relation, abs(found.mean))
-    enough = (n for n in range(count + 1, MOST_SEEDS + 1) if of_rows + of_seeds(n) ** 2 < distance**2)
-    return str(next(enough, "more rows"))
-
-
-def judged(study: Study, measured: Measured, *, seed: int) -> pd.DataFrame:
-    """A row for each claim and task that was measured: what was published, what was found, and the outcome."""
-    rows = []
-    for claim in study.claims:
-        for task in claim.tasks or study.tasks:
-            first, second = (measured.get((task, side)) for side in claim.sides)
-            if first is None or second is None:
-                continue
-            found = difference(first, second, seed=seed, share=claim.share)
-            result = outcome(study, claim.relation, first, second, found)
-            needed = seeds_needed(study, claim, first, second, found) if result == OPEN else ""
-            rows.append((claim.claim.replace("not_below", "not below"), task, claim.published, *found, result, needed))
-    columns = ["claim", "task", "published", "difference", "low", "high", "outcome", "needed"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def claims_table(claims: pd.DataFrame) -> Table:
-    """The rows of `judged` as they are shown."""
-    shown = {
-        "difference, 95 %": (_with_interval, "difference", "low", "high"),
-        "outcome": (str, "outcome"),
-        "seeds needed": (str, "needed"),
-    }
-    return table(claims, ["claim", "task", "published"], shown)
-
-
-def _with_interval(value: float, low: float, high: float) -> str:
-    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
-
-
 def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping[str, object]) -> None:
-    """Replaces the folder of a study's evidence: <task>-<seed>.json with the predictions by variant, and about.json."""
+    """Replaces the folder of a study's evidence: <task>-<seed>.json with the predictions by variant, and about.json.
+
+    UserError if the variants were measured on different rows.
+    """
+    tasks = study.in_order(measured)
+    for task, variant in measured:
+        first = measured[task, next(iter(study.variants))]
+        for seed, found in measured[task, variant].items():
+            if not np.array_equal(found.labels, first[seed].labels):
+                where = f"{folder.name}, {task}, seed {seed}, {variant}"
+                raise UserError(f"{where}: measured on other rows than the first variant; fix: dvc exp remove it")
     with atomic_folder(folder) as target:
-        write_json(target / "about.json", about)
-        for task in dict.fromkeys(task for task, _ in measured):
-            of_task = {variant: measured[task, variant] for variant in study.variants}
-            for seed in next(iter(of_task.values())):
-                systems = {variant: found[seed] for variant, found in of_task.items()}
+        for task in tasks:
+            for seed in measured[task, next(iter(study.variants))]:
+                systems = {variant: measured[task, variant][seed] for variant in study.variants}
                 save_predictions(target / f"{task}-{seed}.json", systems)
+        write_json(target / "about.json", about)
 
 
 def read_evidence(folder: Path) -> dict[tuple[str, str], dict[int, Predictions]]:
     """Reads the predictions that `save_evidence` wrote."""
     measured: dict[tuple[str, str], dict[int, Predictions]] = {}
-    for path in sorted(folder.glob("*-*.json")):
+    for path in sorted(folder.glob("*-*.json"), key=lambda path: int(path.stem.rsplit("-", 1)[1])):
         task, seed = path.stem.rsplit("-", 1)
         for variant, found in read_predictions(path.read_text(encoding="utf-8")).items():
             measured.setdefault((task, variant), {})[int(seed)] = found
@@ -277,34 +315,41 @@ def read_evidence(folder: Path) -> dict[tuple[str, str], dict[int, Predictions]]
 
 
 def write_page(folder: Path) -> Table:
-    """Writes the page of all studies that have evidence in `folder`, README.md and a chart each; returns its table."""
-    sections, every = [], []
-    for about in sorted(folder.glob("*/about.json")):
+    """Writes README.md and a chart for each study with evidence in `folder`; returns the table of claims."""
+    sections, frames = [], []
+    for about in sorted(folder.glob("[!.]*/about.json")):  # a kill may leave hidden folders
         name = about.parent.name
+        if name not in study_names():
+            raise UserError(f"{about.parent}: no such study in {STUDIES} (got {name}); fix: rm -r {about.parent}")
         study, measured, details = load_study(name), read_evidence(about.parent), read_json(about)
         seed = details["params"]["seed"]
-        claims, variants = judged(study, measured, seed=seed), variants_table(study, measured, seed=seed)
-        with atomic_file(about.parent / "claims.svg") as handle:
-            handle.write(_chart(claims, name))
-        sections.append({"name": name, "study": study, "about": details, "variants": variants})
-        every.append(claims)
-    if not every:
-        raise UserError(f"{folder}: no evidence; fix: run a study first")
-    shown = claims_table(pd.concat(every))
+        claims, variants = judge_claims(study, measured, seed=seed), variants_table(study, measured, seed=seed)
+        if len(claims):
+            with atomic_file(about.parent / "claims.svg") as handle:
+                handle.write(_chart(claims, name))
+        sections.append({"name": name, "study": study, "about": details, "variants": variants, "claims": len(claims)})
+        frames.append(claims.assign(study=name))
+    if not frames:
+        known = ", ".join(study_names())
+        raise UserError(f"--folder: no study has run (got {folder}); allowed: {known}; fix: tinybert study NAME")
+    shown = claims_table(pd.concat(frames, ignore_index=True))
     with atomic_file(folder / "README.md") as handle:
         handle.write(render("claims.md.j2", claims=shown, sections=sections))
     return shown
 
 
 def _chart(claims: pd.DataFrame, name: str) -> str:
-    """An SVG of the differences with their intervals, a line for each claim and task."""
+    """An SVG of the differences with their intervals: a panel for each metric, a line for each claim and task."""
+    by_metric = list(claims.groupby("metric", sort=False))
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7, 0.6 + 0.25 * len(claims)), layout="constrained")
-        axis = figure.subplots()
-        places = np.arange(len(claims))[::-1]
-        reach = np.abs([claims["low"] - claims["difference"], claims["high"] - claims["difference"]])
-        axis.errorbar(claims["difference"], places, xerr=reach, fmt="o", markersize=4, capsize=2)
-        axis.axvline(0, color=GREY, linewidth=0.8)
-        labels = [f"{claim}, {task}" for claim, task in zip(claims["claim"], claims["task"], strict=True)]
-        axis.set(xlabel="difference with its 95 % interval", yticks=places, yticklabels=labels)
+        heights = [1 + len(of) for _, of in by_metric]
+        figure = Figure(figsize=(7, 0.25 * sum(heights) + 0.4), layout="constrained")
+        panels = figure.subplots(len(by_metric), squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+        for (metric, of), axis in zip(by_metric, panels, strict=True):
+            places = np.arange(len(of))[::-1]
+            axis.hlines(places, of["low"], of["high"])
+            axis.plot(of["difference"], places, "o", markersize=4)
+            axis.axvline(0, color=GREY, linewidth=0.8)
+            labels = [f"{claim}, {task}" for claim, task in zip(of["claim"], of["task"], strict=True)]
+            axis.set(xlabel=f"difference in {metric}, 95 %", yticks=places, yticklabels=labels)
         return svg_text(figure, name).replace(INK, GREY)

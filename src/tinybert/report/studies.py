@@ -19,13 +19,12 @@ from tempfile import TemporaryDirectory
 
 from tinybert.config.load import check_params, load_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.data.tasks import TASKS
 from tinybert.evaluate.scoring import Predictions, read_predictions
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
-from tinybert.pipeline.tracking import git, head_revision
-from tinybert.report.claims import STUDIES, Study, load_study, save_evidence, write_page
+from tinybert.pipeline.tracking import code_revision, git
+from tinybert.report.claims import Study, load_study, save_evidence, study_names, write_page
 
 NOTE = Path(".dvc/tmp/study.json")  # there while an experiment runs, and after a kill
 LOCK = Path(".dvc/tmp/study.lock")
@@ -48,37 +47,38 @@ class Experiment:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs studies, tests their claims, and writes and prints the page of all studies that ran."""
+    """Runs studies, then writes the page of all studies with evidence and prints its table."""
     parser = argparse.ArgumentParser(prog="tinybert study", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of a file in studies/; without any: only the page")
-    parser.add_argument("--all", action="store_true", help="all studies that have no evidence in the folder yet")
-    parser.add_argument("--tasks", nargs="+", help="only some of a study's tasks")
-    parser.add_argument("--seeds", type=int, choices=range(1, 1000), metavar="N", help="instead of the study's number")
+    parser.add_argument("--all", action="store_true", help="run all studies that have no evidence in the folder")
+    parser.add_argument("--tasks", nargs="+", help="the study's, or tasks of yours (the study's that have settings)")
+    parser.add_argument("--seeds", type=int, choices=range(1, 1000), metavar="N", help="number of seeds (the study's)")
     parser.add_argument("--folder", type=Path, default="reports/studies", help="of evidence and page (%(default)s)")
     options = parser.parse_args(argv)
-    names = options.names
+    names = [*options.names]
     if options.all:
-        every = sorted(path.stem for path in STUDIES.glob("*.yaml"))
-        names = [name for name in every if not (options.folder / name / "about.json").is_file()]
+        names += [name for name in study_names() if not (options.folder / name / "about.json").is_file()]
+    if options.tasks and (options.all or not names):
+        raise UserError("--tasks: which study? allowed: with NAME, without --all; fix: name the studies")
     if names:
         conduct(names, options.folder, tasks=options.tasks, seeds=options.seeds)
     print(f"{write_page(options.folder).text()}\n\n{options.folder / 'README.md'}")
 
 
 def conduct(names: Sequence[str], folder: Path, *, tasks: Sequence[str] | None, seeds: int | None) -> None:
-    """Runs the experiments that are missing, and saves the predictions of each study in a folder of `folder`.
+    """Runs missing experiments and saves the predictions of each study in `folder`/<study>.
 
     All studies are planned first, so that a mistake in one appears before the first runs.
     """
     with _only_study():
         check_disturbed_workspace()
-        params, planned = load_params(), {}
+        params, plans = load_params(), []
         for name in names:
             study = load_study(name)
-            of = study.choose_tasks(tasks, params)
-            planned[name] = study, of, plan(name, study, params, tasks=of, seeds=seeds or study.seeds)
+            chosen = study.choose_tasks(tasks, params)
+            plans.append((name, study, chosen, plan(name, study, params, tasks=chosen, seeds=seeds or study.seeds)))
         found_as = finished()
-        for name, (study, of, experiments) in planned.items():
+        for name, study, chosen, experiments in plans:
             # Variants with the same settings are one experiment.
             missing = {one.digest: one for one in experiments if one.digest not in found_as}
             variants = ", ".join(one.variant for one in missing.values()) or "-"
@@ -86,19 +86,19 @@ def conduct(names: Sequence[str], folder: Path, *, tasks: Sequence[str] | None, 
             for experiment in missing.values():
                 run(experiment)
                 found_as[experiment.digest] = experiment.name
-            measured: dict = {(task, variant): {} for task in of for variant in study.variants}
+            measured: dict = {(task, variant): {} for task in chosen for variant in study.variants}
             for one in experiments:
-                for task in of:
+                for task in chosen:
                     measured[task, one.variant] |= dict(predictions_of(study, one, found_as[one.digest], task))
             save_evidence(folder / name, study, measured, _about(experiments))
 
 
 def _about(experiments: Sequence[Experiment]) -> dict[str, object]:
-    """Code, processor and settings of a study."""
+    """Settings of a study, and code and processor at the time its evidence is saved."""
     from torch.cpu import get_capabilities
 
-    overrides = {one.variant: " ".join(one.overrides) for one in experiments}
-    code = {"revision": head_revision(), "processor": get_capabilities()["cpu_name"]}
+    code = {"revision": code_revision(), "processor": get_capabilities()["cpu_name"]}
+    overrides = {one.name: " ".join(one.overrides) for one in experiments}
     return code | {"overrides": overrides, "params": read_yaml("params.yaml")}
 
 
@@ -121,9 +121,9 @@ def _overrides(
     study: Study, variant: str, params: Params, tasks: Sequence[str], seeds: tuple[int, ...]
 ) -> Iterator[str]:
     student = study.variants[variant].student or study.student
-    glue_tasks = [task for task in tasks if task in TASKS]
-    if glue_tasks:
-        yield f"tasks.run=[{','.join(glue_tasks)}]"
+    trained = [task for task in tasks if task in params.tasks.__pydantic_extra__]  # the others are domain scores
+    if trained:
+        yield f"tasks.run=[{','.join(trained)}]"
         yield f"tasks.students=[{student}]"
         yield f"quantization.models=[teacher,{student}]"
         yield "quantization.max_score_drop=null"  # a study reports what a variant loses
@@ -136,7 +136,7 @@ def _overrides(
     yield f"seeds=[{','.join(map(str, seeds))}]"
     for text in (*study.set, *study.variants[variant].set):
         text = text.replace("{student}", student)
-        yield from [text.replace("{task}", task) for task in glue_tasks] if "{task}" in text else [text]
+        yield from [text.replace("{task}", task) for task in trained] if "{task}" in text else [text]
 
 
 def changed_params(tree: dict, overrides: Sequence[str], origin: str) -> Params:

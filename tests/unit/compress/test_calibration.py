@@ -35,12 +35,9 @@ def test_calibration_rows_depend_on_the_seed_alone():
     assert rows(1) == rows(1) != rows(2)
 
 
-def test_fewer_rows_than_asked_for_are_refused():
-    with pytest.raises(
-        UserError,
-        match=r"^quantization\.calibration\.examples: more than the training rows \(got 9\); allowed: at most 8",
-    ):
-        calibration_feeds(encoded_rows(8), examples=9, batch_size=4, seed=0)
+def test_of_fewer_rows_than_asked_for_all_are_drawn():
+    batches = calibration_feeds(encoded_rows(8), examples=9, batch_size=4, seed=0)
+    assert sorted(int(row) for feeds in batches for row in feeds["input_ids"][:, 0]) == list(range(8))
 
 
 def test_rows_all_the_same_are_refused():

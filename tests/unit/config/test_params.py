@@ -162,7 +162,7 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         (
             "students.lazy.architecture.heads",
             5,
-            "students.lazy.architecture: heads must divide width (got 5 and 64); change one of them",
+            "students.lazy.architecture.heads: must divide width (got 5 and 64); fix: change one of them",
         ),
         (
             "students.Lazy",

@@ -117,11 +117,12 @@ def test_it_prints_what_the_table_holds(project, capsys):
     extra.to_csv(project / "dev.csv", index=False)
     pd.DataFrame({"message": ["row 1 word word word ", "row 0 word word word "]}).to_csv(project / "test.csv")
     init("topics.csv", "--dev", "dev.csv", "--test", "test.csv", "--name", "subjects")
-    assert capsys.readouterr().out.splitlines()[:6] == [
+    assert capsys.readouterr().out.splitlines()[:7] == [
         "rows: 42 train, 2 dev, 2 test",
         "classes: 2 (war 31, peace 11)",
         "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
         "duplicates: 2 training rows have the text of an earlier one, 1 of these with another label",
+        "warning: 2 dev rows: a single one is 50.0% of accuracy; bring more with --dev",
         "texts also in train: 2 of dev, 2 of test",
         "texts also in dev: 1 of test",
     ]

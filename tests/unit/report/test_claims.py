@@ -1,11 +1,14 @@
 """Claims: outcomes by intervals, seeds that would decide, evidence and page."""
 
+import re
+
 import numpy as np
 import pytest
 import yaml
 
 from tests.unit.report.test_studies import SMALL
 from tinybert.evaluate.scoring import Predictions, paired_interval
+from tinybert.pipeline.errors import UserError
 from tinybert.report.claims import (
     FAILS,
     HOLDS,
@@ -14,11 +17,12 @@ from tinybert.report.claims import (
     Difference,
     Study,
     difference,
-    judged,
+    judge_claims,
     outcome,
     read_evidence,
     save_evidence,
     seeds_needed,
+    what_decides,
     write_page,
 )
 
@@ -28,7 +32,7 @@ def small(**changes) -> Study:
 
 
 def with_hits(*hits: int, rows: int = 200) -> dict[int, Predictions]:
-    """Accuracy of as many rows of 0 and 1, for each seed."""
+    """Predictions with the given numbers of correct rows, for seeds from 42."""
     labels = np.arange(rows) % 2
     return {
         42 + number: Predictions("accuracy", labels, np.where(np.arange(rows) < right, labels, 1 - labels))
@@ -43,6 +47,8 @@ def with_hits(*hits: int, rows: int = 200) -> dict[int, Predictions]:
         ("beats", -0.001, 0.05, OPEN),
         ("beats", -0.05, -0.001, FAILS),
         ("beats", 0.0, 0.0, FAILS),
+        ("keeps 0.9 of", 0.001, 0.05, HOLDS),
+        ("keeps 0.9 of", -0.05, -0.001, FAILS),
         ("equals", -0.009, 0.009, HOLDS),
         ("equals", -0.009, 0.02, OPEN),
         ("equals", 0.011, 0.02, FAILS),
@@ -52,9 +58,9 @@ def with_hits(*hits: int, rows: int = 200) -> dict[int, Predictions]:
         ("not_below", -0.05, -0.011, FAILS),
     ],
 )
-def test_outcomes_are_by_the_whole_interval(relation, low, high, expected):
-    study = small(margin=0.01, one_training=True)
-    assert outcome(study, relation, {}, {}, Difference((low + high) / 2, low, high)) == expected
+def test_outcomes_follow_the_entire_interval(relation, low, high, expected):
+    study = small(one_training=True, claims=[{"claim": f"uniform {relation} top", "published": "-"}])
+    assert outcome(study, study.claims[0], {}, {}, Difference((low + high) / 2, low, high)) == expected
 
 
 def test_a_lower_perplexity_is_the_better_one():
@@ -64,15 +70,21 @@ def test_a_lower_perplexity_is_the_better_one():
     assert (found.mean, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
 
 
+def test_a_share_of_a_perplexity_is_its_reverse():
+    tokens = np.full(50, 10)
+    student, teacher = (Predictions("perplexity", tokens, tokens * np.log(value)) for value in (10.0, 9.9))
+    found = difference({42: student}, {42: teacher}, seed=0, share=0.9)
+    assert found.mean == pytest.approx(9.9 / 0.9 - 10.0)
+
+
 def test_one_seed_and_identical_predictions_decide_nothing():
-    study = small()
+    study, claim = small(), small().claims[0]
     found = Difference(0.3, 0.2, 0.4)
     ours, other = (Predictions("accuracy", np.array([1, 0]), np.array(values)) for values in ([1, 0], [0, 1]))
-    assert outcome(study, "beats", {42: ours, 43: ours}, {42: other, 43: other}, found) == HOLDS
-    assert outcome(study, "beats", {42: ours}, {42: other}, found) == OPEN
-    assert outcome(study, "beats", {42: ours}, {42: ours}, found) == SAME
-    one_training = study.model_copy(update={"one_training": True})
-    assert outcome(one_training, "beats", {42: ours}, {42: other}, found) == HOLDS
+    assert outcome(study, claim, {42: ours, 43: ours}, {42: other, 43: other}, found) == HOLDS
+    assert outcome(study, claim, {42: ours}, {42: other}, found) == OPEN
+    assert outcome(study, claim, {42: ours}, {42: ours}, found) == SAME
+    assert outcome(small(one_training=True), claim, {42: ours}, {42: other}, found) == HOLDS
 
 
 def test_a_study_needs_two_variants():
@@ -84,12 +96,12 @@ def test_a_claimed_share_is_compared_with_that_share():
     student, teacher = with_hits(150, 152), with_hits(160, 160)
     found = difference(student, teacher, seed=0, share=0.9)
     assert found.mean == pytest.approx(151 / 200 - 0.9 * 160 / 200)
-    # As the interval of scores of which the reference's were multiplied before.
-    ours, theirs, labels = ([getattr(one, name) for one in side.values()] for side, name in (
+    # Equals the interval if the row scores of the reference are multiplied by the share.
+    predictions, reference, labels = ([getattr(one, name) for one in side.values()] for side, name in (
         (student, "predictions"), (teacher, "predictions"), (student, "labels"),
     ))  # fmt: skip
-    right = [(mine == gold).astype(float) for mine, gold in zip(ours, labels, strict=True)]
-    shared = [0.9 * (other == gold) for other, gold in zip(theirs, labels, strict=True)]
+    right = [(mine == gold).astype(float) for mine, gold in zip(predictions, labels, strict=True)]
+    shared = [0.9 * (other == gold) for other, gold in zip(reference, labels, strict=True)]
     expected = paired_interval(lambda values, _: values.mean(), right, shared, labels, seed=0)
     assert (found.low, found.high) == pytest.approx((expected["low"], expected["high"]))
 
@@ -97,48 +109,78 @@ def test_a_claimed_share_is_compared_with_that_share():
 def test_a_claim_names_its_sides_and_share():
     study = small(claims=[{"claim": "top keeps 0.968 of uniform", "published": "96.8 %"}])
     assert (study.claims[0].sides, study.claims[0].share) == (("top", "uniform"), 0.968)
-    claims = judged(study, {("cola", "top"): with_hits(150, 152), ("cola", "uniform"): with_hits(150, 152)}, seed=0)
+    claims = judge_claims(
+        study, {("cola", "top"): with_hits(150, 152), ("cola", "uniform"): with_hits(150, 152)}, seed=0
+    )
     assert claims["outcome"].tolist() == [SAME]
 
 
 @pytest.mark.parametrize(
-    ("claim", "shift", "expected"),
+    ("of_rows", "distance", "expected"),
     [
-        # Differences of .04, .06 and .08 spread by .02, times Student's t / sqrt(3) .0497. Half of the interval is .06,
-        # so the rows make .0336. Four seeds: .0318, with the rows .0463, less than .06 and less than .07.
-        ("uniform beats top", 0.0, "4"),
-        ("uniform not_below top", 0.0, "4"),
-        # .02 beyond the margin, less than what the rows make.
-        ("uniform equals top", 0.03, "more rows"),
+        # Student's t times .02 / sqrt(seeds): .0497 with three seeds, .0318 with four, .0248 with five.
+        (0.0336, 0.06, "4 seeds"),  # .0336² + .0318² = .0463²
+        (0.0336, 0.045, "5 seeds"),  # .0336² + .0248² = .0418²
+        (0.0, 0.003, "over 100 seeds"),  # t(99) * .02 / 10 = .00397
+        (0.0336, 0.0336, "more rows"),
     ],
 )
-def test_seeds_that_would_decide(claim, shift, expected):
-    study = small(claims=[{"claim": claim, "published": "-"}], margin=0.01)
-    first, second = with_hits(108, 112, 116), with_hits(100, 100, 100)
-    mean = 0.06 - shift
-    found = Difference(mean, mean - 0.06, mean + 0.06)
-    assert seeds_needed(study, study.claims[0], first, second, found) == expected
-    one = {42: first[42]}
-    assert seeds_needed(study, study.claims[0], one, second, found) == "2 or more"
+def test_seeds_that_would_decide(of_rows, distance, expected):
+    assert seeds_needed(3, 0.02, of_rows, distance) == expected
 
 
-def test_page_follows_from_the_evidence_alone(tmp_path, monkeypatch):
+def test_what_decides_depends_on_seeds_and_training():
+    study = small(claims=[{"claim": "uniform beats top", "published": "-"}])
+    first, second = with_hits(108, 112, 150), with_hits(100, 106, 100)
+    assert re.fullmatch(r"\d+ seeds|over 100 seeds", what_decides(study, study.claims[0], first, second, seed=0))
+    assert what_decides(study, study.claims[0], {42: first[42]}, {42: second[42]}, seed=0) == "more seeds"
+    one_training = small(one_training=True)
+    assert what_decides(one_training, one_training.claims[0], first, second, seed=0) == "more rows"
+
+
+@pytest.fixture
+def evidence(tmp_path, monkeypatch):
+    """A project with a study and a folder with its evidence, which is entered."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies/small.yaml").write_text(SMALL)
     measured = {("cola", "uniform"): with_hits(150, 151), ("cola", "top"): with_hits(100, 101)}
-    about = {"revision": "0123456789", "processor": "a CPU", "params": {"seed": 42, "teacher": {"source": "local"}}}
-    folder = tmp_path / "claims"
-    save_evidence(folder / "small", small(), measured, about)
+    params = {"seed": 42, "teacher": {"source": "hub", "hub": {"model": "a/b"}}, "tasks": {"source": "local"}}
+    about = {"revision": "0123456789", "processor": "a CPU", "params": params}
+    save_evidence(tmp_path / "claims/small", small(), measured, about)
+    return tmp_path / "claims", measured
+
+
+def test_page_follows_from_evidence_alone(evidence):
+    folder, measured = evidence
     found = read_evidence(folder / "small")
-    assert list(found) == list(measured)
+    assert set(found) == set(measured)
     for place, of_seeds in measured.items():
+        assert list(found[place]) == list(of_seeds)
         for seed, one in of_seeds.items():
             assert np.array_equal(found[place][seed].predictions, one.predictions)
             assert np.array_equal(found[place][seed].labels, one.labels)
+    (folder / ".small.0.partial").mkdir()  # as after a kill
+    (folder / ".small.0.partial/about.json").write_text("{}")
     cells = write_page(folder).cells
-    assert cells["outcome"].tolist() == ["holds"] and cells["difference, 95 %"][0].startswith("+0.250 [+0.")
+    assert cells["outcome"].tolist() == ["holds"] and cells["difference (95 %)"][0].startswith("+0.250 (+0.")
     page = " ".join((folder / "README.md").read_text().split())
-    assert "Teacher: local. Code: 0123456. Processor: a CPU." in page and "| cola | top | accuracy | 0.502 |" in page
+    assert "Teacher: hub a/b. Rows: local." in page and "| cola | top | accuracy | 0.502 ± 0.004 | 2 |" in page
     chart = (folder / "small/claims.svg").read_text()
     assert "uniform beats top, cola" in chart and chart.startswith("<svg ") and ' xmlns="http' in chart
+
+
+def test_a_changed_study_keeps_the_page(evidence):
+    folder, _ = evidence
+    (folder.parent / "studies/small.yaml").write_text(SMALL.replace("uniform", "even"))
+    assert write_page(folder).cells.empty
+    (folder.parent / "studies/small.yaml").unlink()
+    with pytest.raises(UserError, match=r"claims/small: no such study in studies \(got small\); fix: rm -r"):
+        write_page(folder)
+
+
+def test_variants_on_different_rows_are_not_saved(tmp_path):
+    measured = {("cola", "uniform"): with_hits(150, 151), ("cola", "top"): with_hits(100, 101, rows=198)}
+    with pytest.raises(UserError, match="small, cola, seed 42, top: measured on other rows"):
+        save_evidence(tmp_path / "small", small(), measured, {})
+    assert not (tmp_path / "small").exists()

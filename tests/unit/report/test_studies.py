@@ -1,4 +1,4 @@
-"""Studies: the shipped files, the experiments they ask for, and going on after an interruption."""
+"""Studies: the shipped files, the experiments they ask for, and resuming after an interruption."""
 
 import os
 import shutil
@@ -104,7 +104,7 @@ def test_a_pipeline_is_repeated_with_its_seed(project):
         (("students.{student}.layer_map", "studnets.x"), "study small, variant top: Could not override 'studnets"),
         (("beats top", "beats tip"), "claims: unknown variant (got tip); allowed: uniform, top"),
         (("uniform beats top", "uniform wins"), "claims.0.claim: String should match pattern"),
-        (("tasks: [cola]", "tasks: [wnli]"), "params.yaml has settings for none of the study's tasks: wnli"),
+        (("tasks: [cola]", "tasks: [wnli]"), "tasks: none of the study's has a section in params.yaml"),
         (("seeds: 2", "seed: 2"), "studies/small.yaml: seed: Extra inputs"),
     ],
 )
@@ -145,24 +145,24 @@ class Dvc:
 
 
 FOLDER = Path("reports/studies")
-ONCE = {"tasks": None, "seeds": None}
+AS_IN_STUDY = {"tasks": None, "seeds": None}
 
 
 def test_an_interrupted_study_resumes_with_the_same_predictions(project, monkeypatch):
     Dvc(monkeypatch)
-    conduct(["small"], Path("undisturbed"), **ONCE)
+    conduct(["small"], Path("undisturbed"), **AS_IN_STUDY)
     dvc = Dvc(monkeypatch, stop_after=1)
     with pytest.raises(KeyboardInterrupt):
-        conduct(["small"], FOLDER, **ONCE)
+        conduct(["small"], FOLDER, **AS_IN_STUDY)
     assert len(dvc.ran) == 1 and not FOLDER.exists()
     dvc.stop_after = None
-    conduct(["small"], FOLDER, **ONCE)
+    conduct(["small"], FOLDER, **AS_IN_STUDY)
     written = sorted(FOLDER.glob("small/*"))
     assert [path.name for path in written] == ["about.json", "cola-42.json", "cola-43.json"]
     for path in written:
         assert path.read_bytes() == Path("undisturbed/small", path.name).read_bytes()
     assert [name.split("-")[1] for name in dvc.ran] == ["uniform", "top"]
-    conduct(["small"], FOLDER, **ONCE)
+    conduct(["small"], FOLDER, **AS_IN_STUDY)
     assert len(dvc.ran) == 2  # nothing is run twice
 
 
@@ -193,7 +193,7 @@ def test_a_mistake_in_any_study_appears_before_the_first_runs(project, monkeypat
 
 
 def test_a_page_without_evidence_names_the_fix(project):
-    with pytest.raises(UserError, match="reports/studies: no evidence; fix: run a study first"):
+    with pytest.raises(UserError, match=r"--folder: no study has run \(got reports/studies\); allowed: small; fix"):
         main([])
 
 
