@@ -97,7 +97,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a row (128)")
     options = parser.parse_args(argv)
     if all(getattr(options, name) is None for name in (*SIZES, "speedup")):
-        raise UserError("--speedup: no size; allowed: --speedup, or --layers, --width, --feed-forward; fix: name one")
+        allowed = "--speedup, or any of --layers, --width, --heads, --feed-forward"
+        raise UserError(f"--speedup: no size is given; allowed: {allowed}; fix: give one")
     if options.speedup is not None:
         if not options.speedup >= 1:
             raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")

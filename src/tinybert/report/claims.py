@@ -178,8 +178,10 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0
     predictions, reference = ([found.predictions for found in side.values()] for side in (first, second))
     labels = [found.labels for found in first.values()]
     ends = paired_interval(ROW_METRICS[metric], predictions, reference, labels, seed=seed, share=factor)
-    lead = mean(found.score for found in first.values()) - factor * mean(found.score for found in second.values())
-    return Difference(sign * lead, *sorted(sign * end for end in ends.values()))
+    mean_difference = mean(found.score for found in first.values()) - factor * mean(
+        found.score for found in second.values()
+    )
+    return Difference(sign * mean_difference, *sorted(sign * end for end in ends.values()))
 
 
 def outcome(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
@@ -203,7 +205,7 @@ def seeds_needed(count: int, deviation: float, of_rows: float, distance: float) 
     """How many training seeds would decide an inconclusive claim, if the difference stayed as it is.
 
     The squared half-width for n seeds is taken as of_rows² + (t · deviation / √n)², t being Student's. This is an upper
-    bound: what rows and seeds do together averages out too.
+    bound, because the interaction of rows and seeds averages out too.
 
     Args:
         count: Of the seeds measured.
@@ -295,7 +297,9 @@ def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping
         for seed, found in measured[task, variant].items():
             if not np.array_equal(found.labels, first[seed].labels):
                 where = f"{folder.name}, {task}, seed {seed}, {variant}"
-                raise UserError(f"{where}: measured on other rows than the first variant; fix: dvc exp remove it")
+                raise UserError(
+                    f"{where}: measured on other rows than the first variant; fix: dvc exp remove its experiments"
+                )
     with atomic_folder(folder) as target:
         for task in tasks:
             for seed in measured[task, next(iter(study.variants))]:

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="tinybert study", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of a file in studies/; without any: only the page")
     parser.add_argument("--all", action="store_true", help="run all studies that have no evidence in the folder")
-    parser.add_argument("--tasks", nargs="+", help="the study's, or tasks of yours (the study's that have settings)")
+    parser.add_argument("--tasks", nargs="+", help="with a section in params.yaml (those of the study)")
     parser.add_argument("--seeds", type=int, choices=range(1, 1000), metavar="N", help="number of seeds (the study's)")
     parser.add_argument("--folder", type=Path, default="reports/studies", help="of evidence and page (%(default)s)")
     options = parser.parse_args(argv)
@@ -59,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.all:
         names += [name for name in study_names() if not (options.folder / name / "about.json").is_file()]
     if options.tasks and (options.all or not names):
-        raise UserError("--tasks: which study? allowed: with NAME, without --all; fix: name the studies")
+        raise UserError(
+            "--tasks: no study is named (or --all); allowed: with NAME; fix: tinybert study NAME --tasks TASK"
+        )
     if names:
         conduct(names, options.folder, tasks=options.tasks, seeds=options.seeds)
     print(f"{write_page(options.folder).text()}\n\n{options.folder / 'README.md'}")
