@@ -33,6 +33,7 @@ TOKENS_PER_WORD = 1.5  # without a tokenizer
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
 CLASSES, MOST_CLASSES, MANY_CLASSES_RATE = 8, 80, 2e-4
 MOST_AUGMENTED_ROWS = 20_000
+HEAD_STEPS = 500  # of masked-LM training, if its head only serves augmentation
 SHOWN_CLASSES = 12
 FEW_ROWS = 200  # of dev: a single one is half a point
 PHASES = ("teacher", "intermediate", "prediction", "pruning")
@@ -65,12 +66,12 @@ def main(argv: Sequence[str]) -> None:
     if data["kind"] == "classification" and balance(splits["train"]["label"]) < BALANCED:
         data["metric"] = "macro_f1"
     section = section_of(params, data, task, splits)
-    write_section(name, section, params)
+    changed = write_section(name, section, params)
     print("\n".join(findings(task, splits)))
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {data.get('metric', task.headline)}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
-    print(f"params.yaml: tasks.run: [{name}]; domain.students: none; next: make repro")
+    print(f"params.yaml: {'; '.join(changed)}; next: make repro")
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher that has read this project's own text only; fix: before "
               "this command run make profile NAME=minilm, or set teacher.source")  # fmt: skip
@@ -129,8 +130,13 @@ def balance(label: pd.Series) -> float:
     return float(-(shares * np.log(shares)).sum() / math.log(len(shares)))
 
 
-def write_section(name: str, section: dict[str, Any], params: Params) -> None:
-    """Adds the section to params.yaml as the only task to run, without other students; comments and order stay."""
+def write_section(name: str, section: dict[str, Any], params: Params) -> list[str]:
+    """Adds the section to params.yaml as the only task to run, without other students; comments and order stay.
+
+    Returns:
+        What else it changed.
+    """
+    changed = [f"tasks.run: [{name}]", "domain.students: none"]
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 4096
     yaml.default_flow_style = True  # a setting on one line, as the other sections have them
@@ -141,6 +147,10 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> None:
     tree["tasks"]["run"][:] = [name]
     tree["domain"]["students"][:] = []
     tree["general"]["students"][:] = [of for of in params.general.students if of in params.tasks.students]
+    pretraining = params.teacher.pretraining
+    if pretraining.epochs and (pretraining.max_steps or math.inf) > HEAD_STEPS and params.teacher.source != "synthetic":
+        tree["teacher"]["pretraining"]["max_steps"] = HEAD_STEPS
+        changed.append(f"teacher.pretraining.max_steps: {HEAD_STEPS}")
     tree["tasks"][name] = CommentedMap(section)
     tree["tasks"][name].fa.set_block_style()
     text = io.StringIO()
@@ -148,6 +158,7 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> None:
     check_params(YAML(typ="safe", pure=True).load(text.getvalue()))
     with atomic_file(PARAMS) as handle:
         handle.write(text.getvalue())
+    return changed
 
 
 def findings(task: Task, splits: Frames) -> list[str]:

@@ -72,6 +72,19 @@ def test_kind_and_metric_follow_the_labels(project, labels, kind, metric):
     assert (data.kind, data.metric, data.train) == (kind, metric, f"topics.{ending}")
 
 
+def test_without_domain_students_a_head_is_trained_briefly(project, capsys):
+    params = (project / "params.yaml").read_text()
+    local = params.replace("source: synthetic         # synthetic: pretrained", "source: local   # synthetic: pretrained")
+    assert local != params
+    (project / "params.yaml").write_text(local)
+    init(write(project / "topics.csv", ["war", "peace"] * 30))
+    assert load_params().teacher.pretraining.max_steps == 500
+    assert "domain.students: none; teacher.pretraining.max_steps: 500; next" in capsys.readouterr().out
+    (project / "params.yaml").write_text(local.replace("    max_steps: null         #", "    max_steps: 20         #"))
+    init(write(project / "topics.csv", ["war", "peace"] * 30))
+    assert load_params().teacher.pretraining.max_steps == 20
+
+
 def test_a_separator_makes_several_labels(project):
     data = init(write(project / "topics.csv", ["war|peace", "war", "art"] * 20), "--separator", "|").data
     assert (data.kind, data.separator) == ("multilabel", "|")
