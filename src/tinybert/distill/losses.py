@@ -65,7 +65,8 @@ def multilabel_prediction(student_logits: Tensor, teacher_logits: Tensor, *, tem
 
 def logit_mse(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """‖z_T − z_S‖²: summed over classes, mean over rows. Source: Tang et al. 2019, sec. 3.2."""
-    return _mean(_squares(student_logits, teacher_logits).sum(), len(student_logits))
+    squares = F.mse_loss(_wide(student_logits), _wide(teacher_logits), reduction="sum")
+    return _mean(squares, len(student_logits))
 
 
 def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
@@ -130,7 +131,7 @@ def pkd(student_states: Tensor, teacher_states: Tensor) -> Tensor:
     Source: PKD (Sun et al. 2019, eq. 7), of which this is one layer's summand.
     """
     student, teacher = (F.normalize(_wide(states), dim=-1) for states in (student_states, teacher_states))
-    return _mean(_squares(student, teacher).sum(), len(student))
+    return _mean(F.mse_loss(student, teacher, reduction="sum"), len(student))
 
 
 def published_attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
@@ -191,10 +192,6 @@ class _MaskedSquares(torch.autograd.Function):
 def _real_pairs(mask: Tensor) -> Tensor:
     """(batch, 1, query, key) bool: both tokens are real."""
     return (mask[:, :, None] & mask[:, None, :])[:, None]
-
-
-def _squares(student: Tensor, teacher: Tensor) -> Tensor:
-    return (_wide(student) - _wide(teacher)).square()
 
 
 def _mean(total: Tensor, count: int) -> Tensor:
