@@ -2,6 +2,7 @@
 
 import torch
 
+from tinybert.config.students import Learnable, LearnableMap
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.outputs import Batch
 
@@ -17,6 +18,10 @@ def masked_lm(config=STUDENT, seed=0) -> MaskedLM:
 def classifier(config=STUDENT, labels=("no", "yes"), seed=0) -> SequenceClassifier:
     torch.manual_seed(seed)
     return SequenceClassifier(config, labels).eval()
+
+
+def learnable(learning_rate=1e-3, init="equal") -> Learnable:
+    return Learnable(learnable=LearnableMap(learning_rate=learning_rate, init=init))
 
 
 def batch(lengths=(7, 4, 5), width=7, *, seed=0, labels=None, positions=None) -> Batch:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Training
 from tinybert.config.schema import Optimizer
+from tinybert.config.students import Learnable
 from tinybert.distill.batches import Batches, MicroBatch, micro_batches
 from tinybert.distill.metric_log import Entry, MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationLoss
@@ -268,9 +269,8 @@ def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
         {"params": [parameter for parameter in others if parameter.ndim > 1], "weight_decay": decay, "peak_lr": peak},
         {"params": [parameter for parameter in others if parameter.ndim <= 1], "weight_decay": 0.0, "peak_lr": peak},
     ]
-    if of_map:
-        map_peak = module.loss.config.map_learning_rate
-        groups.append({"params": of_map, "weight_decay": 0.0, "peak_lr": map_peak})
+    if of_map and isinstance(layer_map := module.loss.config.layer_map, Learnable):
+        groups.append({"params": of_map, "weight_decay": 0.0, "peak_lr": layer_map.learnable.learning_rate})
     return torch.optim.AdamW(groups, lr=0.0, fused=True)
 
 

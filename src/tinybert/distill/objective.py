@@ -31,8 +31,7 @@ class DistillationConfig:
 
     Attributes:
         weights: λ by loss name; without any, nothing is trained.
-        layer_map: A named map, or a teacher layer for each student layer.
-        map_init: Initial weights of a learnable map: "equal" or "last".
+        layer_map: A named map, a teacher layer for each student layer, or a learnable map.
         map_is_new: Whether a learnable map starts again instead of continuing from the stage before.
         projection: "shared" by all layers, or "per_layer".
         relation_heads: Into how many heads the relation losses cut the widths.
@@ -41,9 +40,7 @@ class DistillationConfig:
     """
 
     weights: dict[str, float]
-    layer_map: str | tuple[int, ...] = "uniform"
-    map_init: str = "equal"
-    map_learning_rate: float | None = None
+    layer_map: str | tuple[int, ...] | Learnable = "uniform"
     map_is_new: bool = False
     projection: str = "shared"
     temperature: float = 1.0
@@ -60,13 +57,9 @@ class DistillationConfig:
         stage_losses = getattr(student, stage)
         if stage_losses is None:
             return cls({})
-        layer_map = stage_losses.layer_map or student.layer_map
-        learnable = layer_map.learnable if isinstance(layer_map, Learnable) else None
         return cls(
             weights=stage_losses.active_losses,
-            layer_map="learnable" if isinstance(layer_map, Learnable) else layer_map,
-            map_init=learnable.init if learnable else "equal",
-            map_learning_rate=learnable.learning_rate if learnable else None,
+            layer_map=stage_losses.layer_map or student.layer_map,
             map_is_new=stage_losses.layer_map is not None,
             projection=student.projection,
             temperature=stage_losses.temperature or 1.0,
@@ -83,25 +76,25 @@ class LayerWeights(nn.Module):
 
     Args:
         layers: For each student layer the group of teacher layers (1-based) that it may imitate, at least one.
-        kind: How a group is weighted: "mean" equally, "random" by one layer drawn at each step, "learnable" by
-            softmax(θ) with θ trained with the student. A group of one has the weight 1 for any kind.
-        init: Initial θ, a key of INITIAL_THETA.
+        layer_map: How a group is weighted: "random" by one layer drawn at each step, a learnable map by softmax(θ) with
+            θ trained with the student, any other map equally. A group of one has the weight 1 for any map.
         seed: Of the layers that a random map draws.
     """
 
-    def __init__(self, layers: list[list[int]], kind: str, *, init: str = "equal", seed: int = 0) -> None:
+    def __init__(self, layers: list[list[int]], layer_map: str | tuple[int, ...] | Learnable, *, seed: int = 0) -> None:
         super().__init__()
-        self.layers, self.kind, self.seed = layers, kind, seed
-        self.is_fixed = kind not in ("random", "learnable")  # the weights are the same at all steps
+        self.layers, self.is_random, self.seed = layers, layer_map == "random", seed
+        self.is_fixed = not (self.is_random or isinstance(layer_map, Learnable))  # the same weights at all steps
         self.drawn = layers
         self.theta = nn.ParameterList()
-        if kind == "learnable":
-            self.theta.extend(nn.Parameter(torch.tensor(INITIAL_THETA[init](len(group)))) for group in layers)
+        if isinstance(layer_map, Learnable):
+            initial = INITIAL_THETA[layer_map.learnable.init]
+            self.theta.extend(nn.Parameter(torch.tensor(initial(len(group)))) for group in layers)
         self.redraw(0)
 
     def redraw(self, step: int) -> None:
         """Draws the layers of a random map for a training step; they depend on the seed and the step only."""
-        if self.kind == "random":
+        if self.is_random:
             rng = stream(self.seed, "layer map", step)
             self.drawn = [[group[rng.integers(len(group))]] for group in self.layers]
 
@@ -157,9 +150,9 @@ class DistillationLoss(nn.Module):
             _check_pair(config, student, teacher)
             # Without a loss that reads mapped layers the depths need not fit.
             if any(info.needs_map for info in self.infos.values()):
-                layers = mapped_layers(config.layer_map, self.depth, teacher.num_hidden_layers)
-                kind = config.layer_map if isinstance(config.layer_map, str) else "listed"
-                self.map = LayerWeights(layers, kind, init=config.map_init, seed=config.seed)
+                chosen = "learnable" if isinstance(config.layer_map, Learnable) else config.layer_map
+                layers = mapped_layers(chosen, self.depth, teacher.num_hidden_layers)
+                self.map = LayerWeights(layers, config.layer_map, seed=config.seed)
             if student.hidden_size != teacher.hidden_size:
                 for name in dict.fromkeys(map(self._projection_name, sorted(self._layers("hidden")))):
                     self.projections[name] = Linear(student.hidden_size, teacher.hidden_size, bias=False)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.support.builders import learnable
 from tinybert.distill.objective import LayerWeights
 
 GROUPS = [[1, 2, 3], [4, 5, 6]]
@@ -46,15 +47,15 @@ def test_random_draws_one_layer_of_each_group_by_step():
 
 
 def test_learnable_starts_as_published():
-    equal = LayerWeights(GROUPS, "learnable", init="equal").learned()
+    equal = LayerWeights(GROUPS, learnable()).learned()
     assert list(equal) == ["map_1_1", "map_1_2", "map_1_3", "map_2_4", "map_2_5", "map_2_6"]
     assert list(equal.values()) == pytest.approx([1 / 3] * 6)
-    last = LayerWeights(GROUPS, "learnable", init="last").learned()
+    last = LayerWeights(GROUPS, learnable(init="last")).learned()
     assert [last[f"map_1_{j}"] for j in (1, 2, 3)] == pytest.approx([0.107, 0.107, 0.787], abs=1e-3)
 
 
 def test_learnable_weights_move_toward_the_layer_that_fits():
-    weights = LayerWeights(GROUPS, "learnable")
+    weights = LayerWeights(GROUPS, learnable())
     optimizer = torch.optim.SGD(weights.parameters(), lr=0.2)
     for _ in range(200):
         optimizer.zero_grad()
@@ -69,4 +70,4 @@ def test_learnable_weights_move_toward_the_layer_that_fits():
 def test_only_a_learnable_map_has_weights_to_learn():
     assert list(LayerWeights(GROUPS, "mean").parameters()) == list(LayerWeights(GROUPS, "random").parameters()) == []
     assert LayerWeights(GROUPS, "mean").learned() == {}
-    assert [theta.shape for theta in LayerWeights(GROUPS, "learnable").parameters()] == [(3,), (3,)]
+    assert [theta.shape for theta in LayerWeights(GROUPS, learnable()).parameters()] == [(3,), (3,)]

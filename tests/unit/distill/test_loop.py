@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
+from tests.support.builders import STUDENT, TEACHER, classifier, learnable, masked_lm
 from tinybert.config.fields import Training
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import Batches
@@ -110,7 +110,7 @@ def test_only_matrices_are_decayed():
 
 
 def test_a_learnable_map_has_its_own_learning_rate():
-    config = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=0.5)
+    config = DistillationConfig({"hidden": 1.0}, layer_map=learnable(learning_rate=0.5))
     *others, of_map = adamw(Distiller(masked_lm(), DistillationLoss(config, STUDENT, TEACHER)), settings()).param_groups
     assert [group["peak_lr"] for group in (*others, of_map)] == [1e-3, 1e-3, 0.5]
     assert [tuple(parameter.shape) for parameter in of_map["params"]] == [(2,), (2,)]
@@ -118,7 +118,7 @@ def test_a_learnable_map_has_its_own_learning_rate():
 
 
 def test_the_weights_of_a_learnable_map_move_and_are_logged():
-    student, _, curve = distill({"hidden": 1.0}, settings(), layer_map="learnable", map_learning_rate=0.1)
+    student, _, curve = distill({"hidden": 1.0}, settings(), layer_map=learnable(learning_rate=0.1))
     names = ["map_1_1", "map_1_2", "map_2_3", "map_2_4"]
     assert [name for name in curve[0] if name.startswith("map_")] == names
     assert curve[0]["map_1_1"] != curve[-1]["map_1_1"]

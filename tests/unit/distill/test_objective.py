@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
+from tests.support.builders import STUDENT, TEACHER, batch, classifier, learnable, masked_lm
 from tests.support.root import ROOT
 from tinybert.config.load import check_params, read_yaml
 from tinybert.config.students import RELATION_LOSSES
@@ -87,7 +87,7 @@ def test_layer_terms_are_sums_over_student_layers_in_numpy():
 
 @pytest.mark.parametrize("projection", ["shared", "per_layer"])
 def test_gradients_reach_projections_and_map_but_not_the_teacher(projection):
-    config = replace(EVERYTHING, projection=projection, layer_map="learnable", map_learning_rate=0.1)
+    config = replace(EVERYTHING, projection=projection, layer_map=learnable())
     objective = DistillationLoss(config, STUDENT, TEACHER)
     student, teacher = masked_lm(), masked_lm(TEACHER, seed=1)
     objective.total(run(objective, student, teacher, masked_batch())).backward()
@@ -157,7 +157,7 @@ def test_a_learnable_map_takes_its_settings_from_the_student():
     changed = default_tree()
     changed["students"]["tinybert4"]["layer_map"] = {"learnable": {"learning_rate": 0.01, "init": "last"}}
     found = config_of(changed, "tinybert4", "general")
-    assert (found.layer_map, found.map_init, found.map_learning_rate) == ("learnable", "last", 0.01)
+    assert found.layer_map == learnable(learning_rate=0.01, init="last")
 
 
 def test_a_stage_may_have_a_layer_map_of_its_own():
@@ -167,9 +167,8 @@ def test_a_stage_may_have_a_layer_map_of_its_own():
     student["general"]["layer_map"] = [2, 3]
     student["intermediate"]["layer_map"] = {"learnable": {"learning_rate": 0.2, "init": "equal"}}
     general, intermediate = (config_of(changed, "tinybert4", stage) for stage in ("general", "intermediate"))
-    assert (general.layer_map, general.map_learning_rate) == ((2, 3), None)
-    assert (intermediate.layer_map, intermediate.map_init) == ("learnable", "equal")
-    assert intermediate.map_learning_rate == 0.2
+    assert general.layer_map == (2, 3)
+    assert intermediate.layer_map == learnable(learning_rate=0.2)
 
 
 @pytest.mark.parametrize(
@@ -293,15 +292,15 @@ def test_relations_do_not_change_when_a_teacher_layer_is_turned():
 
 
 def test_only_a_stages_own_learnable_map_starts_again(tmp_path):
-    def objective(**settings):
-        config = DistillationConfig({"hidden": 1.0}, layer_map="learnable", map_learning_rate=1e-3, **settings)
+    def objective(init="equal", **settings):
+        config = DistillationConfig({"hidden": 1.0}, layer_map=learnable(init=init), **settings)
         return DistillationLoss(config, STUDENT, TEACHER)
 
     before = objective()
     with torch.no_grad():
         before.map.theta[0].copy_(torch.tensor([0.5, -0.5]))
     before.save(tmp_path)
-    continued, started_again = objective(), objective(map_init="last", map_is_new=True)
+    continued, started_again = objective(), objective("last", map_is_new=True)
     continued.load(tmp_path)
     started_again.load(tmp_path)
     assert continued.map.theta[0].tolist() == [0.5, -0.5]

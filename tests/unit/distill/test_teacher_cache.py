@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from tests.support.builders import STUDENT, TEACHER, classifier
+from tests.support.builders import STUDENT, TEACHER, classifier, learnable
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples
 from tinybert.config.fields import Training
 from tinybert.distill.batches import Batches
@@ -35,9 +35,7 @@ class CountingTeacher(CachedTeacher):
 
 def loss_of(losses, layer_map="uniform", **settings) -> DistillationLoss:
     torch.manual_seed(3)
-    learning_rate = 1e-3 if layer_map == "learnable" else None
-    config = DistillationConfig(losses, layer_map=layer_map, map_learning_rate=learning_rate, **settings)
-    return DistillationLoss(config, STUDENT, TEACHER)
+    return DistillationLoss(DistillationConfig(losses, layer_map=layer_map, **settings), STUDENT, TEACHER)
 
 
 def cached_teacher(folder, loss=None, *, limit_bytes=10**8, data=None, model=None) -> CountingTeacher:
@@ -73,7 +71,7 @@ def assert_same_losses(teacher: CountingTeacher, *, rel=HALF) -> dict:
         (LAYERS, "uniform"),
         (LAYERS, "mean"),
         (LAYERS, "random"),
-        (LAYERS, "learnable"),
+        (LAYERS, learnable()),
         ({"attention_kl": 1.0, "cosine": 1.0}, "top"),
         ({"pkd": 1.0, "hard": 0.5, "prediction": 0.5}, "uniform"),
         ({"query_key_relation": 1.0, "value_relation": 1.0}, "mean"),
@@ -97,7 +95,7 @@ def test_logits_are_cached_in_float32(tmp_path):
 
 
 def test_gradients_reach_a_learnable_map(tmp_path):
-    loss = loss_of({"hidden": 1.0}, "learnable")
+    loss = loss_of({"hidden": 1.0}, learnable())
     cached = cached_teacher(tmp_path, loss)
     batch = cached.examples.batch(ROWS)
     loss(classifier(seed=1)(batch, loss.student_spec), cached(batch), batch)["hidden"].backward()
@@ -114,7 +112,7 @@ def run(cache, losses=LAYERS, *, layer_map="uniform", epochs=4):
     return train(student, loss, batches, Settings(training, OPTIMIZER, 7), teacher=teacher, run=RUN), sum(asked)
 
 
-@pytest.mark.parametrize("layer_map", ["uniform", "random", "learnable"])
+@pytest.mark.parametrize("layer_map", ["uniform", "random", learnable()])
 def test_a_training_run_asks_once_and_learns_the_same(tmp_path, layer_map):
     live, asked_live = run(None, layer_map=layer_map)
     cached, asked_cached = run(TeacherCache(tmp_path, 10**8), layer_map=layer_map)
