@@ -169,7 +169,7 @@ def _compare(plain: Classifier, path: Path, batches: Sequence[Batch]) -> None:
 
 def _padded_batch(model: Classifier, batch_size: int, length: int) -> Batch:
     """Fixed random tokens, rows of 2 to `length` real tokens in two segments."""
-    length = min(length, getattr(model.config, "max_position_embeddings", length))
+    length = min(length, model.config.max_position_embeddings)
     generator = torch.Generator().manual_seed(0)
     input_ids = torch.randint(model.config.vocab_size, (batch_size, length), generator=generator)
     real, places = torch.linspace(2, length, batch_size).long()[:, None], torch.arange(length)

@@ -10,15 +10,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from tinybert.config.fields import Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
+from tinybert.config.fields import HUGE, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.config.students import check_embedding
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, ProblemType, Sized
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, Sized
 from tinybert.models.packed_linear import Linear, matrix_flops
 from tinybert.pipeline.errors import UserError
 
 
 @dataclass(frozen=True)
-class BiLstmConfig:
+class BiLstmConfig(PositionLimit):
     """The architecture, under its config.json names; UserError if the fields do not fit."""
 
     vocab_size: Width
@@ -30,13 +30,11 @@ class BiLstmConfig:
     initializer_range: Fraction = 0.1  # standard deviation of random word embeddings
     pad_token_id: NonNegativeInt = 0
     problem_type: ProblemType | None = None
+    max_position_embeddings = HUGE  # no field: an LSTM has no positions
 
     def __post_init__(self) -> None:
         if self.pad_token_id >= self.vocab_size:
             raise UserError(f"pad_token_id: must be below vocab_size (got {self.pad_token_id}); fix: change it")
-
-    def check_length(self, tokens: int, key: str) -> None:
-        """Accepts every length: an LSTM has no positions."""
 
 
 class SentenceEncoder(nn.Module):
@@ -100,11 +98,7 @@ class BiLstmClassifier(Sized):
             words[self.config.pad_token_id].zero_()
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
-        """The logits of rows [CLS] a [SEP] or [CLS] a [SEP] b [SEP], where b [SEP] is segment 1."""
-        if any(want.layers.values()):  # none that compare with a BERT's
-            raise ValueError("a BiLSTM has no hidden states or attention scores; only its logits can be requested")
-        if not want.logits:
-            return ModelOutput()
+        """The logits of rows [CLS] a [SEP] or [CLS] a [SEP] b [SEP], where b [SEP] is segment 1; it has no others."""
         vectors = self.encoder(*self._sentences(batch))
         if self.pair:
             first, second = vectors.chunk(2)

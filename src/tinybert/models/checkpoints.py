@@ -227,7 +227,7 @@ def _arguments(kind: type, config: dict[str, Any], path: Path) -> dict[str, Any]
     """What a `kind` is made with, by config.json: its config, and a classifier's labels."""
     config_class = BiLstmConfig if kind is BiLstmClassifier else BertConfig
     try:
-        arguments = {"config": TypeAdapter(config_class).validate_json(json.dumps(config), strict=True)}
+        arguments: dict[str, Any] = {"config": TypeAdapter(config_class).validate_json(json.dumps(config), strict=True)}
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:  # our own check that the fields fit together

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
-from tinybert.models.outputs import Batch, OutputSpec, pad
+from tinybert.models.outputs import Batch, pad
 from tinybert.pipeline.errors import UserError
 
 CLS, SEP = 2, 3
@@ -219,14 +219,6 @@ def test_random_words_have_the_configured_standard_deviation():
     config = BiLstmConfig(5000, 20, 2, 1, 2, initializer_range=0.3)
     words = classifier(pair=False, config=config).encoder.word_embeddings.weight[1:]
     assert words.std().item() == pytest.approx(0.3, rel=0.02)
-
-
-def test_only_logits_can_be_wanted():
-    model, example = classifier(pair=False), batch()
-    assert model(example, OutputSpec(logits=False)).logits is None
-    for want in (OutputSpec(hidden=frozenset({0})), OutputSpec(scores=frozenset({1}))):
-        with pytest.raises(ValueError, match="only its logits"):
-            model(example, want)
 
 
 def test_rows_may_have_any_length():

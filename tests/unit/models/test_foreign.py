@@ -237,13 +237,6 @@ def test_code_of_a_folder_never_runs(tmp_path):
     assert not (tmp_path / "run").exists() and "remote" not in sys.modules
 
 
-def test_attention_cannot_be_asked_for(tmp_path):
-    model = load(save_family("electra", tmp_path, RTE.labels))
-    ids = torch.full((1, 4), 5)
-    with pytest.raises(ValueError, match="another vocabulary"):
-        model(Batch(ids, ids > 0, torch.zeros_like(ids)), OutputSpec(scores=frozenset({1})))
-
-
 def test_a_table_of_predictions_gives_rows_their_logits(tmp_path):
     logits = {"train": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "dev": torch.tensor([[5.0, 6.0]])}
     numbers = {"train": torch.tensor([7, 3]), "dev": torch.tensor([3])}
