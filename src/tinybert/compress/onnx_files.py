@@ -211,10 +211,8 @@ def feeds_of(batch: Batch) -> Feeds:
 
 def random_feeds(batch_size: int, length_tokens: int, vocab_size: int) -> Feeds:
     """A batch of full-length rows of random tokens, the same in every run."""
-    shape = (batch_size, length_tokens)
-    input_ids = np.random.default_rng(0).integers(0, vocab_size, shape, dtype=np.int64)
-    rest = (np.ones(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
-    return dict(zip(INPUT_NAMES, (input_ids, *rest), strict=True))
+    input_ids = torch.from_numpy(np.random.default_rng(0).integers(vocab_size, size=(batch_size, length_tokens)))
+    return feeds_of(Batch(input_ids, torch.ones_like(input_ids, dtype=torch.bool), torch.zeros_like(input_ids)))
 
 
 def sliced(feeds: Feeds) -> list[Feeds]:

@@ -220,9 +220,8 @@ class CachedTeacher(LiveTeacher):
         spec = replace(self.loss.teacher_spec(at_any_step=True), logits=True)
         found = self.ask(batch.to(self.accelerator.device), spec)
         found = self.loss.targets(found) if self.loss.map.is_fixed else found
-        by_field = ((name, getattr(found, name)) for name in LAYER_FIELDS)
-        of_layers = {(name, layer): parts[layer] for name, parts in by_field for layer in sorted(parts)}
-        return of_layers | {("logits", 0): found.required_logits}
+        fields = {name: getattr(found, name) for name in LAYER_FIELDS} | {"logits": {0: found.required_logits}}
+        return {(name, layer): parts[layer] for name, parts in fields.items() for layer in sorted(parts)}
 
     def _files(self) -> list[OutputFile]:
         """A file for each output, named by all that it depends on; every run shares the logits."""
