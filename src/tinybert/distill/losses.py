@@ -26,11 +26,11 @@ def hard(logits: Tensor, labels: Tensor) -> Tensor:
     Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
     """
     if logits.shape[-1] == 1:
-        return _mean(F.mse_loss(_wide(logits).squeeze(-1), labels, reduction="sum"), len(labels))
+        return _mean(F.mse_loss(wide(logits).squeeze(-1), labels, reduction="sum"), len(labels))
     if labels.ndim == 2:
-        entropies = F.binary_cross_entropy_with_logits(_wide(logits), labels, reduction="sum")
+        entropies = F.binary_cross_entropy_with_logits(wide(logits), labels, reduction="sum")
         return _mean(entropies / labels.shape[1], len(labels))
-    return _mean(F.cross_entropy(_wide(logits), labels, reduction="sum"), len(labels))
+    return _mean(F.cross_entropy(wide(logits), labels, reduction="sum"), len(labels))
 
 
 def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
@@ -44,8 +44,8 @@ def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: f
     """
     if student_logits.shape[-1] == 1:
         return logit_mse(student_logits, teacher_logits)
-    student = F.log_softmax(_wide(student_logits) / temperature, dim=-1)
-    teacher = F.log_softmax(_wide(teacher_logits) / temperature, dim=-1)
+    student = F.log_softmax(wide(student_logits) / temperature, dim=-1)
+    teacher = F.log_softmax(wide(teacher_logits) / temperature, dim=-1)
     divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
     return _mean(divergence, len(student_logits)) * temperature**2
 
@@ -56,7 +56,7 @@ def multilabel_prediction(student_logits: Tensor, teacher_logits: Tensor, *, tem
     A label's logit z is a softmax over (z, 0).
     """
     student, teacher = (
-        F.logsigmoid(torch.stack([_wide(logits), -_wide(logits)], dim=-1) / temperature)
+        F.logsigmoid(torch.stack([wide(logits), -wide(logits)], dim=-1) / temperature)
         for logits in (student_logits, teacher_logits)
     )
     divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
@@ -65,7 +65,7 @@ def multilabel_prediction(student_logits: Tensor, teacher_logits: Tensor, *, tem
 
 def logit_mse(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """‖z_T − z_S‖²: summed over classes, mean over rows. Source: Tang et al. 2019, sec. 3.2."""
-    squares = F.mse_loss(_wide(student_logits), _wide(teacher_logits), reduction="sum")
+    squares = F.mse_loss(wide(student_logits), wide(teacher_logits), reduction="sum")
     return _mean(squares, len(student_logits))
 
 
@@ -86,7 +86,7 @@ def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -
     """
     real_pairs = _real_pairs(mask)
     student, teacher = (
-        F.log_softmax(_wide(scores).masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min), dim=-1)
+        F.log_softmax(wide(scores).masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min), dim=-1)
         for scores in (student_scores, teacher_scores)
     )
     divergence = (teacher.exp() * (teacher - student)).masked_fill(~real_pairs, 0.0)
@@ -105,7 +105,7 @@ def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
     Returns:
         (batch, heads, query, key). Source: MiniLM eq. 8 and 9, MiniLMv2 (Wang et al. 2021, sec. 3.1).
     """
-    left, right = (_wide(states).unflatten(-1, (heads, -1)).transpose(1, 2) for states in (left, right))
+    left, right = (wide(states).unflatten(-1, (heads, -1)).transpose(1, 2) for states in (left, right))
     return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
 
 
@@ -114,7 +114,7 @@ def hidden(student_states: Tensor, teacher_states: Tensor) -> Tensor:
 
     Source: TinyBERT eq. 8, MSE(H^S W_h, H^T), and eq. 9.
     """
-    return F.mse_loss(_wide(student_states), _wide(teacher_states))
+    return F.mse_loss(wide(student_states), wide(teacher_states))
 
 
 def cosine(student_states: Tensor, teacher_states: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def cosine(student_states: Tensor, teacher_states: Tensor) -> Tensor:
 
     Source: DistilBERT (Sanh et al. 2019, sec. 3), L_cos of the top hidden states.
     """
-    return (1.0 - F.cosine_similarity(_wide(student_states), _wide(teacher_states), dim=-1)).mean()
+    return (1.0 - F.cosine_similarity(wide(student_states), wide(teacher_states), dim=-1)).mean()
 
 
 def pkd(student_states: Tensor, teacher_states: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def pkd(student_states: Tensor, teacher_states: Tensor) -> Tensor:
 
     Source: PKD (Sun et al. 2019, eq. 7), of which this is one layer's summand.
     """
-    student, teacher = (F.normalize(_wide(states), dim=-1) for states in (student_states, teacher_states))
+    student, teacher = (F.normalize(wide(states), dim=-1) for states in (student_states, teacher_states))
     return _mean(F.mse_loss(student, teacher, reduction="sum"), len(student))
 
 
@@ -146,7 +146,7 @@ def published_attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask:
     """
     padded = ~mask[:, None, None, :]
     student, teacher = (
-        F.log_softmax(_wide(scores).masked_fill(padded, 0.0), dim=-1) for scores in (student_scores, teacher_scores)
+        F.log_softmax(wide(scores).masked_fill(padded, 0.0), dim=-1) for scores in (student_scores, teacher_scores)
     )
     return F.kl_div(student, teacher, reduction="sum", log_target=True) / len(mask)
 
@@ -155,8 +155,8 @@ def published_prediction(student_logits: Tensor, teacher_logits: Tensor, *, temp
     """As `prediction` in the authors' code: cross-entropy with soft targets, mean over rows and classes, without T²."""
     if student_logits.shape[-1] == 1:
         return logit_mse(student_logits, teacher_logits)
-    student = F.log_softmax(_wide(student_logits) / temperature, dim=-1)
-    return -(F.softmax(_wide(teacher_logits) / temperature, dim=-1) * student).mean()
+    student = F.log_softmax(wide(student_logits) / temperature, dim=-1)
+    return -(F.softmax(wide(teacher_logits) / temperature, dim=-1) * student).mean()
 
 
 embedding = hidden
@@ -199,5 +199,6 @@ def _mean(total: Tensor, count: int) -> Tensor:
     return total / max(count, 1)
 
 
-def _wide(values: Tensor) -> Tensor:
+def wide(values: Tensor) -> Tensor:
+    """The values in float32, or in their own type if that is wider."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -109,8 +109,7 @@ class LayerWeights(nn.Module):
             return teacher[read[0]]
         weights = self.theta[student_layer - 1].softmax(dim=0) if self.theta else [1.0 / len(read)] * len(read)
         # Converted first, because a Python number times float16 stays float16, and the sum needs float32.
-        wide = (teacher[layer].to(torch.promote_types(teacher[layer].dtype, torch.float32)) for layer in read)
-        return sum(weight * part for weight, part in zip(weights, wide, strict=True))
+        return sum(weight * losses.wide(teacher[layer]) for weight, layer in zip(weights, read, strict=True))
 
     def learned(self) -> dict[str, float]:
         """The weights of a learnable map as map_<student layer>_<teacher layer>; empty for other kinds."""

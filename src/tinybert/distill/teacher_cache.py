@@ -207,8 +207,7 @@ class CachedTeacher(LiveTeacher):
         assert batch.numbers is not None
         rows = batch.numbers.tolist()
         if not self.files:
-            own = self.examples.batch(rows).to(self.accelerator.device)
-            return super().__call__(own)
+            return super().__call__(self.examples.batch(rows).to(self.accelerator.device))
         fields: dict = {name: {} for name in (*LAYER_FIELDS, "logits")}
         for file in self.files:
             fields[file.field][file.layer] = file.read(rows).to(batch.mask.device)
