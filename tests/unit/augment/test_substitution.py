@@ -11,6 +11,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from tests.unit.augment.test_sampling import group
 from tinybert.augment.substitution import (
     ENGLISH_STOP_WORDS,
     WordPredictor,
@@ -68,13 +69,6 @@ def run(rows, task, model, tokenizer, seed=5, probability=0.4, copies=12, batch_
     predictor = WordPredictor(model, tokenizer, batch_tokens=batch_tokens)
     found = replacement_candidates(sentences, settings(candidates=6), predictor, vectors)
     return substitute(rows, TASKS[task], found, probability=probability, copies=copies, seed=seed)
-
-
-def group(rows):
-    groups = {}
-    for row in rows:
-        groups.setdefault(row["idx"], []).append(row)
-    return groups
 
 
 def test_batch_size_does_not_change_the_rows(model, tokenizer):

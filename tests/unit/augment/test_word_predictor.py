@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.support.builders import TEACHER, batch, masked_lm
+from tests.unit.augment.test_substitution import CORPUS, settings
 from tinybert.augment import substitution
 from tinybert.augment.substitution import (
     Query,
@@ -14,15 +15,12 @@ from tinybert.augment.substitution import (
     masked_states,
     read_sentences,
 )
-from tinybert.config.schema import Substitution
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.models.outputs import OutputSpec
 from tinybert.models.packed_linear import for_inference
 from tinybert.pipeline.errors import UserError
-
-CORPUS = "black birds saw rivers while seven brown horses quietly crossed old wooden bridges near green fields 7 , ."
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +34,6 @@ def model(tokenizer):
     return MaskedLM(
         BertConfig(tokenizer.get_vocab_size(), 16, 2, 2, 32, max_position_embeddings=12, initializer_range=0.4)
     )
-
-
-def settings(**changes) -> Substitution:
-    vectors = {"source": "corpus", "file": "none", "dimensions": 2, "window_words": 1, "max_words": 9}
-    defaults = {"probability": 0.4, "candidates": 4, "stop_words": "english", "second_segment": True}
-    defaults |= {"word_vectors": vectors}
-    return Substitution(**defaults | changes)
 
 
 def ask(texts, model, tokenizer, max_tokens=10, checkpoint=None, batch_tokens=30, precision="float32", **changes):
