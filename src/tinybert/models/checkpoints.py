@@ -41,7 +41,6 @@ OwnModel = MaskedLM | Classifier
 Model = MaskedLM | TaskModel
 Config = BertConfig | BiLstmConfig | ForeignConfig
 OneModel = TypeVar("OneModel", bound=OwnModel)
-OneBert = TypeVar("OneBert", MaskedLM, SequenceClassifier)
 CLASSIFIERS: dict[str, type[Classifier]] = {kind.architecture: kind for kind in (SequenceClassifier, BiLstmClassifier)}
 KINDS: dict[str, type[OwnModel]] = {MaskedLM.architecture: MaskedLM, **CLASSIFIERS}
 
@@ -108,9 +107,9 @@ def load_model(folder: str | Path, allowed: Iterable[str] = KINDS) -> OwnModel:
     raise UserError(f"{folder}/config.json: architectures: {found}; allowed: {choice}; fix: choose another model")
 
 
-def load_bert(kind: type[OneBert], folder: str | Path) -> OneBert:
+def load_bert(kind: type[OneModel], folder: str | Path) -> OneModel:
     """As load_model, but UserError for any model other than a `kind`."""
-    return cast(OneBert, load_model(folder, [kind.architecture]))
+    return cast(OneModel, load_model(folder, [kind.architecture]))
 
 
 def load_task_model(folder: str | Path) -> Classifier:
