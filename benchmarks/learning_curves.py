@@ -155,8 +155,7 @@ def begin_student(params: Params, name: str, init: str, teacher: MaskedLM) -> tu
     student, shape = params.students[name], teacher.config
     check_students({name: student}, shape.shape, ["general"])
     torch.manual_seed(params.seed)
-    positions = shape.max_position_embeddings
-    config = BertConfig.of(student.architecture, vocab_size=shape.vocab_size, max_position_embeddings=positions)
+    config = shape.resized(student.architecture)
     if init == "narrowing":
         initialized = wide_student(student, config, teacher)
     else:

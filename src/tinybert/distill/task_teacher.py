@@ -16,7 +16,7 @@ from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task, read_rows
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
-from tinybert.models.bert import ARCHITECTURE_FIELDS, BertConfig, SequenceClassifier
+from tinybert.models.bert import ARCHITECTURE_FIELDS, SequenceClassifier
 from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
 from tinybert.models.foreign import (
     DEFAULT_LABEL,
@@ -159,10 +159,9 @@ def cut_classifier(
         The student with the teacher's classes, in training mode, and the projection of its states to the teacher's,
         (teacher width, student width).
     """
-    given = teacher.config
-    sizes = {"vocab_size": given.vocab_size, "max_position_embeddings": given.max_position_embeddings}
-    config = replace(BertConfig.of(shape, **sizes), pad_token_id=given.pad_token_id, problem_type=given.problem_type)
-    mapped = mapped_layers(layers, config.num_hidden_layers, given.num_hidden_layers, key="init.teacher")
+    config = replace(teacher.config.resized(shape), problem_type=teacher.config.problem_type)
+    depths = config.num_hidden_layers, teacher.config.num_hidden_layers
+    mapped = mapped_layers(layers, *depths, key="init.teacher")
     drawn = stream(0, "cut").permutation(len(rows))
     drawn = drawn[: max(1, int(np.searchsorted(rows.lengths[drawn].cumsum(), CUT_TOKENS)))]
     batches = [rows.batch(drawn[start : start + CUT_ROWS]) for start in range(0, len(drawn), CUT_ROWS)]

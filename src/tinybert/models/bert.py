@@ -67,6 +67,11 @@ class BertConfig(PositionLimit):
         known |= {"attention_probs_dropout_prob": architecture.dropout}
         return cls(vocab_size=vocab_size, max_position_embeddings=max_position_embeddings, **known)
 
+    def resized(self, architecture: Architecture) -> "BertConfig":
+        """Another architecture with this one's vocabulary, positions and padding token."""
+        sizes = {"vocab_size": self.vocab_size, "max_position_embeddings": self.max_position_embeddings}
+        return replace(self.of(architecture, **sizes), pad_token_id=self.pad_token_id)
+
     @property
     def shape(self) -> Architecture:
         """The sizes that students are checked against, unvalidated: published models may exceed what params allow."""

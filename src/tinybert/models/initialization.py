@@ -36,8 +36,7 @@ def initialize_student(
     shape, init = student.architecture, student.init
     if shape.kind == "bilstm":
         return InitializedStudent(_bilstm(shape, teacher, from_teacher=bool(init.teacher)))
-    positions = teacher.config.max_position_embeddings
-    config = BertConfig.of(shape, vocab_size=teacher.config.vocab_size, max_position_embeddings=positions)
+    config = teacher.config.resized(shape)
     if init.folder or init.hub:
         return _published_student(config, init, teacher_width=teacher.config.hidden_size)
     if not init.teacher:

@@ -74,7 +74,7 @@ def test_kind_and_metric_follow_the_labels(project, labels, kind, metric):
 
 def test_without_domain_students_a_head_is_trained_briefly(project, capsys):
     params = (project / "params.yaml").read_text()
-    local = params.replace("source: synthetic         # synthetic: pretrained", "source: local   # synthetic: pretrained")
+    local = params.replace("source: synthetic         # synthetic:", "source: local   # synthetic:")
     assert local != params
     (project / "params.yaml").write_text(local)
     init(write(project / "topics.csv", ["war", "peace"] * 30))

@@ -155,3 +155,11 @@ def test_only_used_vectors_are_parameters_and_padding_has_no_gradient():
         reduced(ids).sum().backward()
         assert reduced.weight.grad.sum(dim=1).tolist() == [0.0] * (len(used) - 1) + [12.0]
     assert model.bert.embeddings.word_embeddings is full
+
+
+def test_an_interrupted_training_leaves_all_vectors():
+    model, batches = classifier(seed=1), Batches(examples(4), batch_size=2, seed=0)
+    full = model.bert.embeddings.word_embeddings
+    with pytest.raises(KeyboardInterrupt), only_used_words(model, batches, iter([])):
+        raise KeyboardInterrupt
+    assert model.bert.embeddings.word_embeddings is full

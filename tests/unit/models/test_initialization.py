@@ -32,6 +32,13 @@ def start(architecture, **origin):
     return initialize_student(student, masked_lm(TEACHER), sample=lambda: sample)
 
 
+def test_a_student_has_the_teachers_padding_token():
+    student = SimpleNamespace(architecture=NARROW, init=Init(teacher="uniform"))
+    teacher = masked_lm(replace(TEACHER, pad_token_id=3))
+    started = initialize_student(student, teacher, sample=lambda: [batch((9, 8, 7), 9)])
+    assert started.model.config.pad_token_id == started.model.bert.embeddings.word_embeddings.padding_idx == 3
+
+
 def test_random_init_has_the_teachers_vocabulary():
     started = start(NARROW)
     assert started.model.config == replace(STUDENT, max_position_embeddings=32)
