@@ -140,18 +140,19 @@ class StoredRun:
 
         root, mlflow = project_root(), import_mlflow()
         self.mlflow = mlflow
+        experiment, revision = os.environ.get("DVC_EXP_NAME") or "workspace", head_revision()
         origin = {
             "stage": stage,
-            "dvc.exp": _dvc_experiment(),
+            "dvc.exp": experiment,
             "dvc.stage": os.environ.get("DVC_STAGE", stage),
             "mlflow.source.name": f"stages/{stage}.py",
             "mlflow.source.type": "LOCAL",
-            "mlflow.source.git.commit": head_revision(),
+            "mlflow.source.git.commit": revision,
         }
         with open(root / "mlflow.db.lock", "a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # several stages may start together: one makes what is missing
             mlflow.set_experiment(experiment_id=_experiment_id(mlflow, root))
-            self.parent_id = _parent_id(mlflow)
+            self.parent_id = _parent_id(mlflow, experiment, revision)
         mlflow.start_run(run_id=self.parent_id)
         mlflow.start_run(run_name=f"{stage}/{instance}" if instance else stage, nested=True, tags=origin | tags)
         mlflow.log_params({_legal(key): value for key, value in _flatten(params, ".")})
@@ -237,9 +238,8 @@ def _experiment_id(mlflow: Any, root: Path) -> str:
     return mlflow.create_experiment(name, artifact_location=None if on_server else str(root / "mlartifacts"))
 
 
-def _parent_id(mlflow: Any) -> str:
+def _parent_id(mlflow: Any, name: str, revision: str) -> str:
     """The parent run of the project's state, which is created if there is none."""
-    name, revision = _dvc_experiment(), head_revision()
     params = Path("params.yaml")
     params_sha1 = hashlib.sha1(params.read_bytes()).hexdigest() if params.is_file() else "none"
     key = f"{name} {revision} {params_sha1}"
@@ -249,10 +249,6 @@ def _parent_id(mlflow: Any) -> str:
     tags = {PARENT_KEY_TAG: key, "dvc.exp": name, "mlflow.source.git.commit": revision, "params.sha1": params_sha1}
     with mlflow.start_run(run_name=name, tags=tags) as parent:
         return parent.info.run_id
-
-
-def _dvc_experiment() -> str:
-    return os.environ.get("DVC_EXP_NAME") or "workspace"
 
 
 def _flatten(tree: dict[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
