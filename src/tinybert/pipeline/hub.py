@@ -51,8 +51,8 @@ def hub_access(key: str, name: str, *, fix: str, action: str = "loaded from") ->
     except UserError:
         raise
     except Exception as error:
-        reason = obstacle + _reason(error)
-        raise UserError(f"{key}: {name} cannot be {action} the Hub ({reason}); fix: {fix}") from error
+        reason, _ = _diagnose(error)
+        raise UserError(f"{key}: {name} cannot be {action} the Hub ({obstacle}{reason}); fix: {fix}") from error
 
 
 def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: str) -> Path:
@@ -96,7 +96,7 @@ def load_verified(load: Callable[[], Any], repo_type: str, repository: str, revi
                 _remove_damaged(repo_type, repository, revision)
         except Exception as error:
             wait_s = next(waits_s, None)
-            if wait_s is None or not _is_transient(error):
+            if wait_s is None or not _diagnose(error)[1]:
                 raise
             time.sleep(wait_s)
 
@@ -118,16 +118,6 @@ def _remove_damaged(repo_type: str, repository: str, revision: str) -> None:
         raise DamagedFileError(f"{names[0]} is damaged: its checksum differs from the Hub's")
 
 
-def _is_transient(error: Exception) -> bool:
-    """Whether the same call may succeed a little later."""
-    for cause in _causes(error):
-        if isinstance(cause, DamagedFileError) or _kinds(cause) & BROKEN_CONNECTION:
-            return True
-        if status := _status(cause):
-            return status >= 500
-    return False
-
-
 def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
@@ -146,37 +136,31 @@ def _is_reachable() -> bool:
     return True
 
 
-def _reason(error: Exception) -> str:
-    """What went wrong, on one line: from the error or from the errors that the libraries wrap in it."""
-    for cause in _causes(error):
+def _diagnose(error: Exception) -> tuple[str, bool]:
+    """What went wrong, on one line, and whether the same call may succeed a little later.
+
+    The libraries wrap the cause in other errors. Classes go by name, because the libraries are imported late.
+    """
+    if isinstance(error, DamagedFileError):
+        return str(error), True
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    for cause in causes:
+        kinds = {kind.__name__ for kind in type(cause).__mro__}
+        status = getattr(getattr(cause, "response", None), "status_code", 0)
         for kind, reason in REASONS.items():
-            if kind in _kinds(cause):
-                return reason
-        if _status(cause) in (401, 403):
-            return f"access refused ({_status(cause)}): HF_TOKEN holds no token that allows it"
-        if _status(cause) >= 500:
-            return f"server error {_status(cause)} {responses.get(_status(cause), '')}; try again later"
-        if _kinds(cause) & BROKEN_CONNECTION:
-            return f"connection error: {_first_line(cause)}"
+            if kind in kinds:
+                return reason, False
+        if status in (401, 403):
+            return f"access refused ({status}): HF_TOKEN holds no token that allows it", False
+        if status >= 500:
+            return f"server error {status} {responses.get(status, '')}; try again later", True
+        if kinds & BROKEN_CONNECTION:
+            return f"connection error: {_first_line(cause)}", True
     # The wrapper of `datasets` only says that it failed.
-    informative = (cause for cause in _causes(error) if "DatasetGenerationError" not in _kinds(cause))
-    return _first_line(next(informative, error))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _status(error: BaseException) -> int:
-    """The HTTP status that an error stands for; 0 for other errors."""
-    return getattr(getattr(error, "response", None), "status_code", 0)
-
-
-def _kinds(error: BaseException) -> set[str]:
-    """The names of its classes: the libraries' own are imported late, and HTTP libraries change."""
-    return {kind.__name__ for kind in type(error).__mro__}
+    informative = (cause for cause in causes if type(cause).__name__ != "DatasetGenerationError")
+    return _first_line(next(informative, error)), False
 
 
 def _first_line(error: BaseException) -> str:
