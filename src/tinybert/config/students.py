@@ -70,11 +70,8 @@ LOSSES = {
 }
 
 
-def _reading(output: str) -> tuple[str, ...]:
-    return tuple(name for name, info in LOSSES.items() if info.reads == output)
-
-
-LOGIT_LOSSES, SCORE_LOSSES, RELATION_LOSSES = _reading("logits"), _reading("scores"), _reading("relations")
+LOGIT_LOSSES = tuple(name for name, info in LOSSES.items() if info.reads == "logits")
+RELATION_LOSSES = tuple(name for name, info in LOSSES.items() if info.reads == "relations")
 PUBLISHED_REDUCTIONS = ("hard", "prediction", "attention", "attention_kl", "hidden", "embedding")
 MAPPED_LOSSES = tuple(name for name, info in LOSSES.items() if info.needs_map)
 # Losses that compare rows, not tokens: the teacher may have another vocabulary.
@@ -321,14 +318,15 @@ def check_losses(
     key: str = "",
 ) -> None:
     """Checks the heads that the losses compare; a BiLSTM has no such losses."""
-    for name in sorted(set(losses) & set(SCORE_LOSSES)):
-        if student.kind == "bert" and student.heads != teacher.heads:
+    for name in sorted(losses):
+        reads = LOSSES[name].reads
+        if reads == "scores" and student.kind == "bert" and student.heads != teacher.heads:
             raise UserError(
                 f"{key}losses.{name}: the student has {student.heads} heads, the teacher {teacher.heads}; fix: set "
                 f"architecture.heads to {teacher.heads}, or use query_key_relation and value_relation instead"
             )
-    for name in sorted(set(losses) & set(RELATION_LOSSES)):
-        if relation_heads is None or student.width % relation_heads or teacher.width % relation_heads:
+        no_divisor = relation_heads is None or student.width % relation_heads or teacher.width % relation_heads
+        if reads == "relations" and no_divisor:
             raise UserError(
                 f"{key}losses.{name}: relation_heads {relation_heads} must divide the student's width "
                 f"{student.width} and the teacher's {teacher.width}"
