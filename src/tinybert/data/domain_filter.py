@@ -50,8 +50,6 @@ class Rule:
     def __init__(self, settings: Filter) -> None:
         self.settings = settings
         named = [(subject, term) for subject, terms in settings.subjects.items() for term in terms]
-        if blank := [subject for subject, term in named if not term.split()]:
-            raise UserError(f"filter.subjects.{blank[0]}: an empty term would match everywhere; fix: remove it")
         terms = list(dict.fromkeys(self._plain(term) for _, term in named))
         self.columns = {name: terms.index(self._plain(name[1])) for name in named}
         characters = "".join(terms)
@@ -151,11 +149,9 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dic
 def _map_batches(rule: Rule, path: str | Path) -> Iterator[Filtered]:
     """Yields the result of each batch of a JSON-lines file, in order, with a progress bar.
 
-    One thread per usable CPU computes, because Arrow, NumPy and the search release Python's global lock. The number of
-    threads does not change the result; memory holds two batches per thread.
+    One thread per usable CPU computes, because Arrow, NumPy and the search release Python's global lock.
     """
     threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
-    size_bytes = Path(path).stat().st_size
 
     def work(data: bytes) -> tuple[int, Filtered]:
         return len(data), rule(*_parse(path, data))
@@ -163,7 +159,7 @@ def _map_batches(rule: Rule, path: str | Path) -> Iterator[Filtered]:
     with (
         open(path, "rb") as file,
         ThreadPoolExecutor(threads) as pool,
-        text_progress_bar("filter", size_bytes) as progress,
+        text_progress_bar("filter", Path(path).stat().st_size) as progress,
     ):
         chunks = (data + file.readline() for data in iter(lambda: file.read(BATCH_BYTES), b""))
         futures = (pool.submit(work, data) for data in chunks)

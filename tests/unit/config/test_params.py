@@ -302,6 +302,11 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
             {},
             "filter.subjects: Dictionary should have at least 1 item after validation, not 0 (got {})",
         ),
+        (
+            "filter.subjects",
+            {"a": [" "]},
+            "filter.subjects.a.0: must be text without line breaks and control characters",
+        ),
         ("general", 3, "general: must be a mapping of keys to values (got 3)"),
         ("students.attentive.layer_map", [1, 9], "students.attentive.layer_map: 9 is beyond the teacher's layers"),
         ("students.attentive.architecture.layers", 5, "attentive.layer_map: uniform cannot map 5 student layers to 4"),

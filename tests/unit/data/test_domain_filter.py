@@ -133,11 +133,9 @@ def test_nothing_kept_names_the_keys_and_what_was_there():
         kept(["no such term"])
 
 
-def test_an_empty_corpus_and_an_empty_term_are_errors():
+def test_an_empty_corpus_is_an_error():
     with pytest.raises(UserError, match="the corpus is empty"):
         kept([])
-    with pytest.raises(UserError, match=r"filter\.subjects\.a: an empty term"):
-        kept(["text"], subjects={"a": (" ",)})
 
 
 @pytest.mark.parametrize(("threads", "batch_bytes"), [(1, 1), (1, 300), (2, 1), (2, 300), (3, 1000)])
