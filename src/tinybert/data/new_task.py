@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
+from scipy.stats import entropy
 
 from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
@@ -126,8 +127,8 @@ def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
 
 def balance(label: pd.Series) -> float:
     """The entropy of the classes as a share of the greatest possible one."""
-    shares = label.value_counts(normalize=True)
-    return float(-(shares * np.log(shares)).sum() / math.log(len(shares)))
+    counts = label.value_counts()
+    return float(entropy(counts, base=len(counts)))
 
 
 def write_section(name: str, section: dict[str, Any], params: Params) -> list[str]:
