@@ -1,12 +1,11 @@
 """Rows of a GLUE task: synthetic, from the Hub, or from the official tab-separated files."""
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from tinybert.config.fields import Source
 from tinybert.config.task_settings import Tasks
@@ -15,6 +14,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import printable, read_lines
 from tinybert.pipeline.hub import hub_access, hub_dataset
+from tinybert.synthetic import examples as synthetic
 
 KEY = "tasks.local.folder"
 UNLABELED = -1  # the Hub's label of test rows
@@ -25,14 +25,14 @@ class TsvLayout:
     """The layout of a task's official tab-separated files."""
 
     folder: str
-    texts: tuple[str, ...]  # names in the header line, in the order of Task.columns
+    texts: Sequence[str]  # names in the header line, in the order of Task.columns
     label: str = "label"  # name in the header line
-    spellings: tuple[str, ...] = ("0", "1")  # the labels as written, in the order of Task.labels
-    columns: tuple[str, ...] = ()  # names by position if train and dev have no header line (test always has one)
+    spellings: Sequence[str] = ("0", "1")  # the labels as written, in the order of Task.labels
+    columns: Sequence[str] = ()  # names by position if train and dev have no header line (test always has one)
     broken_rows: int = 0  # as many damaged rows of one file are left out before that is an error
 
 
-LAYOUTS = {name: TypeAdapter(TsvLayout).validate_python(entry["files"]) for name, entry in GLUE.items()}
+LAYOUTS = {name: TsvLayout(**entry["files"]) for name, entry in GLUE.items()}
 
 
 def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> dict[str, list[dict]]:
@@ -48,8 +48,6 @@ def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> di
 
 
 def _synthetic(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:
-    from tinybert.synthetic import examples as synthetic
-
     if task.name not in synthetic.TASKS:
         raise UserError(
             f"tasks.source: synthetic: {task.name} has no synthetic examples, only {', '.join(synthetic.TASKS)} have; "
@@ -99,7 +97,7 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
     lines, layout = read_lines(path, key=KEY), LAYOUTS[task.name]
     names = layout.columns
     if is_test or not names:
-        names = tuple(next(lines, (1, ""))[1].split("\t"))
+        names = next(lines, (1, ""))[1].split("\t")
         for wanted in layout.texts if is_test else (*layout.texts, layout.label):
             if names.count(wanted) != 1:
                 found = f"{names.count(wanted)} columns {wanted!r} among {', '.join(names)!r:.200}"
@@ -119,7 +117,7 @@ def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:
     return rows
 
 
-def _tsv_row(task: Task, names: tuple[str, ...], line: str, *, is_test: bool) -> dict:
+def _tsv_row(task: Task, names: Sequence[str], line: str, *, is_test: bool) -> dict:
     """The row of one line; UserError that says what is wrong, without the line number."""
     fields, layout = line.split("\t"), LAYOUTS[task.name]
     if len(fields) != len(names):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -99,7 +99,7 @@ def read_task(name: str, root: str | Path = "") -> Task:
     path = Path(root, paths.task_rows(name), TASK_FILE)
     try:
         return TASK_TYPE.validate_python(read_json(path))
-    except (OSError, ValidationError, ValueError) as error:
+    except (OSError, ValueError) as error:
         wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
         fix = f"fix: dvc repro prepare_task@{name}"
         raise UserError(f"{path.relative_to(root)}: {wrong}; stage prepare_task writes it; {fix}") from None
