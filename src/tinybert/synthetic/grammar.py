@@ -90,11 +90,9 @@ class Writer:
         text = SIDES.sub(r"\1" if self.label else r"\2", template)
         # Inner slots are written first, so all alternatives of a slot are written before one is chosen.
         while slot := SLOT.search(text):
-            first, *others = slot[1].split("|")
-            written = self.rng.choice([first, *others]) if others else self.refer(first)
+            written = self.rng.choice(slot[1].split("|")) if "|" in slot[1] else self.refer(slot[1])
             text = text[: slot.start()] + written + text[slot.end() :]
-        first, *others = text.split("|")
-        return self.rng.choice([first, *others]) if others else first
+        return self.rng.choice(text.split("|")) if "|" in text else text
 
     def refer(self, reference: str, whole: bool = False) -> str:
         """The text of a slot `[!]name[ except other][.form[.form]]`; `whole`: with all forms."""
