@@ -55,8 +55,8 @@ def report_full_disk(place: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # safetensors and ONNX Runtime have error types of their own for it
-        reasons = [os.strerror(number) for number in FULL if number == getattr(error, "errno", None)]
-        reasons += [os.strerror(number) for number in FULL if os.strerror(number) in str(error)]
+        number = getattr(error, "errno", None)
+        reasons = [os.strerror(full) for full in FULL if full == number or os.strerror(full) in str(error)]
         if not reasons or isinstance(error, UserError) or PARTIAL in str(place):
             raise
         named = str(getattr(error, "filename", None) or place)
