@@ -76,17 +76,17 @@ class Writer:
         """Sets a variable (`names: source` of a construction), or several from different words of one list."""
         several = re.split(r" < |, ", names)
         if len(several) == 1:
-            self.variables[names] = self.write(source, whole=True)
+            # A bare name stands for its slot, and keeps all forms of the word.
+            is_name = re.fullmatch(r"\w+( except \w+)?", source)
+            self.variables[names] = self.refer(source, whole=True) if is_name else self.write(source)
             return
         words = self.words[self.write(source)]
         drawn = self.rng.sample(range(len(words)), len(several))
         chosen = sorted(drawn) if " < " in names else drawn
         self.variables.update(zip(several, [words[index] for index in chosen], strict=True))
 
-    def write(self, template: str, whole: bool = False) -> str:
-        """The text of a template; `whole`: a bare name stands for its slot, and keeps all forms of the word."""
-        if whole and re.fullmatch(r"\w+( except \w+)?", template):
-            return self.refer(template, whole)
+    def write(self, template: str) -> str:
+        """The text of a template."""
         text = SIDES.sub(r"\1" if self.label else r"\2", template)
         # Inner slots are written first, so all alternatives of a slot are written before one is chosen.
         while slot := SLOT.search(text):
