@@ -16,25 +16,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import NO_TEXT, atomic_folder, read_jsonl
-from tinybert.pipeline.process import text_progress_bar
+from tinybert.pipeline.files import atomic_folder, read_documents
 
 BATCH_DOCUMENTS = 16  # tokenized together, on all CPUs
 # What remains of a document after its last full sequence is dropped below this length: it teaches next to nothing.
 SMALLEST_REST_TOKENS = 8
 # Long texts are encoded in parts that end at a space: 1 MB at a time would take 110 MB of memory, not 20.
 PARTS = re.compile(r"(?s).{1,16384}(?:[ \n]|\Z)|.+?(?:[ \n]|\Z)")
-
-
-def _texts(path: str | Path) -> Iterator[str]:
-    """Yields the texts of the documents that an earlier stage wrote, with a progress bar; UserError if one has none."""
-    with text_progress_bar("tokenize", Path(path).stat().st_size) as progress:
-        for document in read_jsonl(path):
-            text = document.get("text")
-            if not isinstance(text, str) or NO_TEXT.search(text):
-                raise UserError(f"{path}: a document has no text; fix: run the stage that wrote it again")
-            progress.advance(len(text.encode()), documents=1)
-            yield text
 
 
 @dataclass(frozen=True)
@@ -158,7 +146,8 @@ def write_sequences(
         Counts: documents (or paragraphs) that gave a sequence, sequences, tokens (with [CLS] and [SEP]),
         dropped_tokens (in dropped rests), unknown_share (of the tokens without [CLS] and [SEP]).
     """
-    cutter, texts = Cutter(tokenizer, sequence_tokens, packing), _texts(source)
+    cutter = Cutter(tokenizer, sequence_tokens, packing)
+    texts = (document["text"] for document in read_documents(source, "tokenize"))
     counts = Counter(documents=0, sequences=0, tokens=0, dropped_tokens=0, unknown=0)
     with atomic_folder(folder) as target:
         with sequences_writer(target, cutter.token_type) as append:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.process import text_progress_bar
 
 LINE_LIMIT_BYTES = 16 * 2**20
 PARTIAL = ".partial"  # the ending of everything unfinished; git and DVC ignore it
@@ -140,6 +141,17 @@ def read_jsonl(path: str | Path) -> Iterator[dict]:
                 beginning = line[:40].decode("utf-8", errors="replace")
                 raise UserError(f"{path}, line {number}: must be a JSON object (got {beginning!r})")
             yield found
+
+
+def read_documents(path: str | Path, title: str) -> Iterator[dict]:
+    """Yields the documents that an earlier stage wrote, with a progress bar; UserError if one has no text."""
+    with text_progress_bar(title, Path(path).stat().st_size) as progress:
+        for document in read_jsonl(path):
+            text = document.get("text")
+            if not isinstance(text, str) or NO_TEXT.search(text):
+                raise UserError(f"{path}: a document has no text; fix: run the stage that wrote it again")
+            progress.advance(len(text.encode()), documents=1)
+            yield document
 
 
 def read_lines(
