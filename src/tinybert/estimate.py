@@ -4,7 +4,6 @@ Sizes that depend on a download are NaN, and so is all that follows from them.
 """
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.benchmark import Timer
 
 from tinybert.config.fields import Architecture, StudentArchitecture, Training, checkpoint_folder, read_config
 from tinybert.config.schema import Params
@@ -24,7 +24,7 @@ from tinybert.pipeline import paths
 
 TOKENS_PER_WORD = 1.3
 SEEN_BYTES = 10**6  # of local text; the rest is assumed to be alike
-TRIAL_ROWS, TRIAL_SECONDS, LEAST_TRIALS = 512, 0.3, 3
+TRIAL_ROWS, TRIAL_SECONDS = 512, 0.3
 # Fitted on two cores (docs/log.md, "estimate of a run on a processor with AMX"): seconds of a stage besides its steps,
 # of a step besides its matrix products, and of the optimizer for each weight (GPUs: a guess from memory bandwidth).
 # EFFICIENCY: the speed of a complete model as a share of half a layer's.
@@ -55,32 +55,6 @@ class Rows:
 UNKNOWN = Rows(math.nan, math.nan)
 
 
-class Work(NamedTuple):
-    """What one or several instances of a stage compute; updates are steps × weights."""
-
-    steps: float = 0.0
-    tokens: float = 0.0
-    flops: float = 0.0
-    updates: float = 0.0
-
-    @classmethod
-    def of(cls, training: Training, rows: Rows, weights: float, *, trained: float, teacher: float = 0.0) -> "Work":
-        """A training: 6 operations for each token and weight of `trained`, 2 for those of `teacher`.
-
-        The optimizer updates all `weights`, word embeddings included.
-        """
-        if not training.epochs:
-            return cls()
-        steps = training.steps(-(-rows.count // training.batch_size))
-        tokens = steps * training.batch_size * rows.tokens
-        return cls(steps, tokens, tokens * (6 * trained + 2 * teacher), steps * weights)
-
-    @classmethod
-    def sum(cls, works: Iterable["Work"]) -> "Work":
-        """The work of all."""
-        return cls(*map(sum, zip(*works, strict=True)))
-
-
 @dataclass(frozen=True)
 class Model:
     """What the sizes of a model follow from."""
@@ -106,6 +80,33 @@ class Model:
         """All weights: matrices, word embeddings and positions."""
         width = self.shape.embedding if self.shape.kind == "bilstm" else self.shape.width
         return self.matrices + (self.vocabulary + 512) * width
+
+
+class Work(NamedTuple):
+    """What one or several instances of a stage compute; updates are steps × weights."""
+
+    steps: float = 0.0
+    tokens: float = 0.0
+    flops: float = 0.0
+    updates: float = 0.0
+
+    @classmethod
+    def of(cls, training: Training, rows: Rows, model: Model, *, heads: float = 0.0, teacher: float = 0.0) -> "Work":
+        """A training: 6 operations for each token and weight that it is multiplied by, 2 for those of the teacher.
+
+        `heads` is the share of the tokens that reach a masked-LM head. The optimizer updates all weights.
+        """
+        if not training.epochs:
+            return cls()
+        steps = training.steps(-(-rows.count // training.batch_size))
+        tokens = steps * training.batch_size * rows.tokens
+        flops = tokens * (6 * (model.matrices + heads * model.head) + 2 * teacher)
+        return cls(steps, tokens, flops, steps * model.weights)
+
+    @classmethod
+    def sum(cls, works: Iterable["Work"]) -> "Work":
+        """The work of all."""
+        return cls(*map(sum, zip(*works, strict=True)))
 
 
 class Sizes:
@@ -139,18 +140,14 @@ class Sizes:
         pairs = list(product(self.tasks, params.tasks.students))
         phases = {phase: [self._task_work(*pair, phase) for pair in pairs] for phase in PHASES}
         others = len(params.tasks.students) + len(params.quantization.models)
-        pretrained = self.teacher.matrices + params.masking.rate * self.teacher.head
+        pretraining, rate = params.teacher.pretraining, params.masking.rate
         return {
-            "prepare_teacher": [
-                Work.of(params.teacher.pretraining, self.text, self.teacher.weights, trained=pretrained)
-            ],
+            "prepare_teacher": [Work.of(pretraining, self.text, self.teacher, heads=rate)],
             "general_distill": [self._text_work(name, "general") for name in params.general.students],
             "domain_distill": [self._text_work(name, "domain") for name in params.domain.students] * seeds,
             "finetune_teacher": [
-                Work()
-                if of.finetuned_teacher
-                else Work.of(of.teacher, self.rows[task], model.weights, trained=model.matrices)
-                for (task, of), model in zip(self.tasks.items(), self.teachers.values(), strict=True)
+                Work() if of.finetuned_teacher else Work.of(of.teacher, self.rows[task], self.teachers[task])
+                for task, of in self.tasks.items()
             ],
             "augment": [self._augmentation(task) for task in self.tasks],
             **{f"task_distill_{phase}": works * seeds for phase, works in phases.items()},
@@ -193,24 +190,21 @@ class Sizes:
         if (losses := getattr(self.params.students[name], track)) is None:
             return Work()
         heads = self.params.masking.rate * bool(losses.active_losses.keys() & set(LOGIT_LOSSES))
-        student = self.students[name]
-        ours, theirs = (of.matrices + heads * of.head for of in (student, self.teacher))
-        training = training_of(self.params, name, track)
-        return Work.of(training, self.text, student.weights, trained=ours, teacher=theirs)
+        training, taught_by = training_of(self.params, name, track), self.teacher.matrices + heads * self.teacher.head
+        return Work.of(training, self.text, self.students[name], heads=heads, teacher=taught_by)
 
     def _task_work(self, task: str, name: str, phase: str) -> Work:
         """The teacher's outputs are cached: of all epochs, it runs in one, and later phases read them."""
-        settings, student, model = self.tasks[task], self.params.students[name], self.students[name]
+        settings, student, rows = self.tasks[task], self.params.students[name], self.rows[task]
         is_pruning = phase == "pruning"
         if not is_pruning and getattr(student, phase) is None:
             return Work()
         training = settings.pruning if is_pruning else training_of(self.params, name, phase, task=task)
         copies = 1 if is_pruning else 1 + settings.augmented_copies
-        rows = self.rows[task]
         rows = Rows(rows.count * copies * settings.train_fraction, rows.tokens)
         is_cached = phase == "prediction" and student.intermediate and settings.intermediate.epochs
         taught_by = 0.0 if is_cached else self.teachers[task].matrices / max(1, training.epochs)
-        return Work.of(training, rows, model.weights, trained=model.matrices, teacher=taught_by)
+        return Work.of(training, rows, self.students[name], teacher=taught_by)
 
     def _augmentation(self, task: str) -> Work:
         """The masked LM reads a row, and its unmasked copy, for each word that may be replaced: about every second."""
@@ -264,18 +258,15 @@ def measured_machine(teacher: StudentArchitecture, precision: str) -> Machine:
     parts = nn.Linear(width, outer), nn.GELU(), nn.Linear(outer, width), nn.LayerNorm(width)
     half_layer, hidden = nn.Sequential(*parts).to(device), torch.ones((TRIAL_ROWS, width), device=device)
     hidden.requires_grad_()
-    threads = 1 if device.type == "cuda" else torch.get_num_threads()
-    torch.set_num_threads(1)
-    trials: list[float] = []
-    while len(trials) < LEAST_TRIALS or sum(trials) < TRIAL_SECONDS:
-        start = time.perf_counter()
+
+    def step() -> None:
         with torch.autocast(device.type, dtype, enabled=precision != "float32"):
             loss = half_layer(hidden)[:, 0].sum()  # the sum of all outputs of a norm has gradient 0
         loss.backward()
-        loss.item()  # waits for a GPU
-        trials.append(time.perf_counter() - start)
-    torch.set_num_threads(threads)
-    speed = threads * 12 * TRIAL_ROWS * width * outer / min(trials)
+
+    trials = Timer("step()", globals={"step": step}, num_threads=1).blocked_autorange(min_run_time=TRIAL_SECONDS)
+    threads = 1 if device.type == "cuda" else torch.get_num_threads()
+    speed = threads * 12 * TRIAL_ROWS * width * outer / min(trials.times)
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{threads} CPU threads"
     return Machine(f"{name}, {speed / 1e9:,.0f} GFLOP/s", speed, UPDATE_SECONDS[device.type])
 
