@@ -121,9 +121,8 @@ def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], in
 def read_quiz_file(path: Path) -> list[dict]:
     """The questions of a JSON-lines file; UserError for the first that is malformed."""
     if not path.is_file():
-        raise UserError(
-            f"domain_evaluation.quiz.local.file: {path} is absent; fix: create it, or set source: synthetic"
-        )
+        key = "domain_evaluation.quiz.local.file"
+        raise UserError(f"{key}: {path} is absent; fix: create it, or set source: synthetic")
     rows = list(read_jsonl(path))
     for number, row in enumerate(rows, start=1):
         place = f"{path}, line {number}"
@@ -202,32 +201,22 @@ def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]
     return answers
 
 
-def ask(question: str, students: dict[str, Path]) -> dict[str, list[dict]]:
-    """Asks the teacher and each student (name -> model folder) a text with one [MASK].
-
-    Returns:
-        Model name to its five likeliest tokens with their probabilities.
-    """
-    if question.count("[MASK]") != 1:
-        raise UserError(
-            f"question: must contain [MASK] exactly once (got {question!r}); for example: "
-            "The capital of France is [MASK]."
-        )
-    folders = {"teacher": paths.TEACHER} | students
-    if missing := [str(folder) for folder in folders.values() if not folder.is_dir()]:
-        raise UserError(f"{missing[0]}: absent; fix: run dvc repro evaluate_domain first, which trains the models")
-    tokenizer = load_tokenizer(paths.TOKENIZER)
-    batches = [prompt_batch([question], tokenizer)]
-    return {name: best_answers(load_bert(MaskedLM, folder), tokenizer, batches)[0] for name, folder in folders.items()}
-
-
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     """Prints a line of answers for the teacher and each domain student of the global seed."""
     parser = argparse.ArgumentParser(prog="tinybert ask", description="Ask teacher and domain students.")
     parser.add_argument("question", nargs="+", help="a text with one [MASK]")
-    question, params = " ".join(parser.parse_args(argv).question), load_params()
-    answers = ask(question, {name: paths.domain_student(name, params.seed) for name in params.domain.students})
-    width = max(map(len, answers))
-    for name, best in answers.items():
+    question = " ".join(parser.parse_args(argv).question)
+    if question.count("[MASK]") != 1:
+        example = "for example: The capital of France is [MASK]."
+        raise UserError(f"question: must contain [MASK] exactly once (got {question!r}); {example}")
+    params = load_params()
+    folders = {"teacher": paths.TEACHER}
+    folders |= {name: paths.domain_student(name, params.seed) for name in params.domain.students}
+    if missing := [folder for folder in folders.values() if not folder.is_dir()]:
+        raise UserError(f"{missing[0]}: absent; fix: run dvc repro evaluate_domain first, which trains the models")
+    tokenizer, width = load_tokenizer(paths.TOKENIZER), max(map(len, folders))
+    prompt = prompt_batch([question], tokenizer)
+    for name, folder in folders.items():
+        (best,) = best_answers(load_bert(MaskedLM, folder), tokenizer, [prompt])
         shown = (f"{answer['token']} {answer['probability']:.3f}" for answer in best)
         print(f"{name:{width}}  " + "  ".join(f"{text:16}" for text in shown).rstrip())

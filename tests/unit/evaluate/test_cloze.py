@@ -2,19 +2,21 @@
 
 import json
 import math
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tests.support.root import ROOT
 from tests.unit.evaluate.fixed_model import Fixed
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.evaluate.language_model import (
-    ask,
     best_answers,
     cloze_predictions,
     cloze_scores,
     load_questions,
+    main,
     quiz_batches,
 )
 from tinybert.pipeline.errors import UserError
@@ -96,8 +98,9 @@ def test_cloze_predictions_score_as_top1(tmp_path, tokenizer):
 
 
 def test_a_question_needs_one_mask_and_models(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="exactly once"):
-        ask("The capital is Paris.", {})
+        main(["The capital is Paris."])
     with pytest.raises(UserError, match="models/teacher: absent"):
-        ask("The capital is [MASK].", {})
+        main(["The", "capital", "is", "[MASK]."])
