@@ -155,7 +155,7 @@ class StoredRun:
             self.parent_id = _parent_id(mlflow, experiment, revision)
         mlflow.start_run(run_id=self.parent_id)
         mlflow.start_run(run_name=f"{stage}/{instance}" if instance else stage, nested=True, tags=origin | tags)
-        mlflow.log_params({_legal(key): value for key, value in _flatten(params, ".")})
+        mlflow.log_params({_legal(key): value for key, value in flatten(params, ".")})
 
     def log_metrics(self, metrics: dict[str, Any], step: int) -> None:
         self.mlflow.log_metrics(_numbers(metrics), step=step)
@@ -251,10 +251,11 @@ def _parent_id(mlflow: Any, name: str, revision: str) -> str:
         return parent.info.run_id
 
 
-def _flatten(tree: dict[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: dict[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of a nested mapping, with their keys joined by the separator."""
     for key, value in tree.items():
         if isinstance(value, dict):
-            yield from _flatten(value, separator, f"{prefix}{key}{separator}")
+            yield from flatten(value, separator, f"{prefix}{key}{separator}")
         else:
             yield f"{prefix}{key}", value
 
@@ -263,7 +264,7 @@ def _numbers(tree: dict[str, Any]) -> dict[str, float]:
     """The finite numbers of a nested mapping, under names that MLflow accepts."""
     return {
         _legal(key): float(value)
-        for key, value in _flatten(tree, "/")
+        for key, value in flatten(tree, "/")
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     }
 

@@ -21,6 +21,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.paths import VARIANTS
+from tinybert.pipeline.tracking import flatten
 
 COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value", "is_headline"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
@@ -187,19 +188,11 @@ def _rows(instance: Instance, tree: dict, levels: tuple[str, ...] | None = None)
     """The numbers of a file as rows of the frame."""
     stage, _, task, model, seed = instance
     levels = LEVELS.get(stage, ()) if levels is None else levels
-    for keys, value in _numbers(tree):
-        used = levels[: len(keys) - 1]
-        found = dict(zip(used, keys, strict=False))
-        metric = ".".join(keys[len(used) :])
-        yield stage, task, model, seed, found.get("variant", ""), found.get("split", ""), metric, value
-
-
-def _numbers(tree: dict, *outer: str) -> Iterator[tuple[tuple[str, ...], float]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, *outer, key)
-        elif isinstance(value, (int, float)):
-            yield (*outer, key), float(value)
+    for key, value in flatten(tree, "."):
+        if isinstance(value, (int, float)):
+            *leading, metric = key.split(".", len(levels))
+            of = dict(zip(levels, leading, strict=False))
+            yield stage, task, model, seed, of.get("variant", ""), of.get("split", ""), metric, float(value)
 
 
 def _mapping(path: Path) -> dict:
