@@ -159,10 +159,6 @@ class Difference(NamedTuple):
     low: float
     high: float
 
-    @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2
-
 
 def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0) -> Difference:
     """Compares a variant with `share` times another's score, by a paired bootstrap over rows and training seeds.
@@ -178,10 +174,8 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0
     predictions, reference = ([found.predictions for found in side.values()] for side in (first, second))
     labels = [found.labels for found in first.values()]
     ends = paired_interval(ROW_METRICS[metric], predictions, reference, labels, seed=seed, share=factor)
-    mean_difference = mean(found.score for found in first.values()) - factor * mean(
-        found.score for found in second.values()
-    )
-    return Difference(sign * mean_difference, *sorted(sign * end for end in ends.values()))
+    ours, theirs = (mean(found.score for found in side.values()) for side in (first, second))
+    return Difference(sign * (ours - factor * theirs), *sorted(sign * end for end in ends.values()))
 
 
 def outcome(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
@@ -230,9 +224,9 @@ def what_decides(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, *,
     if len(first) == 1:
         return "more seeds"
     singles = [difference({one: first[one]}, {one: second[one]}, seed=seed, share=claim.share) for one in first]
-    found, of_rows = mean(single.mean for single in singles), mean(single.half_width for single in singles)
+    found, of_rows = mean(one.mean for one in singles), mean((one.high - one.low) / 2 for one in singles)
     distance = min(abs(found - limit) for limit in claim.limits(study.margin))
-    return seeds_needed(len(first), stdev(single.mean for single in singles), of_rows, distance)
+    return seeds_needed(len(first), stdev(one.mean for one in singles), of_rows, distance)
 
 
 def judge_claims(study: Study, measured: Measured, *, seed: int) -> pd.DataFrame:
@@ -251,15 +245,6 @@ def judge_claims(study: Study, measured: Measured, *, seed: int) -> pd.DataFrame
             rows.append((shown, task, metric, claim.published, *found, result))
     columns = ["claim", "task", "metric", "published", "difference", "low", "high", "outcome"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def claims_table(claims: pd.DataFrame) -> Table:
-    """The rows of `judge_claims` of several studies as they are shown."""
-    shown = {
-        "difference (95 %)": (_with_interval, "difference", "low", "high"),
-        "outcome": (str, "outcome"),
-    }
-    return table(claims, ["study", "claim", "task", "published"], shown)
 
 
 def _with_interval(value: float, low: float, high: float) -> str:
@@ -336,7 +321,9 @@ def write_page(folder: Path) -> Table:
     if not frames:
         known = ", ".join(study_names())
         raise UserError(f"--folder: no study has run (got {folder}); allowed: {known}; fix: tinybert study NAME")
-    shown = claims_table(pd.concat(frames, ignore_index=True))
+    shown = table(pd.concat(frames, ignore_index=True), ["study", "claim", "task", "published"], {
+        "difference (95 %)": (_with_interval, "difference", "low", "high"), "outcome": (str, "outcome"),
+    })  # fmt: skip
     with atomic_file(folder / "README.md") as handle:
         handle.write(render("claims.md.j2", claims=shown, sections=sections))
     return shown

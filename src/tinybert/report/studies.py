@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from torch.cpu import get_capabilities
+
 from tinybert.config.load import check_params, load_params, read_yaml
 from tinybert.config.schema import Params
 from tinybert.evaluate.scoring import Predictions, read_predictions
@@ -92,16 +94,12 @@ def conduct(names: Sequence[str], folder: Path, *, tasks: Sequence[str] | None, 
             for one in experiments:
                 for task in chosen:
                     measured[task, one.variant] |= dict(predictions_of(study, one, found_as[one.digest], task))
-            save_evidence(folder / name, study, measured, _about(experiments))
-
-
-def _about(experiments: Sequence[Experiment]) -> dict[str, object]:
-    """Settings of a study, and code and processor at the time its evidence is saved."""
-    from torch.cpu import get_capabilities
-
-    code = {"revision": code_revision(), "processor": get_capabilities()["cpu_name"]}
-    overrides = {one.name: " ".join(one.overrides) for one in experiments}
-    return code | {"overrides": overrides, "params": read_yaml("params.yaml")}
+            about = {
+                "revision": code_revision(), "processor": get_capabilities()["cpu_name"],
+                "overrides": {one.name: " ".join(one.overrides) for one in experiments},
+                "params": read_yaml("params.yaml"),
+            }  # fmt: skip
+            save_evidence(folder / name, study, measured, about)
 
 
 def plan(name: str, study: Study, params: Params, *, tasks: Sequence[str], seeds: int) -> list[Experiment]:
@@ -217,10 +215,7 @@ def _only_study() -> Iterator[None]:
 
 
 def check_disturbed_workspace() -> None:
-    """UserError with the commands that restore the workspace, if a kill left it as DVC has it for some seconds.
-
-    To set up an experiment DVC stashes uncommitted changes and leaves the branch for some seconds.
-    """
+    """UserError with the commands that restore the stash and branch that DVC leaves to set up an experiment."""
     if not NOTE.is_file():
         return
     before, now = read_json(NOTE), _workspace()
