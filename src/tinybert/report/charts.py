@@ -21,7 +21,6 @@ from tinybert.report.results import Results, onnx_systems, pruned_students
 from tinybert.report.tables import task_name
 
 PANEL_INCHES = (3.5, 2.3)
-POINTS_A_LINE = 200
 LOG_FROM_RATIO = 10.0  # values that spread wider than this stand on a logarithmic axis
 INK = "#010203"  # becomes currentColor, so that text is readable on light and dark pages
 GREY = "#888888"
@@ -153,9 +152,8 @@ def curve_charts(results: Results) -> dict[str, Markup]:
         curve = results.read(paths.curve(instance.stage, instance.name), _curve, pd.DataFrame())
         title = task_name(results, instance.task) if instance.task else instance.stage
         name = f"{instance.model or 'teacher'} {instance.seed}".strip()
-        for column in (c for c in map(str, curve) if c not in NOT_LOSSES and not c.startswith("Unnamed")):
+        for column in curve.columns.difference(NOT_LOSSES, sort=False):
             points = curve[["step", column]].dropna()
-            points = points[:: -(len(points) // POINTS_A_LINE + 1)][::-1]  # the last point is among them
             chart, panel, line = title, instance.stage if instance.task else column, name
             if column.startswith(MAP_PREFIX):
                 student, _, teacher = column.removeprefix(MAP_PREFIX).partition("_")
