@@ -96,27 +96,25 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="of this training (1e-4)")
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a row (128)")
     options = parser.parse_args(argv)
-    if all(getattr(options, name) is None for name in (*SIZES, "speedup")):
+    sizes = [f"--{name.replace('_', '-')}" for name in SIZES if getattr(options, name) is not None]
+    if options.speedup is None and not sizes:
         allowed = "--speedup, or any of --layers, --width, --heads, --feed-forward"
         raise UserError(f"--speedup: no size is given; allowed: {allowed}; fix: give one")
-    if options.speedup is not None:
-        if not options.speedup >= 1:
-            raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")
-        for name in SIZES:
-            if getattr(options, name) is not None:
-                extra = f"got --{name.replace('_', '-')} too"
-                raise UserError(f"--speedup: it chooses the sizes ({extra}); allowed: one of them; fix: drop the other")
+    if options.speedup is not None and not options.speedup >= 1:
+        raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")
+    if options.speedup is not None and sizes:
+        extra = f"got {sizes[0]} too"
+        raise UserError(f"--speedup: it chooses the sizes ({extra}); allowed: one of them; fix: drop the other")
     return options
 
 
 def _shape(options: argparse.Namespace, teacher: SequenceClassifier) -> Architecture:
     """The student's shape: the teacher's sizes, where no option names another."""
     original = teacher.config.shape
-    sizes = {name: getattr(original, name) for name in ("layers", "width", "heads")} | {"feed_forward": None}
-    sizes |= {name: asked for name in sizes if (asked := getattr(options, name)) is not None}
-    sizes["feed_forward"] = sizes["feed_forward"] or min(4 * sizes["width"], original.feed_forward)
+    asked = {name: size for name in SIZES if (size := getattr(options, name)) is not None}
+    feed_forward = min(4 * asked.get("width", original.width), original.feed_forward)
     try:
-        return Architecture.model_validate(sizes | {"dropout": 0.0})
+        return Architecture.model_validate(dict(original) | {"feed_forward": feed_forward, "dropout": 0.0} | asked)
     except ValidationError as error:
         raise UserError(describe_mistake(error.errors()[0])) from None
 
@@ -177,16 +175,13 @@ def _resized(original: Architecture, layers: int, width: int) -> Architecture:
 def _batch_ms(teacher: SequenceClassifier, width: int, rows: Encoded) -> np.ndarray:
     """Milliseconds of a batch for 1, 2, ... layers: 1 and all are measured, the others interpolated."""
     original, positions = teacher.config.shape, teacher.config.max_position_embeddings
-    depths, timed_rows = (
-        sorted({1, original.layers}),
-        replace(rows, input_ids=[ids % TIMED_TOKENS for ids in rows.input_ids]),
-    )
+    timed_rows = replace(rows, input_ids=[ids % TIMED_TOKENS for ids in rows.input_ids])
     with tempfile.TemporaryDirectory() as folder:
-        files = {str(layers): Path(folder) / f"{layers}.onnx" for layers in depths}
-        for layers in depths:
-            shape = _resized(original, layers, width)
+        files = {str(layers): Path(folder) / f"{layers}.onnx" for layers in sorted({1, original.layers})}
+        for layers, file in files.items():
+            shape = _resized(original, int(layers), width)
             config = BertConfig.of(shape, vocab_size=TIMED_TOKENS, max_position_embeddings=positions)
-            export_onnx(SequenceClassifier(config, teacher.labels), files[str(layers)])
+            export_onnx(SequenceClassifier(config, teacher.labels), file)
         timed = latencies(files, LATENCY, timed_rows, TIMED_TOKENS)
-    measured = [timed[str(layers)][f"dev_batch_{LATENCY.batch_sizes[0]}"]["median"] for layers in depths]
-    return np.interp(np.arange(1, original.layers + 1), depths, measured)
+    measured = [timed[layers][f"dev_batch_{LATENCY.batch_sizes[0]}"]["median"] for layers in files]
+    return np.interp(np.arange(1, original.layers + 1), list(map(int, files)), measured)
