@@ -33,7 +33,6 @@ STAGES: dict[str, tuple[str, str | None, str]] = {
     "task_distill_prediction": ("task, phase 2", "prediction", "tasks.{task}.prediction"),
     "prune": ("pruning", "prediction", "tasks.{task}.pruning"),
 }
-Provenance = Sequence[dict[str, Any]]  # an entry for each stage that trained the model, with the params it read
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Finished:
 
     name: str
     model: Model
-    provenance: Provenance
+    provenance: Sequence[dict[str, Any]]  # an entry for each stage that trained the model, with the params it read
     params: Params | StageParams
 
 
@@ -64,8 +63,8 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         language=params.language, license="apache-2.0" if is_ours else None,
         library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
-        datasets=_hub_names(data or params.tasks, *([] if is_teacher else [params.corpus])),
-        base_model=_hub_names(params.teacher, *([third_party] if third_party else [])),
+        datasets=_hub_names(data or params.tasks, None if is_teacher else params.corpus),
+        base_model=_hub_names(params.teacher, third_party),
         model_name=f"{of.name}-{task.name}" if is_hub else None,
         eval_results=_eval_results(task, params, metrics["quantize"]) if is_hub else None,
     )  # fmt: skip
@@ -139,5 +138,6 @@ def _training(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _hub_names(*sections: Any) -> list[str] | None:
     """The names on the Hub, each once, of those sections that take their data or model from there."""
-    hubs = [section.hub for section in sections if getattr(section, "source", "hub") == "hub" and section.hub]
+    given = filter(None, sections)
+    hubs = [section.hub for section in given if getattr(section, "source", "hub") == "hub" and section.hub]
     return list(dict.fromkeys(getattr(hub, "dataset", None) or hub.model for hub in hubs)) or None
