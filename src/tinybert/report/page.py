@@ -11,14 +11,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report import charts, tables
 from tinybert.report.rendering import render
-from tinybert.report.results import (
-    Results,
-    domain_scores,
-    load_results,
-    onnx_systems,
-    pruned_students,
-    task_systems,
-)
+from tinybert.report.results import Results, domain_scores, load_results, onnx_systems, pruned_students, task_systems
 
 PAGE = Path("reports/index.html")
 SUMMARY = Path("reports/summary.md")
