@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import date
 from importlib import import_module
 from pathlib import Path
@@ -153,40 +154,28 @@ def licensed_card(folder: Path, license_id: str | None) -> str:
 def repair(argv: Sequence[str]) -> None:
     """Removes DVC files that a kill cut short; DVC does not start if it cannot read them."""
     argparse.ArgumentParser(prog="tinybert repair", description=repair.__doc__).parse_args(argv)
-    for path in remove_cut_files():
-        print(f"{path}: removed, because a kill cut it short; DVC restores finished stages from its cache")
-
-
-def remove_cut_files() -> list[Path]:
-    """Removes dvc.lock and DVC's list of readers and writers if they are unreadable; does nothing while DVC is running.
-
-    Nothing is lost: DVC restores finished stages from its run cache, and the list matters to live processes only.
-
-    Returns:
-        The removed files. A dvc.lock with git conflict markers is kept for the user to resolve.
-    """
     from dvc.dvcfile import Lockfile
     from dvc.lock import LockError
     from dvc.repo import Repo
     from dvc.utils.serialize import ParseError
     from dvc.utils.strictyaml import YAMLValidationError
 
+    # Nothing is lost: DVC restores finished stages from its run cache, and the list of readers and writers matters to
+    # live processes only. While DVC is running, nothing is removed.
     repo, cut = Repo(), []
-    try:
-        with repo.lock:
-            try:
-                Lockfile(repo, str(LOCK_FILE)).load()
-            except (ParseError, YAMLValidationError):
-                cut += [LOCK_FILE] if b"<<<<<<<" not in LOCK_FILE.read_bytes() else []
-            try:
-                json.loads(READERS_AND_WRITERS.read_text() if READERS_AND_WRITERS.exists() else "{}")
-            except ValueError:
-                cut.append(READERS_AND_WRITERS)
-            for path in cut:
-                path.unlink()
-    except LockError:
-        return []
-    return cut
+    with suppress(LockError), repo.lock:
+        try:
+            Lockfile(repo, str(LOCK_FILE)).load()
+        except (ParseError, YAMLValidationError):
+            if b"<<<<<<<" not in LOCK_FILE.read_bytes():  # git's conflicts are the user's to resolve
+                cut.append(LOCK_FILE)
+        try:
+            json.loads(READERS_AND_WRITERS.read_text() if READERS_AND_WRITERS.exists() else "{}")
+        except ValueError:
+            cut.append(READERS_AND_WRITERS)
+        for path in cut:
+            path.unlink()
+            print(f"{path}: removed, because a kill cut it short; DVC restores finished stages from its cache")
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -8,7 +8,7 @@ from dvc.repo import Repo
 from tests.support.project import run
 from tests.support.root import ROOT
 from tinybert import cli
-from tinybert.cli import LOCK_FILE, READERS_AND_WRITERS, remove_cut_files
+from tinybert.cli import LOCK_FILE, READERS_AND_WRITERS
 
 STAGES = """
 stages:
@@ -31,6 +31,11 @@ def project(tmp_path_factory):
     return folder
 
 
+def removed(capsys) -> list[str]:
+    cli.main(["repair"])
+    return [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+
+
 @pytest.mark.parametrize("left", [b"", b"schema: '2.0'\nstages:\n  one:\n    cmd", b"schema: '2.0'\nstages:\n  one: {"])
 def test_dvc_continues_without_cut_files(project, left, monkeypatch, capsys):
     monkeypatch.chdir(project)
@@ -43,26 +48,26 @@ def test_dvc_continues_without_cut_files(project, left, monkeypatch, capsys):
     assert b"md5" in LOCK_FILE.read_bytes()
 
 
-def test_whole_and_absent_files_stay(project, monkeypatch):
+def test_whole_and_absent_files_stay(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
     before = LOCK_FILE.read_bytes()
-    assert remove_cut_files() == []
+    assert removed(capsys) == []
     assert LOCK_FILE.read_bytes() == before
     LOCK_FILE.unlink()
     READERS_AND_WRITERS.unlink(missing_ok=True)
-    assert remove_cut_files() == []
+    assert removed(capsys) == []
 
 
-def test_conflicts_and_a_live_dvc_are_left_alone(project, monkeypatch):
+def test_conflicts_and_a_live_dvc_are_left_alone(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
     conflict = b"<<<<<<< HEAD\nschema: '2.0'\n=======\nstages: {}\n>>>>>>> other\n"
     LOCK_FILE.write_bytes(conflict)
-    assert remove_cut_files() == []
+    assert removed(capsys) == []
     assert LOCK_FILE.read_bytes() == conflict
     LOCK_FILE.write_bytes(b"schema: '2.0'\nstages:\n  one: {")
     with Repo().lock:
-        assert remove_cut_files() == []
-    assert remove_cut_files() == [LOCK_FILE]
+        assert removed(capsys) == []
+    assert removed(capsys) == [str(LOCK_FILE)]
 
 
 def test_make_repro_repairs_before_dvc_runs():
