@@ -6,7 +6,7 @@ Params decide which files are read, not the content of folders.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
@@ -92,7 +92,7 @@ def stage_instances(params: Params, names: Mapping[str, str] = METRICS_FILES) ->
     return found
 
 
-@dataclass(frozen=True, eq=False)  # identity is its hash: the frames below are cached by it
+@dataclass(eq=False)  # identity is its hash: the frames below are cached by it
 class Results:
     """What the stages left.
 
@@ -105,9 +105,9 @@ class Results:
 
     params: Params
     root: Path
-    tasks: dict[str, Task]
-    trees: dict[Instance, dict]
-    frame: pd.DataFrame
+    tasks: dict[str, Task] = field(default_factory=dict)
+    trees: dict[Instance, dict] = field(default_factory=dict)
+    frame: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def select(self, stage: str, **columns: Any) -> pd.DataFrame:
         """Returns the rows of a stage that have these values in these columns."""
@@ -133,8 +133,12 @@ class Results:
 
 def load_results(params: Params, root: Path) -> Results:
     """Reads all metrics that params ask for; UserError with a line for each file that is missing or damaged."""
-    results = Results(params, root, {}, {}, pd.DataFrame())
-    check_all(partial(_read_task, results, name) for name in params.tasks.run)  # they say which numbers there must be
+    results = Results(params, root)
+
+    def read(name: str) -> None:
+        results.tasks[name] = read_task(name, root)
+
+    check_all(partial(read, name) for name in params.tasks.run)  # they say which numbers there must be
     check_all(partial(_read_metrics, results, instance) for instance in stage_instances(params))
     rows = [row for instance, tree in results.trees.items() for row in _rows(instance, tree)]
     for instance in stage_instances(params, TIMING_FILES):
@@ -145,11 +149,8 @@ def load_results(params: Params, root: Path) -> Results:
     frame = pd.DataFrame(rows, columns=COLUMNS[:-1])
     headlines = frame["task"].map({name: task.headline for name, task in results.tasks.items()})
     frame["is_headline"] = frame["metric"].str.rpartition(".")[2] == headlines
-    return Results(params, root, results.tasks, results.trees, frame)
-
-
-def _read_task(results: Results, name: str) -> None:
-    results.tasks[name] = read_task(name, results.root)
+    results.frame = frame
+    return results
 
 
 def _read_metrics(results: Results, instance: Instance) -> None:
