@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from tinybert.data.encoding import Encoded, label_array
-from tinybert.data.tasks import Task
+from tinybert.data.tasks import Task, read_rows
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.models.checkpoints import TaskModel
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
-from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, read_jsonl
+from tinybert.pipeline.files import atomic_file
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 # A classifier counts as collapsed if at most this fraction of the rows gets another class (2 of MRPC's 408).
@@ -91,11 +90,11 @@ def model_costs(model: TaskModel, rows: Encoded) -> dict[str, float | None]:
 
 def predict_references(teacher: TaskTeacher) -> dict[str, SplitReferences]:
     """Each dev split of a task (MNLI has two): its rows, and the predictions of "teacher" and "majority", (rows,)."""
-    task, folder = teacher.task, paths.task_rows(teacher.task.name)
-    train_labels = label_array((row["label"] for row in read_jsonl(folder / "train.jsonl")), task)
+    task = teacher.task
+    train_labels = label_array((row["label"] for row in read_rows(task, "train")), task)
     found = {}
     for split in task.dev_splits:
-        dev, asked = teacher.read_both(read_jsonl(folder / f"{split}.jsonl"), split)
+        dev, asked = teacher.read_both(read_rows(task, split), split)
         majority = majority_predictions(task, train_labels, len(dev))
         found[split] = (dev, {"teacher": predict(teacher.model, asked, task), "majority": majority})
     return found
