@@ -276,19 +276,15 @@ def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping
 
     UserError if the variants were measured on different rows.
     """
-    tasks = study.in_order(measured)
-    for task, variant in measured:
-        first = measured[task, next(iter(study.variants))]
-        for seed, found in measured[task, variant].items():
-            if not np.array_equal(found.labels, first[seed].labels):
-                where = f"{folder.name}, {task}, seed {seed}, {variant}"
-                raise UserError(
-                    f"{where}: measured on other rows than the first variant; fix: dvc exp remove its experiments"
-                )
     with atomic_folder(folder) as target:
-        for task in tasks:
-            for seed in measured[task, next(iter(study.variants))]:
+        for task in study.in_order(measured):
+            for seed, first in measured[task, next(iter(study.variants))].items():
                 systems = {variant: measured[task, variant][seed] for variant in study.variants}
+                for variant, found in systems.items():
+                    if not np.array_equal(found.labels, first.labels):
+                        where = f"{folder.name}, {task}, seed {seed}, {variant}"
+                        problem = "measured on other rows than the first variant"
+                        raise UserError(f"{where}: {problem}; fix: dvc exp remove its experiments")
                 save_predictions(target / f"{task}-{seed}.json", systems)
         write_json(target / "about.json", about)
 
