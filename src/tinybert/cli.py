@@ -102,7 +102,7 @@ def describe_run() -> dict[str, object]:
 
 
 def push(argv: Sequence[str]) -> None:
-    """Uploads a folder with a finished model, such as one of models/final, to the Hub, in one commit."""
+    """Uploads the files of a finished model, such as one of models/final, to the Hub in one commit; no hidden ones."""
     from tinybert.pipeline.hub import hub_access
 
     parser = argparse.ArgumentParser(prog="tinybert push", description=push.__doc__)
@@ -112,7 +112,8 @@ def push(argv: Sequence[str]) -> None:
     parser.add_argument("--public", action="store_true", help="make a new repository public; by default it is private")
     options = parser.parse_args(argv)
     folder, card = options.folder, licensed_card(options.folder, options.license)
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    found = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {name.as_posix(): path for name, path in found.items() if not any(part[0] == "." for part in name.parts)}
     fix = "check the name, and set HF_TOKEN to a token that may write to it"
     with hub_access("REPOSITORY", options.repository, action="uploaded to", fix=fix):
         from huggingface_hub import CommitOperationAdd, HfApi

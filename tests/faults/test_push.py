@@ -52,6 +52,14 @@ def test_all_files_arrive_byte_for_byte_in_one_private_commit(hub, folder, capsy
     assert capsys.readouterr().out == f"{hub.endpoint}/{NAME}, revision {found.sha}\n"
 
 
+def test_hidden_files_stay_here(hub, folder):
+    (folder / ".git").mkdir()
+    (folder / ".git/config").write_text("[core]")
+    (folder / ".DS_Store").write_text("")
+    cli.main(["push", str(folder), NAME])
+    assert not [name for name in hub.repositories["models", NAME].files if name.startswith((".git/", ".DS_Store"))]
+
+
 def test_a_second_push_is_a_second_commit_to_the_same_repository(hub, folder):
     cli.main(["push", str(folder), NAME, "--public"])
     (folder / "model.safetensors").write_bytes(b"other weights")

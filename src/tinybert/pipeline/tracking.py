@@ -24,6 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.paths import project_root
 from tinybert.pipeline.process import is_main_process
@@ -239,15 +241,16 @@ def _experiment_id(mlflow: Any, root: Path) -> str:
 
 
 def _parent_id(mlflow: Any, name: str, revision: str) -> str:
-    """The parent run of the project's state, which is created if there is none."""
-    params = Path("params.yaml")
-    params_sha1 = hashlib.sha1(params.read_bytes()).hexdigest() if params.is_file() else "none"
+    """The parent run of the project's state, with all of its settings, which is created if there is none."""
+    params = Path("params.yaml").read_bytes()
+    params_sha1 = hashlib.sha1(params).hexdigest()
     key = f"{name} {revision} {params_sha1}"
     found = mlflow.search_runs(filter_string=f"tags.`{PARENT_KEY_TAG}` = '{key}'", max_results=1, output_format="list")
     if found:
         return found[0].info.run_id
     tags = {PARENT_KEY_TAG: key, "dvc.exp": name, "mlflow.source.git.commit": revision, "params.sha1": params_sha1}
     with mlflow.start_run(run_name=name, tags=tags) as parent:
+        mlflow.log_params({_legal(key): value for key, value in flatten(yaml.safe_load(params), ".")})
         return parent.info.run_id
 
 

@@ -105,6 +105,7 @@ def test_two_processes_make_the_store_at_once(first_store):
 
 def test_a_queued_experiment_is_tracked_at_the_project(root, monkeypatch, tmp_path_factory):
     copy = tmp_path_factory.mktemp("copy")
+    (copy / "params.yaml").write_text("teacher: {layers: 4}\nseeds: [42, 43]\n")
     monkeypatch.chdir(copy)
     monkeypatch.setenv("DVC_ROOT", str(root))
     monkeypatch.setenv("DVC_EXP_NAME", "lippy-slue")
@@ -116,8 +117,10 @@ def test_a_queued_experiment_is_tracked_at_the_project(root, monkeypatch, tmp_pa
                 "dvc.stage": "evaluate@cola-tinybert4", "mlflow.source.name": "stages/evaluate.py",
                 "mlflow.source.git.commit": "none"}  # fmt: skip
     assert expected.items() <= child.data.tags.items()
-    assert parent_of(root, child).info.run_name == "lippy-slue"
-    assert list(copy.iterdir()) == []
+    parent = parent_of(root, child)
+    assert parent.info.run_name == "lippy-slue"
+    assert parent.data.params == {"teacher.layers": "4", "seeds": "[42, 43]"}
+    assert list(copy.iterdir()) == [copy / "params.yaml"]
 
 
 def test_one_parent_for_one_state_of_the_project(root):
