@@ -78,9 +78,8 @@ def describe_run() -> dict[str, object]:
         repo = Repo()
         changed, seconds = list(repo.status()), {}
     except DvcException as error:
-        raise UserError(
-            f"dvc status: failed ({' '.join(str(error).split())}); fix: end other DVC commands, make repair"
-        ) from None
+        reason = files.one_line(error)
+        raise UserError(f"dvc status: failed ({reason}); fix: end other DVC commands, make repair") from None
     if changed:
         raise UserError(f"dvc status: not up to date (got {len(changed)} stages, first {changed[0]}); fix: dvc repro")
     for name in sorted({stage.name for stage in repo.index.stages} - {"check_params", "code"}):  # these are not timed
@@ -136,12 +135,13 @@ def licensed_card(folder: Path, license_id: str | None) -> str:
     from huggingface_hub import ModelCard
     from yaml import YAMLError
 
+    from tinybert.pipeline.files import one_line
+
     try:
         text = (folder / CARD).read_text(encoding="utf-8")
         card = ModelCard(text)
     except (YAMLError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{folder / CARD}: no valid head ({reason:.100}); fix: correct the file") from None
+        raise UserError(f"{folder / CARD}: no valid head ({one_line(error):.100}); fix: correct the file") from None
     found = card.data.get("license")
     if not (found or license_id):
         fix = "give --license ID, which the licenses of its data and models must allow"

@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError
 
 from tinybert.config.schema import Params
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, printable
+from tinybert.pipeline.files import atomic_file, one_line, printable
 from tinybert.pipeline.tracking import git
 
 PARAMS, PROFILES = Path("params.yaml"), Path("profiles")
@@ -57,7 +57,7 @@ def read_yaml(path: str | Path) -> Any:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except Exception as error:  # the library also passes on errors of int(), float(), date() and recursion
-        mistake = printable(" ".join(str(error).split())) or type(error).__name__
+        mistake = one_line(error) or type(error).__name__
         if isinstance(error, MarkedYAMLError) and error.problem and (mark := error.problem_mark):
             # Without the library's advice to programmers.
             mistake = f"line {mark.line + 1}, column {mark.column + 1}: {printable(error.problem)}"

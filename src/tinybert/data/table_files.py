@@ -15,7 +15,7 @@ from typing import Any
 from tinybert.config.task_settings import HubTable, TableData
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import LINE_LIMIT_BYTES, parse_json, printable, read_lines
+from tinybert.pipeline.files import LINE_LIMIT_BYTES, one_line, parse_json, printable, read_lines
 from tinybert.pipeline.hub import hub_access, hub_dataset
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -152,8 +152,7 @@ class Table:
         except UserError:
             raise
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, ArithmeticError, zlib.error) as error:
-            reason = " ".join(str(error).split())
-            raise self.error(f"cannot be read ({reason:.100}); fix: replace the file") from None
+            raise self.error(f"cannot be read ({one_line(error):.100}); fix: replace the file") from None
 
     @cached_property
     def _split(self) -> Any:

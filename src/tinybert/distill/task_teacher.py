@@ -32,7 +32,7 @@ from tinybert.models.initialization import finetuned_teacher
 from tinybert.models.subcloning import subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import printable
+from tinybert.pipeline.files import one_line
 from tinybert.pipeline.process import stream
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
@@ -186,7 +186,7 @@ def check_config(folder: Path, ready_for: Task | None, key: str, params: Params)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # of many types, by family
-        reason = printable(" ".join(str(error).split()))
+        reason = one_line(error)
         raise UserError(f"{key}: config.json cannot be read ({reason:.200}); fix: choose another model") from None
     if task := ready_for:
         _check_class_names(folder, task, key)

@@ -25,7 +25,7 @@ from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, ForeignConfig, PredictedTeacher
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, read_json, write_json
+from tinybert.pipeline.files import atomic_file, one_line, read_json, write_json
 
 PROVENANCE_FILE = "training.json"
 REGRESSION_LABEL = "score"
@@ -83,7 +83,7 @@ def convert_pickle(folder: str | Path) -> Path:
     except FileNotFoundError:
         raise UserError(f"{source}: absent; fix: name a folder with pytorch_model.bin") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split()).partition(". ")[0]
+        reason = one_line(error).partition(". ")[0]
         raise UserError(f"{source}: no file of weights ({reason:.150}); fix: choose another model") from None
     if not isinstance(stored, dict) or not stored or not all(isinstance(part, Tensor) for part in stored.values()):
         raise UserError(f"{source}: holds more than weights by name; allowed: a state_dict; fix: choose another model")
@@ -145,7 +145,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         stored = load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:  # the last: unknown dtypes
-        raise UserError(f"{path}: damaged ({' '.join(str(error).split()):.200}); fix: get the file again") from None
+        raise UserError(f"{path}: damaged ({one_line(error):.200}); fix: get the file again") from None
     for name, tensor in stored.items():
         if name not in INTEGER_BUFFERS and not (tensor.is_floating_point() and tensor.float().isfinite().all()):
             kind = "NaN or infinity" if tensor.is_floating_point() else str(tensor.dtype)

@@ -19,7 +19,7 @@ from tinybert.config.fields import HUGE, Architecture
 from tinybert.config.students import LOGIT_LOSSES, ROW_LOSSES
 from tinybert.models.outputs import MULTILABEL, Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, Sized
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import printable
+from tinybert.pipeline.files import one_line
 
 OWN_TOKENIZER = "own_tokenizer"  # key of config.json that marks a ForeignClassifier's folder
 PREDICTIONS_FILE = "predictions.safetensors"
@@ -172,8 +172,8 @@ def load_foreign(
             ignore_mismatched_sizes=not with_head, **known, **({} if with_head else head),
         )  # fmt: skip
     except Exception as error:  # of many types, by family and file
-        reason = printable(" ".join(str(error).split()))
-        raise UserError(f"{key}: {folder} cannot be loaded ({reason:.200}); fix: choose another model") from None
+        reason = f"{one_line(error):.200}"
+        raise UserError(f"{key}: {folder} cannot be loaded ({reason}); fix: choose another model") from None
     missing = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
     _check_loaded(model, tokenizer, missing, f"{key}: {folder}", with_head=with_head)
     if not with_head:

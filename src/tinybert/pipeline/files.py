@@ -199,6 +199,11 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
+def one_line(text: object) -> str:
+    """The text of a value in one line: white space and control characters become single spaces."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+
+
 def file_sizes_mb(path: str | Path) -> dict[str, float]:
     """The size of a file in MB (10^6 bytes): raw, and compressed as gzip does by default."""
     content = Path(path).read_bytes()

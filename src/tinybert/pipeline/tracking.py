@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import one_line
 from tinybert.pipeline.paths import project_root
 from tinybert.pipeline.process import is_main_process
 
@@ -196,7 +197,7 @@ def main() -> None:
                 getattr(run, method)(*arguments)
         run.end("KILLED")
     except Exception as error:
-        reason = " ".join(str(error).partition("[SQL:")[0].split())[:300] or type(error).__name__
+        reason = one_line(str(error).partition("[SQL:")[0])[:300] or type(error).__name__
         print(f"tracking: continues without MLflow: {reason}", file=sys.stderr)
         with suppress(Exception):  # the same store, which has been reported
             run.end("FAILED")
@@ -214,7 +215,7 @@ def register_model(name: str, folder: Path) -> str:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise UserError(f"mlflow: {' '.join(str(error).split())[:300]}") from error
+            raise UserError(f"mlflow: {one_line(error):.300}") from error
     tags = {"mlflow.source.git.commit": head_revision(), "dvc.path": str(folder)}
     made = client.create_model_version(name, source=str(folder.resolve()), tags=tags)
     return f"{name}, version {made.version}: {folder}"

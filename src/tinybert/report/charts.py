@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from tinybert.pipeline import paths
+from tinybert.pipeline.files import one_line
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.results import Results, onnx_systems, pruned_students
 from tinybert.report.tables import task_name
@@ -81,7 +82,7 @@ def logarithmic(axis: Axes, which: Literal["x", "y"]) -> None:
 
 def plain(text: object) -> str:
     """A name as it is shown in a chart: one line, no control characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())[:40]
+    return one_line(text)[:40]
 
 
 def pareto_chart(results: Results) -> Markup:

@@ -12,6 +12,8 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tinybert.pipeline.files import one_line
+
 ABSENT = "–"
 COLLAPSED = "collapsed"
 NO_BETTER = "≤ majority"  # the majority class scores as well
@@ -60,7 +62,7 @@ def interval(low: float, high: float) -> str:
 
 def markdown_escape(text: str) -> str:
     """The text in one line of Markdown that shows it as it is."""
-    return SPECIAL.sub(r"\\\1", " ".join("".join(c if c.isprintable() else " " for c in text).split()))
+    return SPECIAL.sub(r"\\\1", one_line(text))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tinybert.data.tasks import Task, read_task
 from tinybert.evaluate.scoring import choose_variant
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
-from tinybert.pipeline.files import read_json
+from tinybert.pipeline.files import one_line, read_json
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.pipeline.tracking import flatten
 
@@ -127,8 +127,8 @@ class Results:
         except UserError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
-            reason = "".join(c if c.isprintable() else " " for c in str(error))
-            raise UserError(f"{path}: damaged ({reason:.100}); fix: run the stage that writes it again") from None
+            fix = "run the stage that writes it again"
+            raise UserError(f"{path}: damaged ({one_line(error):.100}); fix: {fix}") from None
 
 
 def load_results(params: Params, root: Path) -> Results:

@@ -24,7 +24,7 @@ from tinybert.config.schema import Params
 from tinybert.evaluate.scoring import Predictions, read_predictions
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_json, write_json
+from tinybert.pipeline.files import one_line, read_json, write_json
 from tinybert.pipeline.tracking import code_revision, git
 from tinybert.report.claims import Study, load_study, save_evidence, study_names, write_page
 
@@ -150,7 +150,7 @@ def changed_params(tree: dict, overrides: Sequence[str], origin: str) -> Params:
         try:
             apply_overrides(path, list(overrides))
         except DvcException as error:
-            raise UserError(f"{origin}: {' '.join(str(error.__cause__ or error).split())}") from None
+            raise UserError(f"{origin}: {one_line(error.__cause__ or error)}") from None
         return check_params(read_json(path), origin)
 
 
@@ -181,7 +181,7 @@ def finished() -> dict[str, str]:
     command = [sys.executable, "-m", "dvc", "exp", "list", "--all-commits", "--name-only"]
     listed = subprocess.run(command, capture_output=True, text=True)
     if listed.returncode:
-        raise UserError(f"dvc exp list failed: {' '.join(listed.stderr.split())}; a study needs git and .dvc")
+        raise UserError(f"dvc exp list failed: {one_line(listed.stderr)}; a study needs git and .dvc")
     return {name.rsplit("-", 1)[1]: name for name in listed.stdout.split() if "-" in name}
 
 
@@ -195,10 +195,8 @@ def predictions_of(study: Study, experiment: Experiment, name: str, task: str) -
         try:
             found = read_predictions(dvc.api.read(file, rev=name))[system]
         except Exception as error:
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"experiment {name}: {file} cannot be read ({reason}); fix: dvc exp remove {name}"
-            ) from None
+            reason, fix = one_line(error), f"dvc exp remove {name}"
+            raise UserError(f"experiment {name}: {file} cannot be read ({reason}); fix: {fix}") from None
         yield seed, found
 
 
