@@ -87,7 +87,7 @@ def distill_phase(
     name, settings = params.tasks.students[0], getattr(params.tasks, task.name)
     torch.manual_seed(seed)
     is_new = phase == "intermediate"
-    student = load_classifier(source, task.labels, pair=task.is_pair) if is_new else load_task_model(source)
+    student = load_classifier(source, task.outputs, pair=task.is_pair) if is_new else load_task_model(source)
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
     limit = settings.max_length_tokens
     config = DistillationConfig.of(params.students[name], phase, seed=seed, length_tokens=limit)

@@ -40,7 +40,7 @@ def main(stage: Stage) -> None:
     for seed in params.seeds:
         torch.manual_seed(seed)
         source = paths.general_student(name)
-        student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
+        student = load_classifier(source, task.outputs, pair=task.is_pair, multilabel=task.is_multilabel)
         loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
         batches = Batches(examples, batch_size=training.batch_size, seed=seed)
         folder = paths.checkpoints(stage.name, stage.items | {"seed": str(seed)})

@@ -262,7 +262,7 @@ def _load_student(folder: str | Path, task: Task) -> Classifier:
         same = model.labels == (task.labels or model.labels[:1])  # a regression's one label may have any name
         if same and (model.config.problem_type == MULTILABEL) == task.is_multilabel:
             return model
-    return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
+    return load_classifier(folder, task.outputs, pair=task.is_pair, multilabel=task.is_multilabel)
 
 
 def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: str | None) -> list[dict]:

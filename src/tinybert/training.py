@@ -152,7 +152,7 @@ def start_task_student(stage: Stage, task: Task, rows: Sequence[dict]) -> tuple[
     """
     params, name = stage.params, stage.items["student"]
     init, source, limit = params.students[name].init, paths.general_student(name), params.tasks.vocabulary_tokens
-    student = load_classifier(source, task.labels, pair=task.is_pair, multilabel=task.is_multilabel)
+    student = load_classifier(source, task.outputs, pair=task.is_pair, multilabel=task.is_multilabel)
     tokenizer, projection = load_tokenizer(source), None
     if not (init.per_task or limit):
         return student, tokenizer, projection

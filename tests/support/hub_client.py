@@ -144,7 +144,7 @@ def _questions() -> dict:
     def finetuned(task, model, revision):
         key = f"tasks.{task}.finetuned_teacher"
         folder = checkpoint_folder(ModelSource(hub=HubModel(model=model, revision=revision)), key=key)
-        return finetuned_teacher(folder, TASKS[task].labels, key=key, vocab_size=VOCABULARY_SIZE).labels
+        return finetuned_teacher(folder, TASKS[task].outputs, key=key, vocab_size=VOCABULARY_SIZE).labels
 
     def start(model, revision):
         shape = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)

@@ -29,6 +29,7 @@ METRICS_BY_KIND = {
     "regression": ("pearson", "spearman"),
     "multilabel": ("micro_f1", "macro_f1"),
 }
+REGRESSION_LABEL = "score"  # the name of a regression's output
 
 
 class HubTable(HubDataset):

@@ -11,7 +11,6 @@ from tinybert.config.task_settings import PredictionFiles, TableData
 from tinybert.data.own_tasks import Labels, row_id
 from tinybert.data.table_files import Row, Table
 from tinybert.data.tasks import Task
-from tinybert.models.checkpoints import REGRESSION_LABEL
 from tinybert.models.foreign import PredictedTeacher
 from tinybert.pipeline.errors import UserError
 
@@ -27,7 +26,7 @@ class PredictionReader:
     """
 
     def __init__(self, task: Task, settings: PredictionFiles) -> None:
-        self.task, self.settings, self.outputs = task, settings, len(task.labels) or 1
+        self.task, self.settings, self.outputs = task, settings, len(task.outputs)
 
     def table(self, table: Table) -> dict[str, tuple[str, np.ndarray]]:
         """Where each id stands in a table and its logits; UserError for the first mistake. Empty cells are none."""
@@ -110,7 +109,7 @@ def read_predicted_teacher(
             values = (found[name][1] if (name := _id(row)) in found else reader.of_label(row["label"]) for row in kept)
             logits[split] = torch.from_numpy(np.stack(list(values)))
             numbers[split] = torch.tensor([row["idx"] for row in kept])
-    teacher = PredictedTeacher(logits, numbers, task.labels or (REGRESSION_LABEL,), multilabel=task.is_multilabel)
+    teacher = PredictedTeacher(logits, numbers, task.outputs, multilabel=task.is_multilabel)
     return teacher, {"without_prediction": lacking}
 
 

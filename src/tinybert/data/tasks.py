@@ -7,6 +7,7 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter
 
+from tinybert.config.task_settings import REGRESSION_LABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_json
@@ -47,6 +48,11 @@ class Task:
     @property
     def test_splits(self) -> tuple[str, ...]:
         return tuple(split.replace("dev", "test") for split in self.dev_splits)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of a model's outputs: the classes, or one for a regression."""
+        return self.labels or (REGRESSION_LABEL,)
 
     @property
     def is_regression(self) -> bool:

@@ -17,7 +17,7 @@ from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task, read_rows
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
 from tinybert.models.bert import ARCHITECTURE_FIELDS, SequenceClassifier
-from tinybert.models.checkpoints import REGRESSION_LABEL, TaskModel, load_bert, load_classifier
+from tinybert.models.checkpoints import TaskModel, load_bert, load_classifier
 from tinybert.models.foreign import (
     DEFAULT_LABEL,
     OWN_TOKENIZER,
@@ -59,13 +59,12 @@ class TaskTeacher:
     def load(cls, task: Task, seed: int | str, tokenizer: Tokenizer, *, max_length_tokens: int) -> "TaskTeacher":
         """The teacher that stage finetune_teacher left, for a student with this tokenizer."""
         folder = paths.task_model(task.name, seed, "teacher")
-        labels = task.labels or (REGRESSION_LABEL,)
         model: TaskModel
         full: Tokenizer | None = None
         if (folder / PREDICTIONS_FILE).is_file():
-            model = PredictedTeacher.load(folder, labels, multilabel=task.is_multilabel)
+            model = PredictedTeacher.load(folder, task.outputs, multilabel=task.is_multilabel)
         elif read_config(folder).get(OWN_TOKENIZER):
-            model = load_foreign(folder, labels, key=str(folder), multilabel=task.is_multilabel)
+            model = load_foreign(folder, task.outputs, key=str(folder), multilabel=task.is_multilabel)
         else:
             model, full = load_bert(SequenceClassifier, folder), load_tokenizer(folder)
             full = full if full.get_vocab() != tokenizer.get_vocab() else None
@@ -136,12 +135,11 @@ def start_task_teacher(
     if is_ready:
         _check_class_names(folder, task, key)
     if isinstance(source, ModelSource) and not has_tokens_of(tokenizer, folder):
-        labels = task.labels or (REGRESSION_LABEL,)
-        return load_foreign(folder, labels, key=key, multilabel=multilabel, with_head=is_ready)
+        return load_foreign(folder, task.outputs, key=key, multilabel=multilabel, with_head=is_ready)
     if not is_ready:
-        return load_classifier(folder, task.labels, pair=task.is_pair, multilabel=multilabel)
+        return load_classifier(folder, task.outputs, pair=task.is_pair, multilabel=multilabel)
     vocab_size = tokenizer.get_vocab_size() if tokenizer else None
-    return finetuned_teacher(folder, task.labels, key=key, vocab_size=vocab_size, multilabel=multilabel)
+    return finetuned_teacher(folder, task.outputs, key=key, vocab_size=vocab_size, multilabel=multilabel)
 
 
 def cut_classifier(
@@ -190,8 +188,8 @@ def check_config(folder: Path, ready_for: Task | None, key: str, params: Params)
         raise UserError(f"{key}: config.json cannot be read ({reason:.200}); fix: choose another model") from None
     if task := ready_for:
         _check_class_names(folder, task, key)
-        theirs, labels = [str(name) for _, name in sorted(config.id2label.items())], task.labels or (REGRESSION_LABEL,)
-        class_order(theirs, labels, key=key, stated=config.problem_type, multilabel=task.is_multilabel)
+        theirs = [str(name) for _, name in sorted(config.id2label.items())]
+        class_order(theirs, task.outputs, key=key, stated=config.problem_type, multilabel=task.is_multilabel)
     sizes: dict[str, Any] = {ours: getattr(config, theirs, 0) for ours, theirs in ARCHITECTURE_FIELDS.items()}
     students = {name: params.students[name] for name in params.tasks.students}
     check_students(students, Architecture.model_construct(**sizes), ("intermediate", "prediction"))

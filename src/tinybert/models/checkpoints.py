@@ -28,7 +28,6 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, one_line, read_json, write_json
 
 PROVENANCE_FILE = "training.json"
-REGRESSION_LABEL = "score"
 HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
 MASKED_LM_HEAD = "cls.predictions.transform.dense.weight"
 INTEGER_BUFFERS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # in older checkpoints; not weights
@@ -120,11 +119,11 @@ def load_task_model(folder: str | Path) -> Classifier:
 def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool, multilabel: bool = False) -> Classifier:
     """A classifier, in training mode, with the encoder of any model and a head from the global generator.
 
-    `labels` are the class names, empty for a regression, whose head has one output; `pair`: rows hold two sentences;
-    `multilabel`: they may have several classes or none. Raises UserError like `load_model`.
+    `labels` name its outputs, one for a regression; `pair`: rows hold two sentences; `multilabel`: they may have
+    several classes or none. Raises UserError like `load_model`.
     """
     config, weights = _read_folder(folder)
-    names = {str(number): label for number, label in enumerate(labels or (REGRESSION_LABEL,))}
+    names = {str(number): label for number, label in enumerate(labels)}
     config |= {"pair": pair, "id2label": names, "problem_type": MULTILABEL if multilabel else None}
     encoder = {name: tensor for name, tensor in weights.items() if not name.startswith(HEADS)}
     kind: type[Classifier] = BiLstmClassifier if config.get("model_type") == "bilstm" else SequenceClassifier

@@ -10,9 +10,10 @@ from tinybert.config.fields import BiLstmArchitecture, ModelSource, checkpoint_f
 from tinybert.config.load import StageParams
 from tinybert.config.schema import Params, Teacher
 from tinybert.config.students import LOGIT_LOSSES, Init, Student, mapped_layers
+from tinybert.config.task_settings import REGRESSION_LABEL
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
-from tinybert.models.checkpoints import REGRESSION_LABEL, load_bert, load_pretrained, read_weights
+from tinybert.models.checkpoints import load_bert, load_pretrained, read_weights
 from tinybert.models.foreign import class_order
 from tinybert.models.outputs import MULTILABEL, Batch
 from tinybert.models.subcloning import InitializedStudent, subclone
@@ -86,12 +87,12 @@ def finetuned_teacher(
 ) -> SequenceClassifier:
     """A published BERT as task teacher, in evaluation mode, with its classes in the task's order (`class_order`).
 
-    `key` is the section of params that names the folder; `labels` are empty for a regression; `vocab_size` is the
-    tokenizer's, if known; `multilabel`: rows may have several labels. UserError if it does not fit.
+    `key` is the section of params that names the folder; `labels` name its outputs, one for a regression; `vocab_size`
+    is the tokenizer's, if known; `multilabel`: rows may have several labels. UserError if it does not fit.
     """
     teacher = load_bert(SequenceClassifier, folder)
     _check_vocabulary(teacher.config, vocab_size, key)
-    labels, stated = labels or (REGRESSION_LABEL,), teacher.config.problem_type
+    stated = teacher.config.problem_type
     order = class_order(list(teacher.labels), labels, key=key, stated=stated, multilabel=multilabel)
     with torch.no_grad():
         for parameter in teacher.classifier.parameters():

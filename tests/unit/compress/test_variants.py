@@ -13,8 +13,9 @@ from tests.support.builders import STUDENT, classifier
 from tests.support.families import save_family
 from tinybert import cli
 from tinybert.compress.variants import passing_variant
+from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.models.checkpoints import REGRESSION_LABEL, save_model
+from tinybert.models.checkpoints import save_model
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_jsonl
 from tinybert.pipeline.paths import VARIANTS
@@ -142,7 +143,7 @@ def test_a_gate_that_nothing_passes_leaves_the_measured_files(work, monkeypatch,
 
 
 def test_pairs_and_scores_are_taken_too(work):
-    rows = write_classifier(work / "pairs", "stsb", (REGRESSION_LABEL,))
+    rows = write_classifier(work / "pairs", "stsb", TASKS["stsb"].outputs)
     write_jsonl("pairs.jsonl", rows)
     columns = [name for name in rows[0] if name.startswith("sentence")]
     options = ["pairs.jsonl", "--text", *columns, "--metric", "spearman", "--max-score-drop", "1"]
@@ -238,7 +239,7 @@ def test_numbers_out_of_bounds_are_refused(work, capsys, option, value, line):
 
 
 def test_scores_must_be_finite(work):
-    write_classifier(work / "pairs", "stsb", (REGRESSION_LABEL,))
+    write_classifier(work / "pairs", "stsb", TASKS["stsb"].outputs)
     write_csv("scores.csv", [("a", "1.5"), ("b", "nan")])
     with pytest.raises(
         SystemExit, match=r"^ROWS: scores.csv: line 3, column label: no score \(got 'nan'\); allowed: a number"

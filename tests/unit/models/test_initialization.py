@@ -249,7 +249,7 @@ def test_a_teacher_comes_from_the_hub(served, tmp_path):
 def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
     key = f"tasks.{task}.finetuned_teacher"
     folder = checkpoint_folder(ModelSource(folder=str(folder)), key=key)
-    return finetuned_teacher(folder, TASKS[task].labels, key=key, vocab_size=vocab_size)
+    return finetuned_teacher(folder, TASKS[task].outputs, key=key, vocab_size=vocab_size)
 
 
 def save_classifier(folder: Path, *labels: str, **changes) -> torch.Tensor:

@@ -22,7 +22,7 @@ from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.language_model import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.checkpoints import REGRESSION_LABEL, load_model, save_model
+from tinybert.models.checkpoints import load_model, save_model
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
@@ -47,7 +47,7 @@ def ship(task: str, name: str = "tinybert4", *, kind: str = "bert"):
     rows, about = examples(task, "dev", 12, seed=0), TASKS[task]
     texts = [row[column] for row in rows for column in about.columns] + ["the shop was closed . it was shut ."]
     tokenizer = train_tokenizer(texts, vocabulary_size=300)
-    vocabulary, labels = tokenizer.get_vocab_size(), about.labels or (REGRESSION_LABEL,)
+    vocabulary, labels = tokenizer.get_vocab_size(), about.outputs
     if kind == "bert":
         model = classifier(replace(STUDENT, vocab_size=vocabulary, initializer_range=0.3), labels)
     else:
@@ -94,7 +94,7 @@ def test_transformers_pipeline_gives_our_logits_and_labels(project, task):
     ]
     loaded = pipeline("text-classification", str(folder), truncation=True, batch_size=5)
     found = loaded(texts, top_k=None, function_to_apply="none")
-    labels = about.labels or (REGRESSION_LABEL,)
+    labels = about.outputs
     theirs = [[{answer["label"]: answer["score"] for answer in row}[label] for label in labels] for row in found]
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
     plain = loaded(texts)
@@ -202,7 +202,7 @@ def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None
         there.chdir(ROOT)  # where dvc.yaml is
         entries = provenance(params, *stages)
         declared_params = packaged(params, "package", task=task, model=name)
-    model = model or classifier(labels=TASKS[task].labels or (REGRESSION_LABEL,))
+    model = model or classifier(labels=TASKS[task].outputs)
     return Finished(name, model, entries, declared_params)
 
 
