@@ -51,7 +51,7 @@ from tinybert.models.initialization import InitializedStudent, general_teacher, 
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
-from tinybert.pipeline.process import torch_seed
+from tinybert.pipeline.process import dropout_seed
 
 INITS = ("random", "subcloning", "narrowing")
 SUBCLONING_SEQUENCES = 256  # as in stages/general_distill.py
@@ -85,7 +85,7 @@ def learning_curve(
         yield entry(0)
     started = time.perf_counter()
     for step, (epoch, batch) in zip(range(steps), all_epochs(batches), strict=False):
-        torch.manual_seed(torch_seed(settings.seed, "dropout", step, 0))
+        torch.manual_seed(dropout_seed(settings.seed, step, 0))
         module.loss.map.redraw(step)
         rate = set_learning_rate(step, steps, optimizer, settings)
         terms = distillation_step(batch, distiller, teacher, accelerator, training.accumulation_steps)

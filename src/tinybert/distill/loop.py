@@ -24,7 +24,7 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.distill.vocabulary import only_used_words
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
-from tinybert.pipeline.process import torch_seed
+from tinybert.pipeline.process import dropout_seed
 
 # How long processes wait for the one that fills the teacher cache.
 LONGEST_WAIT = timedelta(hours=12)
@@ -178,7 +178,7 @@ def _take_steps(
     state["logger"] = logger = MetricLogger(steps, run, accelerator, loss.map.learned)
     resume(state, run.checkpoint, accelerator)
     for step, (epoch, batch) in zip(range(logger.step, steps), all_epochs(batches, logger.step), strict=False):
-        torch.manual_seed(torch_seed(settings.seed, "dropout", step, accelerator.process_index))
+        torch.manual_seed(dropout_seed(settings.seed, step, accelerator.process_index))
         loss.map.redraw(step)
         learning_rate = set_learning_rate(step, steps, optimizer, settings)
         terms = distillation_step(batch, distiller, teacher, accelerator, settings.training.accumulation_steps)

@@ -29,9 +29,9 @@ def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
     return np.random.default_rng((tag, len(place), *place, seed))
 
 
-def torch_seed(seed: int, purpose: str, *place: int) -> int:
-    """The same as a number for torch's generators."""
-    return int(stream(seed, purpose, *place).integers(2**63))
+def dropout_seed(seed: int, *place: int) -> int:
+    """A seed of torch's generator for the dropout of a step."""
+    return int(stream(seed, "dropout", *place).integers(2**63))
 
 
 def is_main_process() -> bool:
