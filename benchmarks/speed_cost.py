@@ -84,7 +84,7 @@ def distill_phase(
     phase: str, params: Params, task: Task, seed: int, source: Path
 ) -> tuple[Classifier, DistillationLoss]:
     """A phase as its stage runs it, from the student in `source`."""
-    name, settings = params.tasks.students[0], getattr(params.tasks, task.name)
+    name, settings = params.tasks.students[0], params.tasks[task.name]
     torch.manual_seed(seed)
     is_new = phase == "intermediate"
     student = load_classifier(source, task.outputs, pair=task.is_pair) if is_new else load_task_model(source)
@@ -107,7 +107,7 @@ def distill_phase(
 
 def dev_rows(params: Params, task: Task) -> Encoded:
     """The rows that all are scored on."""
-    limit = getattr(params.tasks, task.name).max_length_tokens
+    limit = params.tasks[task.name].max_length_tokens
     rows = read_rows(task, task.dev_splits[0])
     return encode(rows, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
 
@@ -121,7 +121,7 @@ def main() -> None:
     task = TASKS[options.task]
     speeds = ways(task, options.epochs)
     params = speeds["fast"]
-    dev, training = dev_rows(params, task), getattr(params.tasks, task.name)
+    dev, training = dev_rows(params, task), params.tasks[task.name]
     print(
         f"{params.tasks.students[0]} on {task.name}: {training.intermediate.epochs} and {training.prediction.epochs} "
         f"epochs, {options.seeds} seeds; fast: {params.precision}; {task.headline} on {len(dev)} dev rows"

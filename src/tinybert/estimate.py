@@ -119,7 +119,7 @@ class Sizes:
 
     def __init__(self, params: Params, rows: Mapping[str, TrainingRows]) -> None:
         self.params, self.text = params, text_rows(params)
-        self.tasks = {task: getattr(params.tasks, task) for task in params.tasks.run}
+        self.tasks = {task: params.tasks[task] for task in params.tasks.run}
         teacher = params.teacher
         if teacher.source == "synthetic":
             self.teacher = Model(teacher.synthetic.architecture, teacher.synthetic.vocabulary_size)

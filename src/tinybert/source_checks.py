@@ -52,12 +52,12 @@ def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
     if params.corpus.source == "local":
         yield from (partial(check_files, pattern) for pattern in params.corpus.local.files)
     for task in params.tasks.run:
-        data = getattr(params.tasks, task).data
+        data = params.tasks[task].data
         if not (data.hub if data else params.tasks.source == "hub"):
             yield partial(read, task)
     if params.domain_evaluation.quiz.source == "local":
         yield partial(check_quiz, params)
-    if any(getattr(params.tasks, task).augmented_copies for task in params.tasks.run):
+    if any(params.tasks[task].augmented_copies for task in params.tasks.run):
         yield partial(check_augmentation, params)
     if params.precision == "bfloat16":
         yield outputs.check_bfloat16
@@ -65,7 +65,7 @@ def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
         yield partial(check_local_teacher, params)
     sources: dict[str, tuple[ModelSource, list[str]]] = {}  # tasks share an encoder
     for task in params.tasks.run:
-        settings = getattr(params.tasks, task)
+        settings = params.tasks[task]
         if (ready := settings.finetuned_teacher) and ready.predictions:
             yield partial(check_predictions, task, ready.predictions)
         if found := teacher_source(task, settings, params.tasks.teacher_encoder):
@@ -85,7 +85,7 @@ def check_files(pattern: str) -> None:
 
 def check_rows(params: Params, name: str) -> TrainingRows:
     """Reads a task's rows as stage prepare_task does, and its predictions."""
-    settings = getattr(params.tasks, name)
+    settings = params.tasks[name]
     if data := settings.data:
         check_all(
             partial(table.check_columns, data.unlabeled_columns if split == "test" else data.columns)
@@ -137,7 +137,7 @@ def check_local_teacher(params: Params) -> None:
 
 def check_lengths(params: Params, tasks: Iterable[str], check_length: Callable[[int, str], None]) -> None:
     """Compares the greatest length of the tasks' rows with a model's positions."""
-    lengths = {f"tasks.{task}.max_length_tokens": getattr(params.tasks, task).max_length_tokens for task in tasks}
+    lengths = {f"tasks.{task}.max_length_tokens": params.tasks[task].max_length_tokens for task in tasks}
     check_all(partial(check_length, tokens, key) for key, tokens in lengths.items())
 
 
@@ -164,7 +164,7 @@ def check_task_teacher(
 
 def _unread_task(params: Params, name: str, config: Mapping[str, Any]) -> Task:
     """A task without its rows; the classes that params.yaml does not list are those of its teacher's config.json."""
-    if not (data := getattr(params.tasks, name).data):
+    if not (data := params.tasks[name].data):
         return TASKS[name]
     names = config.get("id2label")
     theirs = tuple(map(str, names.values())) if isinstance(names, dict) and names else ("LABEL_0", "LABEL_1")

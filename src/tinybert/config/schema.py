@@ -253,7 +253,7 @@ class Params(ConfigModel):
             check_students(self.used_students, self.teacher.synthetic.architecture)
         self._check_stages()
         self._check_published()
-        tasks = {task: getattr(self.tasks, task) for task in self.tasks.run}
+        tasks = {task: self.tasks[task] for task in self.tasks.run}
         encoders = {f"tasks.{task}.teacher.encoder": of.teacher.encoder for task, of in tasks.items()}
         for key, encoder in {"tasks.teacher_encoder": self.tasks.teacher_encoder, **encoders}.items():
             if self.teacher.source == "synthetic" and encoder == "given":
@@ -302,7 +302,7 @@ class Params(ConfigModel):
             if source == "synthetic":
                 raise ValueError(f"{section}.source: synthetic texts are English (got language {self.language}); "
                                  f"allowed: your own; fix: bring some, or set language to en")  # fmt: skip
-        if not any(getattr(self.tasks, task).augmented_copies for task in self.tasks.run):
+        if not any(self.tasks[task].augmented_copies for task in self.tasks.run):
             return
         found, augmentation = f"is for English (got language {self.language})", self.augmentation
         if augmentation.strategy == "substitution" and augmentation.substitution.stop_words == "english":

@@ -285,7 +285,7 @@ def training_of(params, student: str, stage: str, *, task: str | None = None) ->
     losses = getattr(params.students[student], stage)
     if losses and losses.training:
         return losses.training
-    return getattr(getattr(params.tasks, task), stage) if task else getattr(params, stage).training
+    return getattr(params.tasks[task], stage) if task else getattr(params, stage).training
 
 
 # --- students and their teacher: checked by the schema if the teacher is synthetic, else when its shape is known ------

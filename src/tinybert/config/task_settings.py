@@ -243,3 +243,6 @@ class Tasks(ConfigModel):
         for task in self.run:
             if task not in self.__pydantic_extra__:
                 raise ValueError(f"run: {task} has no section; fix: add tasks.{task}, or take it off the list")
+
+    def __getitem__(self, task: str) -> TaskSettings:
+        return self.__pydantic_extra__[task]

@@ -63,7 +63,9 @@ def main(argv: Sequence[str]) -> None:
     data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
     tree = read_yaml(PARAMS)  # with the settings of the first task
     tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data}
-    task, splits = read_own(name, getattr(check_params(tree).tasks, name).data)
+    checked = check_params(tree).tasks[name].data
+    assert checked  # it is `data`
+    task, splits = read_own(name, checked)
     if data["kind"] == "classification" and balance(splits["train"]["label"]) < BALANCED:
         data["metric"] = "macro_f1"
     section = section_of(params, data, task, splits)
@@ -92,7 +94,7 @@ def kind_of(table: Table, label: str, separator: str | None) -> str:
 
 def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames) -> dict[str, Any]:
     """The task's section: that of the first task in `run`, with length and epochs that fit the rows."""
-    section = getattr(params.tasks, params.tasks.run[0]).model_dump(mode="json", exclude_defaults=True)
+    section = params.tasks[params.tasks.run[0]].model_dump(mode="json", exclude_defaults=True)
     rows = len(splits["train"])
     section |= {"data": data, "max_length_tokens": length_tokens(params, task, splits["train"]), "train_fraction": 1.0}
     section["finetuned_teacher"] = None

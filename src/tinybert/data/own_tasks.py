@@ -154,7 +154,7 @@ def read_task_rows(name: str, settings: Tasks, *, seed: int) -> tuple[Task, Fram
 
     The seed is that of synthetic rows.
     """
-    if data := getattr(settings, name).data:
+    if data := settings[name].data:
         task, splits = read_own(name, data)
     else:
         task = TASKS[name]
