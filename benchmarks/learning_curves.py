@@ -27,7 +27,7 @@ from benchmarks.narrowing import Narrower
 from benchmarks.timing import synchronize
 from tinybert.config.load import PARAMS, check_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.config.students import RELATION_LOSSES, Student, check_students, mapped_layers, training_of
+from tinybert.config.students import RELATION_LOSSES, Student, check_students, training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, Masker, MicroBatch, spread_batches
@@ -182,8 +182,7 @@ def wide_student(student: Student, config: BertConfig, teacher: MaskedLM) -> Ini
         problem = f"narrowing cannot cut widths into relation_heads (got {student.general.relation_heads})"
         raise UserError(f"--init: {problem}; allowed: divisors of {heads}, the student's heads; fix: another --init")
     sizes = {name: getattr(teacher.config, name) for name in ("hidden_size", "intermediate_size")}
-    mapped = mapped_layers(student.init.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
-    return subclone(teacher, replace(config, **sizes), [layer for (layer,) in mapped], batches=[])
+    return subclone(teacher, replace(config, **sizes), student.init.teacher, batches=[])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

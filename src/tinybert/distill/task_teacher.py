@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, checkpoint_folder, read_config
 from tinybert.config.schema import Params
-from tinybert.config.students import check_students, mapped_layers
+from tinybert.config.students import check_students
 from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task, read_rows
@@ -158,12 +158,10 @@ def cut_classifier(
         (teacher width, student width).
     """
     config = replace(teacher.config.resized(shape), problem_type=teacher.config.problem_type)
-    depths = config.num_hidden_layers, teacher.config.num_hidden_layers
-    mapped = mapped_layers(layers, *depths, key="init.teacher")
     drawn = stream(0, "cut").permutation(len(rows))
     drawn = drawn[: max(1, int(np.searchsorted(rows.lengths[drawn].cumsum(), CUT_TOKENS)))]
     batches = [rows.batch(drawn[start : start + CUT_ROWS]) for start in range(0, len(drawn), CUT_ROWS)]
-    cut = subclone(teacher, config, [layer for (layer,) in mapped], batches=batches)
+    cut = subclone(teacher, config, layers, batches=batches)
     assert isinstance(cut.model, SequenceClassifier) and cut.projection is not None
     return cut.model, cut.projection
 

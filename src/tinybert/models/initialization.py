@@ -9,7 +9,7 @@ import torch
 from tinybert.config.fields import BiLstmArchitecture, ModelSource, checkpoint_folder
 from tinybert.config.load import StageParams
 from tinybert.config.schema import Params, Teacher
-from tinybert.config.students import LOGIT_LOSSES, Init, Student, mapped_layers
+from tinybert.config.students import LOGIT_LOSSES, Init, Student
 from tinybert.config.task_settings import REGRESSION_LABEL
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
@@ -42,8 +42,7 @@ def initialize_student(
         return _published_student(config, init, teacher_width=teacher.config.hidden_size)
     if not init.teacher:
         return InitializedStudent(MaskedLM(config))
-    mapped = mapped_layers(init.teacher, config.num_hidden_layers, teacher.config.num_hidden_layers)
-    return subclone(teacher, config, [layer for (layer,) in mapped], batches=sample())
+    return subclone(teacher, config, init.teacher, batches=sample())
 
 
 def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinybert.config.students import check_subclone
+from tinybert.config.students import check_subclone, mapped_layers
 from tinybert.models.bert import (
     BertConfig,
     BertModel,
@@ -26,6 +26,7 @@ PRIOR_TOKENS_PER_INPUT = 4.0
 # Queries and keys share the size of their scores; a direction below this fraction of the largest one is noise.
 SMALLEST_DIRECTION = 1e-6
 
+Bert = MaskedLM | SequenceClassifier
 Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width) each
 
 
@@ -40,7 +41,7 @@ class InitializedStudent:
 
 @torch.no_grad()
 def subclone(
-    teacher: MaskedLM | SequenceClassifier, config: BertConfig, layers: Sequence[int], *, batches: Iterable[Batch]
+    teacher: Bert, config: BertConfig, layers: str | tuple[int, ...], *, batches: Iterable[Batch]
 ) -> InitializedStudent:
     """Cuts a student with the same head out of a teacher: weight subcloning (Samragh et al. 2023), fitted on some text.
 
@@ -53,13 +54,15 @@ def subclone(
     Args:
         teacher: Left in evaluation mode.
         config: The student's shape.
-        layers: For each student layer the teacher layer (1-based) that it replaces.
+        layers: A name of ONE_LAYER_MAPS, or the teacher layer (1-based) that each student layer replaces.
         batches: Ten thousand tokens or more: plain text, or rows of a classifier's task; held in memory with one
             layer's inner values.
     """
     check_subclone(config.shape, teacher.config.shape)
+    depths = config.num_hidden_layers, teacher.config.num_hidden_layers
+    replaced = [layer for (layer,) in mapped_layers(layers, *depths, key="init.teacher")]
     device, teacher = teacher.bert.pooler.dense.weight.device, teacher.eval()
-    student: MaskedLM | SequenceClassifier
+    student: Bert
     if isinstance(teacher, SequenceClassifier):
         student = SequenceClassifier(config, teacher.labels).to(device)
     else:
@@ -68,10 +71,10 @@ def subclone(
     is_same = all(getattr(config, name) == getattr(teacher.config, name) for name in sizes)
     if is_same and isinstance(teacher, MaskedLM):
         student.load_state_dict(teacher.state_dict(), strict=False)
-        for layer, number in zip(student.bert.encoder.layer, layers, strict=True):
+        for layer, number in zip(student.bert.encoder.layer, replaced, strict=True):
             layer.load_state_dict(teacher.bert.encoder.layer[number - 1].state_dict())
         return InitializedStudent(student, torch.eye(config.hidden_size))
-    projection = _fit_layers(student.eval(), teacher, layers, [batch.to(device) for batch in batches])
+    projection = _fit_layers(student.eval(), teacher, replaced, [batch.to(device) for batch in batches])
     return InitializedStudent(student.train(), projection)
 
 
