@@ -46,10 +46,7 @@ def main(stage: Stage) -> None:
         stage.write_metrics(metrics | {"questions_dropped": dropped}, part)
 
         answers = zip(questions, answers_of_teacher, lm.best_answers(student, tokenizer, prompts), strict=True)
-        side_by_side = [
-            {"subject": asked.subject, "prompt": asked.prompt, "answer": asked.answer, "teacher": a, "student": b}
-            for asked, a, b in answers
-        ]
+        side_by_side = [question | {"teacher": theirs, "student": ours} for question, theirs, ours in answers]
         write_json(paths.quiz_answers(name, seed), side_by_side)
         predictions = {f"perplexity_{where}": lm.sequence_losses(student, of) for where, of in texts.items()}
         predictions["cloze"] = lm.cloze_predictions(student, prompts)

@@ -144,7 +144,7 @@ def test_quiz_files(tmp_path, content):
         assert questions
         for question, batch in zip(questions, quiz_batches(questions[:1], TOKENIZER), strict=False):
             assert batch.positions.shape == (1,)
-            assert question.subject != "all"
+            assert question["subject"] != "all"
 
 
 # --- documents -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,8 @@ from tinybert.pipeline.files import NO_TEXT, read_jsonl
 
 SHOWN_ANSWERS = 5
 ALL_SUBJECTS = "all"
+QUESTION_KEYS = ("subject", "prompt", "answer")
+Question = dict[str, str]  # by QUESTION_KEYS
 
 
 @torch.no_grad()
@@ -86,16 +88,6 @@ def agreement(student: MaskedLM, teacher: MaskedLM, batches: Sequence[Batch]) ->
     return {"top1": same / count, "kl": divergence / count}
 
 
-@dataclass(frozen=True)
-class Question:
-    """A prompt with its answer, as text and as a token of the vocabulary."""
-
-    subject: str
-    prompt: str
-    answer: str
-    answer_id: int
-
-
 def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], int]:
     """Loads the questions that the quiz section of params names; UserError if its file is malformed or none is left.
 
@@ -108,17 +100,19 @@ def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], in
         rows, origin = questions(), "the synthetic quiz"
     else:
         rows, origin = read_quiz_file(paths.resolve(quiz.local.file)), quiz.local.file
-    kept = []
-    for row in rows:
-        tokens = tokenizer.encode(row["answer"], add_special_tokens=False).ids
-        if len(tokens) == 1 and tokens[0] != tokenizer.token_to_id("[UNK]"):
-            kept.append(Question(row["subject"], row["prompt"], row["answer"], tokens[0]))
+    kept = [row for row in rows if _answer_id(row, tokenizer) is not None]
     if not kept:
         raise UserError(f"{origin}: no question whose answer is a single token; fix: ask for single common words")
     return kept, len(rows) - len(kept)
 
 
-def read_quiz_file(path: Path) -> list[dict]:
+def _answer_id(question: Question, tokenizer: Tokenizer) -> int | None:
+    """The answer as a token of the vocabulary, if it is a single one."""
+    tokens = tokenizer.encode(question["answer"], add_special_tokens=False).ids
+    return tokens[0] if len(tokens) == 1 and tokens[0] != tokenizer.token_to_id("[UNK]") else None
+
+
+def read_quiz_file(path: Path) -> list[Question]:
     """The questions of a JSON-lines file; UserError for the first that is malformed."""
     if not path.is_file():
         key = "domain_evaluation.quiz.local.file"
@@ -126,14 +120,14 @@ def read_quiz_file(path: Path) -> list[dict]:
     rows = list(read_jsonl(path))
     for number, row in enumerate(rows, start=1):
         place = f"{path}, line {number}"
-        for key in ("subject", "prompt", "answer"):
+        for key in QUESTION_KEYS:
             if not isinstance(row.get(key), str) or not row[key] or NO_TEXT.search(row[key]):
                 raise UserError(f"{place}: {key}: must be a non-empty text (got {row.get(key)!r:.40})")
         if row["prompt"].count("[MASK]") != 1:
             raise UserError(f"{place}: prompt: must contain [MASK] exactly once (got {row['prompt']!r:.80})")
         if row["subject"] == ALL_SUBJECTS:
             raise UserError(f"{place}: subject: {ALL_SUBJECTS!r} is reserved for the total; fix: choose another name")
-    return rows
+    return [{key: row[key] for key in QUESTION_KEYS} for row in rows]
 
 
 def prompt_batch(prompts: Sequence[str], tokenizer: Tokenizer) -> Batch:
@@ -153,8 +147,8 @@ def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Ba
     batches = []
     for start in range(0, len(questions), TEXT_BATCH_SIZE):
         part = questions[start : start + TEXT_BATCH_SIZE]
-        labels = torch.tensor([question.answer_id for question in part])
-        batches.append(replace(prompt_batch([question.prompt for question in part], tokenizer), labels=labels))
+        labels = torch.tensor([_answer_id(question, tokenizer) for question in part])
+        batches.append(replace(prompt_batch([question["prompt"] for question in part], tokenizer), labels=labels))
     return batches
 
 
@@ -163,7 +157,7 @@ def cloze_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequen
     ranks = _ranks(model, batches)
     subjects = {ALL_SUBJECTS: list(range(len(questions)))}
     for index, question in enumerate(questions):
-        subjects.setdefault(question.subject, []).append(index)
+        subjects.setdefault(question["subject"], []).append(index)
     return {
         subject: {
             "questions": len(indices),

@@ -43,8 +43,9 @@ ROWS = [
 
 
 def test_quiz_scores_top1_and_top5_by_subject(tmp_path, tokenizer):
-    questions, dropped = load_questions(quiz_file(tmp_path, ROWS), tokenizer)
-    assert (len(questions), dropped) == (3, 1)
+    rows = [ROWS[0] | {"note": "no part of a question"}, *ROWS[1:]]
+    questions, dropped = load_questions(quiz_file(tmp_path, rows), tokenizer)
+    assert questions[0] == ROWS[0] and (len(questions), dropped) == (3, 1)
     batches = quiz_batches(questions, tokenizer)
     mask = tokenizer.token_to_id("[MASK]")
     assert (batches[0].input_ids.flatten()[batches[0].positions] == mask).all()

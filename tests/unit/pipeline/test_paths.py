@@ -72,7 +72,7 @@ def test_a_copy_reads_quiz_and_word_vectors_of_the_project(copy):
     quiz = SimpleNamespace(source="local", local=SimpleNamespace(file="local/quiz.jsonl"))
     tokenizer = train_tokenizer(["fish swim swim swim"], vocabulary_size=60)
     questions, dropped = load_questions(quiz, tokenizer)
-    assert ([question.answer for question in questions], dropped) == (["swim"], 0)
+    assert ([question["answer"] for question in questions], dropped) == (["swim"], 0)
     (copy / "glove.txt").write_text("fish 1.0 0.0\nswim 0.5 0.5\n")
     found = word_vectors(SimpleNamespace(source="file", file="local/glove.txt"), "unused", seed=0)
     assert list(found.words) == ["fish", "swim"]
