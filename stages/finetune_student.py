@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from tinybert.config.students import training_of
+from tinybert.config.students import TASK_PHASES, training_of
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
@@ -32,7 +32,7 @@ def main(stage: Stage) -> None:
     rows = teacher.known(read_jsonl(paths.augmented(task.name)))
     examples = encode([row for row in rows if not row.get("augmented")], task, tokenizer, max_length_tokens=limit)
 
-    own = [phase for phase in ("intermediate", "prediction") if getattr(params.students[name], phase)]
+    own = [phase for phase in TASK_PHASES if getattr(params.students[name], phase)]
     phases = [training_of(params, name, phase, task=task.name) for phase in own]
     steps = int(sum(at.steps(math.ceil(len(rows) / at.batch_size)) for at in phases))
     training = phases[-1].model_copy(update={"epochs": steps, "max_steps": steps})

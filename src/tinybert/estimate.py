@@ -15,7 +15,7 @@ from torch.utils.benchmark import Timer
 
 from tinybert.config.fields import Architecture, StudentArchitecture, Training, checkpoint_folder, read_config
 from tinybert.config.schema import Params
-from tinybert.config.students import LOGIT_LOSSES, training_of
+from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, training_of
 from tinybert.config.task_settings import teacher_source
 from tinybert.data.corpus import documents, file_articles, matching_files
 from tinybert.data.tasks import TrainingRows
@@ -33,7 +33,6 @@ UPDATE_SECONDS = {"cpu": 4e-9, "cuda": 5e-11}
 EFFICIENCY = {"float32": 0.65, "bfloat16": 0.4}
 BASE_BYTES = 5e8  # Python with PyTorch
 FINAL_COPIES = 7  # of a task model as ONNX variants and in models/final, in sizes of its weights
-PHASES = ("intermediate", "prediction")
 BERT_VOCABULARY = 30522
 # What families call their sizes in config.json.
 FIELDS = {
@@ -138,7 +137,7 @@ class Sizes:
         """The instances of the stages that train, by stage; and those of the others."""
         params, seeds = self.params, len(self.params.seeds)
         pairs = list(product(self.tasks, params.tasks.students))
-        phases = {phase: [self._task_work(*pair, phase) for pair in pairs] for phase in PHASES}
+        phases = {phase: [self._task_work(*pair, phase) for pair in pairs] for phase in TASK_PHASES}
         others = len(params.tasks.students) + len(params.quantization.models)
         pretraining, rate = params.teacher.pretraining, params.masking.rate
         return {

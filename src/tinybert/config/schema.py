@@ -33,7 +33,7 @@ from tinybert.config.fields import (
     UniqueList,
     UniqueOrEmpty,
 )
-from tinybert.config.students import Student, check_students
+from tinybert.config.students import TASK_PHASES, Student, check_students
 from tinybert.config.task_settings import GLUE_TASKS, RESERVED_NAMES, Tasks
 from tinybert.pipeline.errors import UserError
 
@@ -280,7 +280,7 @@ class Params(ConfigModel):
             if self.students[name].init.per_task:
                 problem = f"no layers to start from: {key} names {teacher} (got true)"
                 raise UserError(f"students.{name}.init.per_task: {problem}; allowed: false; fix: a BERT as teacher")
-            for stage in ("intermediate", "prediction"):
+            for stage in TASK_PHASES:
                 section = self.students[name].stages.get(stage)
                 if lacking := [loss for loss in section.active_losses if loss not in losses] if section else []:
                     problem = f"no targets for {lacking[0]}: {key} names {teacher} (got {lacking[0]})"

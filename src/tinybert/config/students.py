@@ -24,7 +24,8 @@ from tinybert.config.fields import (
 )
 from tinybert.pipeline.errors import UserError
 
-STAGES = ("general", "domain", "intermediate", "prediction")
+TASK_PHASES = ("intermediate", "prediction")
+STAGES = ("general", "domain", *TASK_PHASES)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from scipy.stats import entropy
 
 from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
+from tinybert.config.students import TASK_PHASES
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
 from tinybert.data.tasks import Task
@@ -108,7 +109,7 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
     for phase, number in zip(PHASES, epochs, strict=True):
         training = section[phase]
         # Augmented copies are rows of an epoch too; the steps are those of the table's own rows.
-        is_augmented = section["augmented_copies"] and phase in ("intermediate", "prediction")
+        is_augmented = section["augmented_copies"] and phase in TASK_PHASES
         steps = number * math.ceil(rows / training["batch_size"])
         training |= {"epochs": number, "max_steps": steps if is_augmented else None}
     return section

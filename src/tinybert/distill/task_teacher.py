@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, checkpoint_folder, read_config
 from tinybert.config.schema import Params
-from tinybert.config.students import check_students
+from tinybert.config.students import TASK_PHASES, check_students
 from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task, read_rows
@@ -172,7 +172,7 @@ def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
         check_row_losses(teacher.model.config.to_dict(), key, params)
     if isinstance(teacher, (ForeignClassifier, SequenceClassifier)):
         students = {name: params.students[name] for name in params.tasks.students}
-        check_students(students, teacher.config.shape, ("intermediate", "prediction"))
+        check_students(students, teacher.config.shape, TASK_PHASES)
 
 
 def check_config(folder: Path, ready_for: Task | None, key: str, params: Params) -> None:
@@ -190,7 +190,7 @@ def check_config(folder: Path, ready_for: Task | None, key: str, params: Params)
         class_order(theirs, task.outputs, key=key, stated=config.problem_type, multilabel=task.is_multilabel)
     sizes: dict[str, Any] = {ours: getattr(config, theirs, 0) for ours, theirs in ARCHITECTURE_FIELDS.items()}
     students = {name: params.students[name] for name in params.tasks.students}
-    check_students(students, Architecture.model_construct(**sizes), ("intermediate", "prediction"))
+    check_students(students, Architecture.model_construct(**sizes), TASK_PHASES)
 
 
 def check_row_losses(config: Mapping[str, Any], key: str, params: Params) -> None:
