@@ -33,12 +33,12 @@ from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, Masker, MicroBatch, spread_batches
 from tinybert.distill.loop import (
     Distiller,
+    FreedMemory,
     LiveTeacher,
     Settings,
     adamw,
     all_epochs,
     distillation_step,
-    keep_memory,
     optimizer_step,
     set_learning_rate,
     start_accelerator,
@@ -67,7 +67,7 @@ def learning_curve(
     evaluate_at: Collection[int],
 ) -> Iterator[dict[str, Any]]:
     """Trains as distill.loop.train does, up to the last step of `evaluate_at`; yields an entry at each of them."""
-    keep_memory()
+    FreedMemory()
     accelerator, steps, training = start_accelerator(settings.precision), max(evaluate_at), settings.training
     teacher.begin(accelerator)
     distiller, optimizer = accelerator.prepare(module.train(), adamw(module, settings))

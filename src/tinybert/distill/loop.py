@@ -3,10 +3,12 @@
 import contextlib
 import ctypes
 import itertools
+import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -30,6 +32,7 @@ from tinybert.pipeline.process import dropout_seed
 LONGEST_WAIT = timedelta(hours=12)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LARGEST_INT = 2**31 - 1
+MOST_GROWTH_BYTES = 2**30
 
 
 class Pruner(Protocol):
@@ -147,7 +150,6 @@ def train(
     if not loss.weights or not steps:
         student.eval()
         return []
-    keep_memory()
     student.config.check_length(batches.longest_row_tokens, batches.length_key)
     if teacher:
         teacher.check_length(batches)
@@ -177,6 +179,7 @@ def _take_steps(
         state["pruner"] = settings.pruner
     state["logger"] = logger = MetricLogger(steps, run, accelerator, loss.map.learned)
     resume(state, run.checkpoint, accelerator)
+    memory = FreedMemory()
     for step, (epoch, batch) in zip(range(logger.step, steps), all_epochs(batches, logger.step), strict=False):
         torch.manual_seed(dropout_seed(settings.seed, step, accelerator.process_index))
         loss.map.redraw(step)
@@ -184,6 +187,7 @@ def _take_steps(
         terms = distillation_step(batch, distiller, teacher, accelerator, settings.training.accumulation_steps)
         norm = optimizer_step(step, distiller, optimizer, accelerator, settings)
         logger.add(epoch, learning_rate, terms, norm)
+        memory.after_step()
         if run.checkpoint and run.checkpoint.is_due:
             logger.check_finite()
             run.checkpoint.save({"step": logger.step} | {name: part.state_dict() for name, part in state.items()})
@@ -202,19 +206,35 @@ def start_accelerator(precision: str) -> Accelerator:
     return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[unused, patient])
 
 
-def keep_memory() -> None:
-    """Lets this process reuse freed memory instead of returning it to the system.
+class FreedMemory:
+    """Lets this process reuse freed memory instead of returning it to the system, until too much is kept; glibc only.
 
     glibc returns a block of 32 MiB or more immediately, and the gradient of the word embeddings is one: mapping its
-    pages again at each step took a fifth of a small student's step.
+    pages again at each step took a fifth of a small student's step. But a masked LM's logits have another size in each
+    batch and fit no gap that earlier ones left, so that the heap grows to a multiple of what is in use.
     """
-    is_linux = sys.platform.startswith("linux")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if is_linux else None  # absent from musl
-    if mallopt:
-        # Some versions of glibc refuse so high a threshold; forbidding mmap has the same effect.
-        if not mallopt(M_MMAP_THRESHOLD, LARGEST_INT):
-            mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, LARGEST_INT)
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+        self.trim = getattr(libc, "malloc_trim", None)  # absent from musl
+        self.first_bytes: int | None = None
+        if libc and self.trim:
+            # Some versions of glibc refuse so high a threshold; forbidding mmap has the same effect.
+            if not libc.mallopt(M_MMAP_THRESHOLD, LARGEST_INT):
+                libc.mallopt(M_MMAP_MAX, 0)
+            libc.mallopt(M_TRIM_THRESHOLD, LARGEST_INT)
+
+    def after_step(self) -> None:
+        """Returns freed memory if the process holds far more than after its first step, or the first since then."""
+        if not self.trim:
+            return
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        held = (resident - shared) * resource.getpagesize()
+        if self.first_bytes is None:
+            self.first_bytes = held
+        elif held > self.first_bytes + MOST_GROWTH_BYTES:
+            self.trim(0)
+            self.first_bytes = None
 
 
 def optimizer_step(

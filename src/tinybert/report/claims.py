@@ -143,7 +143,9 @@ def load_study(name: str) -> Study:
     try:
         return Study.model_validate(read_yaml(path))
     except ValidationError as error:
-        lines = (f"{path}: {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        places = [".".join(map(str, item["loc"])) for item in error.errors()]
+        messages = [item["msg"].removeprefix("Value error, ") for item in error.errors()]
+        lines = (": ".join(filter(None, (str(path), *line))) for line in zip(places, messages, strict=True))
         raise UserError("\n".join(lines)) from None
 
 

@@ -102,7 +102,7 @@ def test_a_pipeline_is_repeated_with_its_seed(project):
     [
         (("layer_map=top", "layer_map=topp"), "study small, variant top: students.tinybert4.layer_map"),
         (("students.{student}.layer_map", "studnets.x"), "study small, variant top: Could not override 'studnets"),
-        (("beats top", "beats tip"), "claims: unknown variant (got tip); allowed: uniform, top"),
+        (("beats top", "beats tip"), "studies/small.yaml: claims: unknown variant (got tip); allowed: uniform, top"),
         (("uniform beats top", "uniform wins"), "claims.0.claim: String should match pattern"),
         (("tasks: [cola]", "tasks: [wnli]"), "tasks: none of the study's has a section in params.yaml"),
         (("seeds: 2", "seed: 2"), "studies/small.yaml: seed: Extra inputs"),
