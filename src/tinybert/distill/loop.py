@@ -32,7 +32,7 @@ from tinybert.pipeline.process import dropout_seed
 LONGEST_WAIT = timedelta(hours=12)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LARGEST_INT = 2**31 - 1
-MOST_GROWTH_BYTES = 2**30
+MOST_GROWTH_BYTES = 2**31
 
 
 class Pruner(Protocol):

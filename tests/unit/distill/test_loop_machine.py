@@ -13,7 +13,10 @@ from tinybert.pipeline.errors import UserError
 
 SCRIPT = """
 import os, sys, torch
+from tinybert.distill import loop
 from tinybert.distill.loop import FreedMemory
+
+loop.MOST_GROWTH_BYTES = 10**9
 
 def held():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -44,7 +47,7 @@ def test_freed_memory_stays_with_the_process_up_to_a_limit():
     given_back, _ = bytes_held("given back", 1, 1)
     kept = bytes_held("kept", 1, 1)
     assert kept[0] == kept[1] > given_back + 190_000_000
-    grown = bytes_held("kept", 1, 11)  # 1.1 GB more than after the first step
+    grown = bytes_held("kept", 1, 11)  # 1.1 GB more than after the first step, of which 1 GB is allowed
     assert grown[0] > given_back + 1_100_000_000 and grown[1] < given_back + 50_000_000
 
 
