@@ -101,7 +101,7 @@ def describe_run() -> dict[str, object]:
 
 
 def push(argv: Sequence[str]) -> None:
-    """Uploads the files of a finished model, such as one of models/final, to the Hub in one commit; no hidden ones."""
+    """Uploads a finished model, such as one of models/final, to the Hub in one commit; hidden files are skipped."""
     from tinybert.pipeline.hub import hub_access
 
     parser = argparse.ArgumentParser(prog="tinybert push", description=push.__doc__)
@@ -168,7 +168,7 @@ def repair(argv: Sequence[str]) -> None:
         try:
             Lockfile(repo, str(LOCK_FILE)).load()
         except (ParseError, YAMLValidationError):
-            if b"<<<<<<<" not in LOCK_FILE.read_bytes():  # git's conflicts are the user's to resolve
+            if b"<<<<<<<" not in LOCK_FILE.read_bytes():  # the user resolves git conflicts
                 cut.append(LOCK_FILE)
         try:
             json.loads(READERS_AND_WRITERS.read_text() if READERS_AND_WRITERS.exists() else "{}")

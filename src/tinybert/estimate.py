@@ -90,16 +90,18 @@ class Work(NamedTuple):
     updates: float = 0.0
 
     @classmethod
-    def of(cls, training: Training, rows: Rows, model: Model, *, heads: float = 0.0, teacher: float = 0.0) -> "Work":
-        """A training: 6 operations for each token and weight that it is multiplied by, 2 for those of the teacher.
+    def of(
+        cls, training: Training, rows: Rows, model: Model, *, head_share: float = 0.0, teacher_weights: float = 0.0
+    ) -> "Work":
+        """A training: 6 operations per token and weight of the model, 2 per token and weight of the teacher.
 
-        `heads` is the share of the tokens that reach a masked-LM head. The optimizer updates all weights.
+        `head_share` is the share of the tokens that reach a masked-LM head. The optimizer updates all weights.
         """
         if not training.epochs:
             return cls()
         steps = training.steps(-(-rows.count // training.batch_size))
         tokens = steps * training.batch_size * rows.tokens
-        flops = tokens * (6 * (model.matrices + heads * model.head) + 2 * teacher)
+        flops = tokens * (6 * (model.matrices + head_share * model.head) + 2 * teacher_weights)
         return cls(steps, tokens, flops, steps * model.weights)
 
     @classmethod
@@ -141,7 +143,7 @@ class Sizes:
         others = len(params.tasks.students) + len(params.quantization.models)
         pretraining, rate = params.teacher.pretraining, params.masking.rate
         return {
-            "prepare_teacher": [Work.of(pretraining, self.text, self.teacher, heads=rate)],
+            "prepare_teacher": [Work.of(pretraining, self.text, self.teacher, head_share=rate)],
             "general_distill": [self._text_work(name, "general") for name in params.general.students],
             "domain_distill": [self._text_work(name, "domain") for name in params.domain.students] * seeds,
             "finetune_teacher": [
@@ -190,7 +192,7 @@ class Sizes:
             return Work()
         heads = self.params.masking.rate * bool(losses.active_losses.keys() & set(LOGIT_LOSSES))
         training, taught_by = training_of(self.params, name, track), self.teacher.matrices + heads * self.teacher.head
-        return Work.of(training, self.text, self.students[name], heads=heads, teacher=taught_by)
+        return Work.of(training, self.text, self.students[name], head_share=heads, teacher_weights=taught_by)
 
     def _task_work(self, task: str, name: str, phase: str) -> Work:
         """The teacher's outputs are cached: of all epochs, it runs in one, and later phases read them."""
@@ -203,7 +205,7 @@ class Sizes:
         rows = Rows(rows.count * copies * settings.train_fraction, rows.tokens)
         is_cached = phase == "prediction" and student.intermediate and settings.intermediate.epochs
         taught_by = 0.0 if is_cached else self.teachers[task].matrices / max(1, training.epochs)
-        return Work.of(training, rows, self.students[name], teacher=taught_by)
+        return Work.of(training, rows, self.students[name], teacher_weights=taught_by)
 
     def _augmentation(self, task: str) -> Work:
         """The masked LM reads a row, and its unmasked copy, for each word that may be replaced: about every second."""

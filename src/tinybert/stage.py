@@ -148,7 +148,7 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
         main(stage)
         if is_main_process():
             processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-            units = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss has bytes there, KiB on Linux
+            units = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss is in bytes on macOS, in KiB on Linux
             peak_mb = max(resource.getrusage(process).ru_maxrss for process in processes) / units
             seconds = round(stage.earlier_seconds + time.monotonic() - started, 1)
             timing = {"seconds": seconds, "peak_memory_mb": round(peak_mb)}

@@ -10,8 +10,8 @@ from tinybert.config.schema import Filter
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, read_documents
 
-# What is counted: "documents", "words", a subject or a subject's term; the last two count documents.
-Count = Counter[str | tuple[str, ...]]
+# Counts of "documents", "words", (subject,) and (subject, term); the last two count documents.
+TermCounts = Counter[str | tuple[str, ...]]
 
 
 class Rule:
@@ -19,18 +19,20 @@ class Rule:
 
     def __init__(self, settings: Filter) -> None:
         self.settings = settings
-        self.names: dict[str, list[tuple[str, str]]] = {}  # (subject, term) by the term as it is searched
+        self.names: dict[str, list[tuple[str, str]]] = {}  # (subject, term) pairs by normalized term
         for subject, terms in settings.subjects.items():
             for term in terms:
                 self.names.setdefault(self._plain(term), []).append((subject, term))
         self.terms = list(self.names)
         self.searcher = ahocorasick_rs.AhoCorasick(self.terms)
 
-    def __call__(self, text: str) -> tuple[int, Count]:
-        """Returns the hits in a document, and what it adds to the counts.
+    def __call__(self, text: str) -> tuple[int, TermCounts]:
+        """Counts the hits and terms of a document.
 
-        A hit is a place where a term begins. It is a whole word if no word character, one that `\\w` of Python's re
-        matches, is beside it.
+        A hit is a place where a term begins. With whole_word, no word character (`\\w` of Python's re) may touch it.
+
+        Returns:
+            The number of hits, and the counts of this document.
         """
         text = self._plain(text)
         starts: set[int] = set()
@@ -40,7 +42,7 @@ class Rule:
             if is_whole or self.settings.matching == "substring":
                 starts.add(start)
                 names.update(self.names[self.terms[term]])
-        counts = Count({"documents": 1, "words": len(text.split())})
+        counts = TermCounts({"documents": 1, "words": len(text.split())})
         counts.update(names | {(subject,) for subject, *_ in names})
         return len(starts), counts
 
@@ -51,15 +53,18 @@ class Rule:
 
 
 def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dict[str, dict]:
-    """Writes the documents of the JSON-lines file `source` that `settings` keeps to `target`.
+    """Copies the documents of the JSON-lines file `source` that match `settings` to `target`.
 
-    A document is kept if it has min_hits hits and min_hits_per_1000_words of them. Titles are not searched. Memory
-    holds one document. If none is kept, that is an error, and no file is left.
+    A document is kept if it has at least min_hits hits, and at least min_hits_per_1000_words of them per 1,000 words.
+    Titles are not searched. Memory holds one document.
 
     Returns:
         found, kept and kept_share of documents, words, each subject's documents and each term's documents.
+
+    Raises:
+        UserError: No document is kept; then no file is written.
     """
-    rule, found, kept = Rule(settings), Count(), Count()
+    rule, found, kept = Rule(settings), TermCounts(), TermCounts()
     most_hits, highest_density = 0, 0.0
     with atomic_file(target) as handle:
         for document in read_documents(source, "filter"):

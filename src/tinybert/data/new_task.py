@@ -35,7 +35,7 @@ TOKENS_PER_WORD = 1.5  # without a tokenizer
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
 CLASSES, MOST_CLASSES, MANY_CLASSES_RATE = 8, 80, 2e-4
 MOST_AUGMENTED_ROWS = 20_000
-HEAD_STEPS = 500  # of masked-LM training, if its head only serves augmentation
+HEAD_STEPS = 500  # of masked-LM training, if the head is only used for augmentation
 SHOWN_CLASSES = 12
 FEW_ROWS = 200  # of dev: a single one is half a point
 PHASES = ("teacher", "intermediate", "prediction", "pruning")
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> None:
     tree = read_yaml(PARAMS)  # with the settings of the first task
     tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data}
     checked = check_params(tree).tasks[name].data
-    assert checked  # it is `data`
+    assert checked  # `data`, with its defaults
     task, splits = read_own(name, checked)
     if data["kind"] == "classification" and balance(splits["train"]["label"]) < BALANCED:
         data["metric"] = "macro_f1"
@@ -135,10 +135,10 @@ def balance(label: pd.Series) -> float:
 
 
 def write_section(name: str, section: dict[str, Any], params: Params) -> list[str]:
-    """Adds the section to params.yaml as the only task to run, without other students; comments and order stay.
+    """Adds the section to params.yaml as the only task to run, without domain students; comments and order stay.
 
     Returns:
-        What else it changed.
+        The other settings that it changed, as `key: value`.
     """
     changed = [f"tasks.run: [{name}]", "domain.students: none"]
     yaml = YAML()

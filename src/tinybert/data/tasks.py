@@ -51,7 +51,7 @@ class Task:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of a model's outputs: the classes, or one for a regression."""
+        """The names of a model's outputs: the classes, or a single name for a regression."""
         return self.labels or (REGRESSION_LABEL,)
 
     @property

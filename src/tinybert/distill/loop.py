@@ -32,7 +32,7 @@ from tinybert.pipeline.process import dropout_seed
 LONGEST_WAIT = timedelta(hours=12)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LARGEST_INT = 2**31 - 1
-MOST_GROWTH_BYTES = 2**31
+MOST_GROWTH_BYTES = 2**31  # of what the process holds, until freed memory is returned
 
 
 class Pruner(Protocol):
@@ -207,11 +207,11 @@ def start_accelerator(precision: str) -> Accelerator:
 
 
 class FreedMemory:
-    """Lets this process reuse freed memory instead of returning it to the system, until too much is kept; glibc only.
+    """Keeps freed memory for reuse, and returns it to the system when the process holds too much; glibc only.
 
     glibc returns a block of 32 MiB or more immediately, and the gradient of the word embeddings is one: mapping its
-    pages again at each step took a fifth of a small student's step. But a masked LM's logits have another size in each
-    batch and fit no gap that earlier ones left, so that the heap grows to a multiple of what is in use.
+    pages again at each step took a fifth of a small student's step. But the logits of a masked LM have a different size
+    in each batch and do not fit into freed gaps, so the heap grows to a multiple of the memory in use.
     """
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class FreedMemory:
             libc.mallopt(M_TRIM_THRESHOLD, LARGEST_INT)
 
     def after_step(self) -> None:
-        """Returns freed memory if the process holds far more than after its first step, or the first since then."""
+        """Returns freed memory if the process grew by MOST_GROWTH_BYTES since the first step or the last return."""
         if not self.trim:
             return
         _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())

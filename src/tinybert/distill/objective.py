@@ -112,7 +112,7 @@ class LayerWeights(nn.Module):
         return sum(weight * losses.wide(teacher[layer]) for weight, layer in zip(weights, read, strict=True))
 
     def learned(self) -> dict[str, float]:
-        """The weights of a learnable map as map_<student layer>_<teacher layer>; empty for other kinds."""
+        """The weights of a learnable map as map_<student layer>_<teacher layer>; empty for other maps."""
         return {
             f"map_{number}_{layer}": weight
             for number, (group, theta) in enumerate(zip(self.layers, self.theta, strict=False), start=1)

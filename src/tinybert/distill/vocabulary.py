@@ -103,7 +103,7 @@ def only_used_words(model: nn.Module, batches: Batches, decays: Iterator[float])
     owner.word_embeddings = reduced = UsedEmbedding(full, used)
     try:
         yield
-    finally:  # an interrupted training leaves a whole model too
+    finally:  # also after an interrupt
         owner.word_embeddings = full.to(reduced.weight.device)
         with torch.no_grad():
             full.weight.mul_(math.prod(decays))[used] = reduced.weight

@@ -68,7 +68,7 @@ class BertConfig(PositionLimit):
         return cls(vocab_size=vocab_size, max_position_embeddings=max_position_embeddings, **known)
 
     def resized(self, architecture: Architecture) -> "BertConfig":
-        """Another architecture with this one's vocabulary, positions and padding token."""
+        """A config of another architecture with the same vocabulary, positions and padding token."""
         sizes = {"vocab_size": self.vocab_size, "max_position_embeddings": self.max_position_embeddings}
         return replace(self.of(architecture, **sizes), pad_token_id=self.pad_token_id)
 

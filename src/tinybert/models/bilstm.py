@@ -30,7 +30,7 @@ class BiLstmConfig(PositionLimit):
     initializer_range: Fraction = 0.1  # standard deviation of random word embeddings
     pad_token_id: NonNegativeInt = 0
     problem_type: ProblemType | None = None
-    max_position_embeddings = HUGE  # no field: an LSTM has no positions
+    max_position_embeddings = HUGE  # a class attribute, not a config field: an LSTM has no positions
 
     def __post_init__(self) -> None:
         if self.pad_token_id >= self.vocab_size:

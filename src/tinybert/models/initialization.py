@@ -86,8 +86,8 @@ def finetuned_teacher(
 ) -> SequenceClassifier:
     """A published BERT as task teacher, in evaluation mode, with its classes in the task's order (`class_order`).
 
-    `key` is the section of params that names the folder; `labels` name its outputs, one for a regression; `vocab_size`
-    is the tokenizer's, if known; `multilabel`: rows may have several labels. UserError if it does not fit.
+    `key` is the section of params that names the folder; `labels` name the teacher's outputs, one for a regression;
+    `vocab_size` is the tokenizer's, if known; `multilabel`: rows may have several labels. UserError if it does not fit.
     """
     teacher = load_bert(SequenceClassifier, folder)
     _check_vocabulary(teacher.config, vocab_size, key)

@@ -54,7 +54,7 @@ def subclone(
     Args:
         teacher: Left in evaluation mode.
         config: The student's shape.
-        layers: A name of ONE_LAYER_MAPS, or the teacher layer (1-based) that each student layer replaces.
+        layers: A name from ONE_LAYER_MAPS, or the teacher layer (1-based) that each student layer replaces.
         batches: Ten thousand tokens or more: plain text, or rows of a classifier's task; held in memory with one
             layer's inner values.
     """

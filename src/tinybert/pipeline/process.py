@@ -30,7 +30,7 @@ def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
 
 
 def dropout_seed(seed: int, *place: int) -> int:
-    """A seed of torch's generator for the dropout of a step."""
+    """The seed of torch's generator for a step's dropout."""
     return int(stream(seed, "dropout", *place).integers(2**63))
 
 

@@ -242,7 +242,7 @@ def _experiment_id(mlflow: Any, root: Path) -> str:
 
 
 def _parent_id(mlflow: Any, name: str, revision: str) -> str:
-    """The parent run of the project's state, with all of its settings, which is created if there is none."""
+    """The id of the parent run of this project state; creates the run, with all settings, if there is none."""
     params = Path("params.yaml").read_bytes()
     params_sha1 = hashlib.sha1(params).hexdigest()
     key = f"{name} {revision} {params_sha1}"

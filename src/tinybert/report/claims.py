@@ -285,8 +285,8 @@ def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping
                 for variant, found in systems.items():
                     if not np.array_equal(found.labels, first.labels):
                         where = f"{folder.name}, {task}, seed {seed}, {variant}"
-                        problem = "measured on other rows than the first variant"
-                        raise UserError(f"{where}: {problem}; fix: dvc exp remove its experiments")
+                        problem = "its rows differ from those of the first variant"
+                        raise UserError(f"{where}: {problem}; fix: remove its experiments with dvc exp remove")
                 save_predictions(target / f"{task}-{seed}.json", systems)
         write_json(target / "about.json", about)
 

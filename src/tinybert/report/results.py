@@ -138,7 +138,7 @@ def load_results(params: Params, root: Path) -> Results:
     def read(name: str) -> None:
         results.tasks[name] = read_task(name, root)
 
-    check_all(partial(read, name) for name in params.tasks.run)  # they say which numbers there must be
+    check_all(partial(read, name) for name in params.tasks.run)  # the tasks determine which numbers there must be
     check_all(partial(_read_metrics, results, instance) for instance in stage_instances(params))
     rows = [row for instance, tree in results.trees.items() for row in _rows(instance, tree)]
     for instance in stage_instances(params, TIMING_FILES):

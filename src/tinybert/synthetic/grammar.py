@@ -76,7 +76,7 @@ class Writer:
         """Sets a variable (`names: source` of a construction), or several from different words of one list."""
         several = re.split(r" < |, ", names)
         if len(several) == 1:
-            # A bare name stands for its slot, and keeps all forms of the word.
+            # A bare name is read as a slot, with all forms of its word.
             is_name = re.fullmatch(r"\w+( except \w+)?", source)
             self.variables[names] = self.refer(source, whole=True) if is_name else self.write(source)
             return
