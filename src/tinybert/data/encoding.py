@@ -59,11 +59,13 @@ class Encoded:
 
 def label_array(labels: Iterable, task: Task) -> np.ndarray:
     """The "label" of rows as Encoded.labels has them."""
-    if task.is_multilabel:
-        from sklearn.preprocessing import MultiLabelBinarizer  # here, because its import takes a second
-
-        return MultiLabelBinarizer(classes=range(len(task.labels))).fit_transform(labels).astype(np.float32)
-    return np.array(list(labels), dtype=np.float32 if task.is_regression else np.int64)
+    if not task.is_multilabel:
+        return np.array(list(labels), dtype=np.float32 if task.is_regression else np.int64)
+    of_rows = list(labels)
+    found = np.zeros((len(of_rows), len(task.labels)), dtype=np.float32)
+    for row, ids in zip(found, of_rows, strict=True):
+        row[ids] = 1.0
+    return found
 
 
 def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length_tokens: int) -> Encoded:
