@@ -67,7 +67,7 @@ def learning_curve(
     evaluate_at: Collection[int],
 ) -> Iterator[dict[str, Any]]:
     """Trains as distill.loop.train does, up to the last step of `evaluate_at`; yields an entry at each of them."""
-    FreedMemory()
+    memory = FreedMemory()
     accelerator, steps, training = start_accelerator(settings.precision), max(evaluate_at), settings.training
     teacher.begin(accelerator)
     distiller, optimizer = accelerator.prepare(module.train(), adamw(module, settings))
@@ -92,6 +92,7 @@ def learning_curve(
         norm = optimizer_step(step, distiller, optimizer, accelerator, settings)
         tokens += int(batch.mask.sum())
         logger.add(epoch, rate, terms, norm)
+        memory.after_step()
         if step + 1 in evaluate_at:
             synchronize()
             seconds += time.perf_counter() - started

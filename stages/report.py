@@ -7,7 +7,8 @@ from tinybert.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     """Reads what the stages left by the lists of params; it declares all of these."""
-    stage.run.log_result_table(build_report(load_params()))
+    params = load_params()
+    stage.run.log_result_table(build_report(params), params.model_dump(mode="json"))
 
 
 if __name__ == "__main__":

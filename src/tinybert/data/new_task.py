@@ -150,9 +150,13 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     tree = yaml.load(PARAMS.read_text(encoding="utf-8"))
     tree["tasks"]["run"][:] = [name]
     tree["domain"]["students"][:] = []
-    tree["general"]["students"][:] = [of for of in params.general.students if of in params.tasks.students]
+    kept = [student for student in params.general.students if student in params.tasks.students]
+    if kept != list(params.general.students):
+        tree["general"]["students"][:] = kept
+        changed.append(f"general.students: [{', '.join(kept)}]")
+    starts_from_given = params.tasks.teacher_encoder == "given" and not section["teacher"].get("encoder")
     pretraining = params.teacher.pretraining
-    if pretraining.epochs and (pretraining.max_steps or math.inf) > HEAD_STEPS and params.teacher.source != "synthetic":
+    if starts_from_given and pretraining.epochs and (pretraining.max_steps or math.inf) > HEAD_STEPS:
         tree["teacher"]["pretraining"]["max_steps"] = HEAD_STEPS
         changed.append(f"teacher.pretraining.max_steps: {HEAD_STEPS}")
     tree["tasks"][name] = CommentedMap(section)

@@ -101,12 +101,14 @@ def only_used_words(model: nn.Module, batches: Batches, decays: Iterator[float])
     full = owner.word_embeddings
     used = torch.from_numpy(np.unique(np.concatenate([[model.config.pad_token_id], *batches.rows.input_ids])))
     owner.word_embeddings = reduced = UsedEmbedding(full, used)
+    decay = 1.0
     try:
         yield
-    finally:  # also after an interrupt
+        decay = math.prod(decays)
+    finally:  # also after an interrupt, then without decay
         owner.word_embeddings = full.to(reduced.weight.device)
         with torch.no_grad():
-            full.weight.mul_(math.prod(decays))[used] = reduced.weight
+            full.weight.mul_(decay)[used] = reduced.weight
 
 
 def _word_owner(model: Classifier) -> Embeddings | SentenceEncoder:

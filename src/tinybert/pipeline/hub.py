@@ -96,7 +96,8 @@ def load_verified(load: Callable[[], Any], repo_type: str, repository: str, revi
                 _remove_damaged(repo_type, repository, revision)
         except Exception as error:
             wait_s = next(waits_s, None)
-            if wait_s is None or not _diagnose(error)[1]:
+            _, is_transient = _diagnose(error)
+            if wait_s is None or not is_transient:
                 raise
             time.sleep(wait_s)
 
@@ -137,9 +138,9 @@ def _is_reachable() -> bool:
 
 
 def _diagnose(error: Exception) -> tuple[str, bool]:
-    """What went wrong, on one line, and whether the same call may succeed a little later.
+    """Returns the reason in one line, and whether a retry may succeed.
 
-    The libraries wrap the cause in other errors. Classes go by name, because the libraries are imported late.
+    The libraries wrap the cause in other errors. Classes are compared by name, because the libraries are imported late.
     """
     if isinstance(error, DamagedFileError):
         return str(error), True

@@ -24,8 +24,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import one_line
 from tinybert.pipeline.paths import project_root
@@ -70,12 +68,12 @@ class Run:
         """Lists a model that DVC stores as an external LoggedModel, with the md5 under which DVC keeps its weights."""
         self._send("log_model_reference", name, str(folder), metrics)
 
-    def log_result_table(self, rows: list[dict[str, Any]]) -> None:
-        """Logs all results: as metrics of the parent run, where experiments compare, and as results.json of this run.
+    def log_result_table(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> None:
+        """Logs results and settings on the parent run, where experiments compare, and the results in results.json too.
 
         The numbers of a row become the metrics `<group>/<model>/<name>`; the row's own texts are its group and model.
         """
-        self._send("log_result_table", rows)
+        self._send("log_result_table", rows, params)
 
     def _send(self, method: str, *arguments: Any) -> None:
         if self._writer and self._writer.stdin:
@@ -88,7 +86,7 @@ class Run:
         if not self._writer:
             return
         try:  # this closes the writer's input and waits
-            self._writer.communicate(timeout=LONGEST_WAIT_S if status == "FINISHED" else LONGEST_WAIT_S / 10)
+            self._writer.communicate(timeout=LONGEST_WAIT_S if status == "FINISHED" else LONGEST_WAIT_S / 4)
         except subprocess.TimeoutExpired:
             self._writer.kill()
         if self._writer.wait() < 0:
@@ -174,7 +172,9 @@ class StoredRun:
         model = self.mlflow.create_external_model(name=_legal(name), source_run_id=run_id, tags=tags)
         self.mlflow.log_metrics(_numbers(metrics), model_id=model.model_id)
 
-    def log_result_table(self, rows: list[dict[str, Any]]) -> None:
+    def log_result_table(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> None:
+        settings = {_legal(key): value for key, value in flatten(params, ".")}
+        self.mlflow.log_params(settings, run_id=self.parent_id)
         numbers = _numbers({f"{row['group']}/{row['model']}": row for row in rows})
         self.mlflow.log_metrics(numbers, step=0, run_id=self.parent_id)
         columns = dict.fromkeys(key for row in rows for key in row)
@@ -242,16 +242,14 @@ def _experiment_id(mlflow: Any, root: Path) -> str:
 
 
 def _parent_id(mlflow: Any, name: str, revision: str) -> str:
-    """The id of the parent run of this project state; creates the run, with all settings, if there is none."""
-    params = Path("params.yaml").read_bytes()
-    params_sha1 = hashlib.sha1(params).hexdigest()
+    """The id of the parent run of this project state; creates the run if there is none."""
+    params_sha1 = hashlib.sha1(Path("params.yaml").read_bytes()).hexdigest()
     key = f"{name} {revision} {params_sha1}"
     found = mlflow.search_runs(filter_string=f"tags.`{PARENT_KEY_TAG}` = '{key}'", max_results=1, output_format="list")
     if found:
         return found[0].info.run_id
     tags = {PARENT_KEY_TAG: key, "dvc.exp": name, "mlflow.source.git.commit": revision, "params.sha1": params_sha1}
     with mlflow.start_run(run_name=name, tags=tags) as parent:
-        mlflow.log_params({_legal(key): value for key, value in flatten(yaml.safe_load(params), ".")})
         return parent.info.run_id
 
 

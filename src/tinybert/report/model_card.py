@@ -53,7 +53,7 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         metrics: The files of the stages "prepare_task", "finetune_teacher" and, of this model, "quantize".
         chosen: The INT8 variant to use.
     """
-    params, settings, is_teacher = of.params, getattr(of.params.tasks, task.name), of.name == "teacher"
+    params, settings, is_teacher = of.params, of.params.tasks[task.name], of.name == "teacher"
     third_party, _ = teacher_source(task.name, settings, params.tasks.teacher_encoder) or (None, "")
     data, ready = settings.data, settings.finetuned_teacher
     is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))

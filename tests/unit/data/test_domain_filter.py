@@ -127,6 +127,8 @@ def test_case_folding_reaches_beyond_ascii():
 def test_nothing_kept_names_the_keys_and_what_was_there():
     with pytest.raises(UserError, match=r"none of 1 documents is kept; filter\.min_hits is 1 .*filter\.subjects"):
         kept(["no such term"])
+    with pytest.raises(UserError, match=r"of 5 documents .*at most 4 hits in one document.*at most 500\.00"):
+        kept(TEXTS, min_hits=5)
 
 
 def test_an_empty_corpus_is_an_error():

@@ -33,7 +33,7 @@ def init(*arguments: str):
     main([*arguments, "--text", "message", "--label", "topic"])
     params = load_params()
     (name,) = params.tasks.run
-    return getattr(params.tasks, name)
+    return params.tasks[name]
 
 
 def test_only_the_section_and_what_is_run_change(project):
@@ -77,9 +77,13 @@ def test_without_domain_students_a_head_is_trained_briefly(project, capsys):
     local = params.replace("source: synthetic         # synthetic:", "source: local   # synthetic:")
     assert local != params
     (project / "params.yaml").write_text(local)
+    init(write(project / "tickets.csv", ["war", "peace"] * 30))
+    assert load_params().teacher.pretraining.max_steps is None  # task teachers start from the encoder that it trains
+    local = local.replace("teacher_encoder: pretrained ", "teacher_encoder: given ")
+    (project / "params.yaml").write_text(local)
     init(write(project / "topics.csv", ["war", "peace"] * 30))
     assert load_params().teacher.pretraining.max_steps == 500
-    assert "domain.students: none; teacher.pretraining.max_steps: 500; next" in capsys.readouterr().out
+    assert "teacher.pretraining.max_steps: 500; next: make repro" in capsys.readouterr().out
     (project / "params.yaml").write_text(local.replace("    max_steps: null         #", "    max_steps: 20         #"))
     init(write(project / "topics.csv", ["war", "peace"] * 30))
     assert load_params().teacher.pretraining.max_steps == 20

@@ -160,6 +160,8 @@ def test_only_used_vectors_are_parameters_and_padding_has_no_gradient():
 def test_an_interrupted_training_leaves_all_vectors():
     model, batches = classifier(seed=1), Batches(examples(4), batch_size=2, seed=0)
     full = model.bert.embeddings.word_embeddings
-    with pytest.raises(KeyboardInterrupt), only_used_words(model, batches, iter([])):
+    before = full.weight.clone()
+    with pytest.raises(KeyboardInterrupt), only_used_words(model, batches, iter([0.5])):
         raise KeyboardInterrupt
     assert model.bert.embeddings.word_embeddings is full
+    assert torch.equal(full.weight, before)
