@@ -181,6 +181,6 @@ def test_a_changed_study_keeps_the_page(evidence):
 
 def test_variants_on_different_rows_are_not_saved(tmp_path):
     measured = {("cola", "uniform"): with_hits(150, 151), ("cola", "top"): with_hits(100, 101, rows=198)}
-    with pytest.raises(UserError, match="small, cola, seed 42, top: measured on other rows"):
+    with pytest.raises(UserError, match="small, cola, seed 42, top: its rows differ from those"):
         save_evidence(tmp_path / "small", small(), measured, {})
     assert not (tmp_path / "small").exists()
