@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import date
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from tinybert.pipeline.errors import UserError
 
@@ -63,10 +64,14 @@ def record(argv: Sequence[str]) -> None:
         shutil.copytree("metrics", folder / "metrics")
         for path in ("params.yaml", "dvc.lock", "reports/summary.md", "reports/summary_metrics.json"):
             shutil.copy(path, folder)
+        for stage, _, model in (name.partition("@") for name in run["seconds"]):
+            if stage == "quantize":
+                (folder / "latency").mkdir(exist_ok=True)
+                shutil.copy(Path("reports/latency", f"{model}.json"), folder / "latency")
         write_json(folder / "run.json", run)
 
 
-def describe_run() -> dict[str, object]:
+def describe_run() -> dict[str, Any]:
     """Returns code, machine, versions and seconds; UserError for uncommitted code, a stale run or a missing timing."""
     import torch
     from dvc.exceptions import DvcException

@@ -19,6 +19,7 @@ from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, training_of
 from tinybert.config.task_settings import teacher_source
 from tinybert.data.corpus import documents, file_articles, matching_files
 from tinybert.data.tasks import TrainingRows
+from tinybert.distill.loop import MOST_GROWTH_BYTES
 from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
 
@@ -158,7 +159,7 @@ class Sizes:
         }
 
     def memory_bytes(self) -> float:
-        """Of the largest training: weights, gradients and Adam's moments, a teacher, and what a batch computes."""
+        """Of the largest training: weights, gradients, Adam's moments, a teacher, a batch and freed memory."""
         params, finetuned = self.params, (task for task, of in self.tasks.items() if not of.finetuned_teacher)
         trained = [self.teacher, *(self.teachers[task] for task in finetuned), *self.students.values()]
         rows = max(params.teacher.pretraining.batch_size, params.general.training.batch_size)
@@ -167,7 +168,8 @@ class Sizes:
         logits = 3 * params.masking.rate * text * self.teacher.vocabulary  # themselves, probabilities and gradients
         batch = tokens * max(of.shape.layers * (10 * of.shape.width + 3 * of.shape.feed_forward) for of in trained)
         taught_by = max(of.weights for of in (self.teacher, *self.teachers.values()))
-        return BASE_BYTES + 4 * (4 * max(of.weights for of in trained) + taught_by + logits + batch)
+        kept = min(MOST_GROWTH_BYTES, 4 * (logits + batch))
+        return BASE_BYTES + 4 * (4 * max(of.weights for of in trained) + taught_by + logits + batch) + kept
 
     def disk_bytes(self) -> float:
         """Of all model folders, twice because DVC's cache holds a copy; without the teacher cache."""

@@ -21,6 +21,13 @@ stages:
     deps: [code]
     params: [students]
     outs: ["out/${item.student}"]
+  quantize:
+    matrix:
+      model: [cola-teacher]
+    cmd: mkdir -p reports/timings/quantize reports/latency && echo '{"fp32":{}}' > reports/latency/${item.model}.json &&
+      echo '{"seconds":0.5,"peak_memory_mb":1}' > reports/timings/quantize/${item.model}.json
+    deps: [code]
+    outs: ["reports/latency/${item.model}.json"]
   report:
     cmd: mkdir -p metrics/evaluate && cp params.yaml reports/summary.md && echo '{}' > reports/summary_metrics.json &&
       echo '{}' > metrics/evaluate/42.json && echo '{"seconds":2.25,"peak_memory_mb":1}' > reports/timings/report.json
@@ -31,7 +38,7 @@ stages:
     metrics: [reports/summary_metrics.json: {cache: false}]
 """
 IGNORED = "/out/\n/reports/*\n!/reports/summary.md\n!/reports/summary_metrics.json\n"
-FILES = ["dvc.lock", "metrics", "params.yaml", "run.json", "summary.md", "summary_metrics.json"]
+FILES = ["dvc.lock", "latency", "metrics", "params.yaml", "run.json", "summary.md", "summary_metrics.json"]
 
 
 def commit(folder):
@@ -83,10 +90,12 @@ def test_record_holds_settings_numbers_code_and_timings(project):
     assert sorted(path.name for path in record.iterdir()) == FILES
     for name in ("params.yaml", "dvc.lock", "metrics/evaluate/42.json"):
         assert (record / name).read_bytes() == (project / name).read_bytes()
+    assert json.loads((record / "latency/cola-teacher.json").read_text()) == {"fp32": {}}
     found = read_run(project)
     assert found["revision"] == git(project, "rev-parse", "HEAD")
-    assert found["seconds"] == {"general_distill@lazy": 1.5, "general_distill@tinybert4": 1.5, "report": 2.25}
-    assert found["total_seconds"] == 5.2
+    distilled = {"general_distill@lazy": 1.5, "general_distill@tinybert4": 1.5}
+    assert found["seconds"] == distilled | {"quantize@cola-teacher": 0.5, "report": 2.25}
+    assert found["total_seconds"] == 5.8
     assert found["processor"] and found["threads"] and {"python", "torch"} <= found["versions"].keys()
 
 
