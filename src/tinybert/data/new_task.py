@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"params.yaml: {'; '.join(changed)}; next: make repro")
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher that has read this project's own text only; fix: before "
-              "this command run make profile NAME=minilm, or set teacher.source")  # fmt: skip
+              "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip
 
 
 def kind_of(table: Table, label: str, separator: str | None) -> str:
@@ -183,7 +183,8 @@ def findings(task: Task, splits: Frames) -> list[str]:
     else:
         counts = train["label"].explode().value_counts()
         first = counts.head(SHOWN_CLASSES)
-        shown = [f"{task.labels[number]} {count:,}" for number, count in zip(first.index, first, strict=True)]
+        names = [f"'{label}'" if "," in label else label for label in task.labels]
+        shown = [f"{names[number]} {count:,}" for number, count in zip(first.index, first, strict=True)]
         more = f", and {len(counts) - SHOWN_CLASSES} more" if len(counts) > SHOWN_CLASSES else ""
         lines.append(f"classes: {len(task.labels)} ({', '.join(shown)}{more})")
         share, rarest = counts.iloc[0] / len(train), counts.iloc[-1]

@@ -85,10 +85,10 @@ def test_the_command_writes_the_merged_profile(project):
         main(["profile", "bert-base", "--force"])
 
 
-def test_uncommitted_changes_are_only_lost_by_force(project):
+def test_uncommitted_changes_need_force(project):
     changed = (project / "params.yaml").read_text().replace("seed: 42", "seed: 42 ")
     (project / "params.yaml").write_text(changed)
-    with pytest.raises(SystemExit, match=r"params\.yaml: has uncommitted changes; fix: commit them, or add --force"):
+    with pytest.raises(SystemExit, match=r"params\.yaml: has uncommitted changes; fix: git checkout params\.yaml"):
         main(["profile", "minilm"])
     assert (project / "params.yaml").read_text() == changed
     main(["profile", "minilm", "--force"])
