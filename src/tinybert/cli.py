@@ -25,9 +25,7 @@ def profile(argv: Sequence[str]) -> None:
 
     parser = argparse.ArgumentParser(prog="tinybert profile", description=profile.__doc__)
     parser.add_argument("name", help="a file of profiles/, without .yaml")
-    parser.add_argument(
-        "--force", action="store_true", help="merge the profile into uncommitted changes of params.yaml"
-    )
+    parser.add_argument("--force", action="store_true", help="merge it into uncommitted changes of params.yaml")
     options = parser.parse_args(argv)
     apply_profile(options.name, force=options.force)
 

@@ -171,7 +171,7 @@ def apply_profile(name: str, *, force: bool = False) -> None:
         fix = f"git checkout {PARAMS}, which drops tasks of yours"
         raise UserError(f"{PARAMS}: already holds a profile (got {held}); fix: {fix}")
     if not force and (not git("ls-files", str(PARAMS)) or git("status", "--porcelain", "--", str(PARAMS))):
-        fix = f"git checkout {PARAMS}, which drops them, or add FORCE=1 (tinybert: --force) to merge the profile into them"
+        fix = f"git checkout {PARAMS}, which drops them, or add FORCE=1 (tinybert: --force) to keep them"
         raise UserError(f"{PARAMS}: has uncommitted changes; fix: {fix}")
     check_params(tree, PROFILES / f"{name}.yaml")
     yaml = _yaml()
