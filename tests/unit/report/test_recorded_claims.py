@@ -23,6 +23,19 @@ def test_the_page_follows_from_the_predictions(tmp_path, monkeypatch):
     assert (tmp_path / "claims/README.md").read_text() == (CLAIMS / "README.md").read_text()
 
 
+def rows_of_claims(path):
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    studies = {folder.name for folder in CLAIMS.iterdir() if folder.is_dir()}
+    return [row for row in rows if row[0] in studies]
+
+
+def test_claims_in_the_readme_are_rows_of_the_page():
+    page, shown = rows_of_claims("results/claims/README.md"), rows_of_claims("README.md")
+    assert len(shown) >= 5
+    assert [row for row in shown if row not in page] == []
+
+
 def predictions(study, task, variant):
     """(seeds, rows) predictions and (rows,) labels, read without the package."""
     files = [json.loads(path.read_text())[variant] for path in sorted((CLAIMS / study).glob(f"{task}-*.json"))]
