@@ -19,7 +19,6 @@ from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, training_of
 from tinybert.config.task_settings import teacher_source
 from tinybert.data.corpus import documents, file_articles, matching_files
 from tinybert.data.tasks import TrainingRows
-from tinybert.distill.loop import MOST_GROWTH_BYTES
 from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
 
@@ -33,6 +32,7 @@ STAGE_SECONDS, STEP_SECONDS = 4.0, 0.003
 UPDATE_SECONDS = {"cpu": 4e-9, "cuda": 5e-11}
 EFFICIENCY = {"float32": 0.65, "bfloat16": 0.4}
 BASE_BYTES = 5e8  # Python with PyTorch
+KEPT_BYTES = 2e9  # at most, of freed memory (MOST_GROWTH_BYTES of distill/loop.py)
 FINAL_COPIES = 7  # of a task model as ONNX variants and in models/final, in sizes of its weights
 BERT_VOCABULARY = 30522
 # What families call their sizes in config.json.
@@ -168,7 +168,7 @@ class Sizes:
         logits = 3 * params.masking.rate * text * self.teacher.vocabulary  # themselves, probabilities and gradients
         batch = tokens * max(of.shape.layers * (10 * of.shape.width + 3 * of.shape.feed_forward) for of in trained)
         taught_by = max(of.weights for of in (self.teacher, *self.teachers.values()))
-        kept = min(MOST_GROWTH_BYTES, 4 * (logits + batch))
+        kept = min(KEPT_BYTES, 4 * (logits + batch))
         return BASE_BYTES + 4 * (4 * max(of.weights for of in trained) + taught_by + logits + batch) + kept
 
     def disk_bytes(self) -> float:
