@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> None:
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {data.get('metric', task.headline)}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
-    print(f"params.yaml: {'; '.join(changed)}; next: make repro")
+    print(f"params.yaml: {'; '.join(changed)}\nnext: make repro")
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher that has read this project's own text only; fix: before "
               "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip

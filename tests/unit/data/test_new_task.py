@@ -83,7 +83,7 @@ def test_without_domain_students_a_head_is_trained_briefly(project, capsys):
     (project / "params.yaml").write_text(local)
     init(write(project / "topics.csv", ["war", "peace"] * 30))
     assert load_params().teacher.pretraining.max_steps == 500
-    assert "teacher.pretraining.max_steps: 500; next: make repro" in capsys.readouterr().out
+    assert "teacher.pretraining.max_steps: 500\nnext: make repro\n" in capsys.readouterr().out
     (project / "params.yaml").write_text(local.replace("    max_steps: null         #", "    max_steps: 20         #"))
     init(write(project / "topics.csv", ["war", "peace"] * 30))
     assert load_params().teacher.pretraining.max_steps == 20
