@@ -1,0 +1,181 @@
+"""Our ONNX files beside OpenVINO's INT8, quantized by nncf: size, score and latency of one model in one run.
+
+`python -m benchmarks.peers TASK MODEL`, after `dvc repro quantize@TASK-MODEL`. The first run installs peers.txt into
+.venv-peers. Both calibrate on the same training rows and use the same threads. The systems take turns on batches of 32
+x 128 random tokens and on single dev rows of real length; each batch runs twice and the second time counts, because
+the turn before has filled the processor's cache. The last line is the ratio of the fastest INT8 file of OpenVINO to the
+fastest of ours on single rows.
+"""
+
+import argparse
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from tabulate import tabulate
+
+from benchmarks.timing import hardware
+from tinybert.compress.onnx_files import Feeds, OnnxClassifier, feeds_of, random_feeds, write_portable
+from tinybert.compress.quantization import calibration_feeds
+from tinybert.config.load import load_params
+from tinybert.data.encoding import Encoded, encode
+from tinybert.data.tasks import read_rows, read_task
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
+from tinybert.evaluate.scoring import Predictions, variant_scores
+from tinybert.models.checkpoints import load_task_model
+from tinybert.pipeline import paths
+
+HERE = Path(__file__).resolve().parent
+ENVIRONMENT = HERE.parent / ".venv-peers"
+PEERS = ("openvino-fp32", "openvino-int8", "openvino-int8-sliced")
+BATCH_ROWS, LENGTH_TOKENS = 32, 128
+
+
+@dataclass
+class System:
+    """A model at work.
+
+    Attributes:
+        answer: The logits of a batch and the seconds they took.
+        times_ms: Of each workload, in the order of its batches.
+    """
+
+    answer: Callable[[Feeds], tuple[np.ndarray, float]]
+    file_mb: float
+    times_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    def logits_of(self, examples: Encoded) -> np.ndarray:
+        """Logits of all examples in their order: (rows, classes) float32."""
+        found = [(rows, self.answer(feeds_of(batch))[0]) for rows, batch in examples.batches(PREDICTION_BATCH_SIZE)]
+        rows, logits = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return logits[np.argsort(rows)]
+
+
+def timed(served: OnnxClassifier, feeds: Feeds) -> tuple[np.ndarray, float]:
+    """What a System of ours answers."""
+    started = time.perf_counter()
+    logits = served.logits(feeds)
+    return logits, time.perf_counter() - started
+
+
+def peers_python() -> Path:
+    """The interpreter of the peers' environment, which is made if it is missing."""
+    python = ENVIRONMENT / "bin/python"
+    if not python.is_file():
+        print(f"Installing {HERE / 'peers.txt'} into {ENVIRONMENT}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "-r", HERE / "peers.txt"], check=True)
+    return python
+
+
+@contextmanager
+def openvino(fp32: Path, calibration: Sequence[Feeds], threads: int) -> Iterator[dict[str, System]]:
+    """Runs OpenVINO in a process of its own; its systems by name."""
+    ours, theirs = multiprocessing.Pipe()
+
+    def ask(name: str, feeds: Feeds) -> tuple[np.ndarray, float]:
+        ours.send((name, feeds))
+        return ours.recv()
+
+    with tempfile.TemporaryDirectory() as temporary:
+        model, batches = Path(temporary, "fp32.onnx"), Path(temporary, "batches")
+        write_portable(fp32, model)
+        batches.write_bytes(pickle.dumps(list(calibration)))
+        command = [peers_python(), HERE / "openvino_worker.py", str(theirs.fileno()), model, batches, str(threads)]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
+        theirs.close()
+        try:
+            int8_mb = ours.recv()
+            sizes = dict.fromkeys(PEERS, int8_mb) | {PEERS[0]: fp32.stat().st_size / 1e6}
+            yield {name: System(partial(ask, name), size_mb) for name, size_mb in sizes.items()}
+            ours.send(None)
+        except EOFError:
+            sys.exit("OpenVINO's process ended too early; see above")
+        process.wait()
+
+
+def take_turns(systems: dict[str, System], workload: str, batches: Sequence[Feeds]) -> None:
+    """Times each batch on all systems; every other batch goes through them backwards."""
+    for number, feeds in enumerate(batches):
+        for system in list(systems.values())[:: -1 if number % 2 else 1]:
+            system.answer(feeds)
+            system.times_ms.setdefault(workload, []).append(1000 * system.answer(feeds)[1])
+
+
+def fastest_int8(systems: dict[str, System], workload: str, *, is_peer: bool) -> float:
+    """The least median time of the INT8 systems of one side, in ms."""
+    sides = (of for name, of in systems.items() if (name in PEERS) == is_peer and "int8" in name)
+    return min(median(of.times_ms[workload]) for of in sides)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task")
+    parser.add_argument("model", help="of quantization.models")
+    parser.add_argument("--rounds", type=int, default=15, help="batches of 32 rows")
+    parser.add_argument("--rows", type=int, default=100, help="single rows, spread over the lengths of dev")
+    options = parser.parse_args()
+    params, task = load_params(), read_task(options.task)
+    settings, limit = params.quantization, params.tasks[task.name].max_length_tokens
+    threads, source = settings.latency.threads, paths.task_model(task.name, params.seed, options.model)
+    tokenizer = load_tokenizer(source)
+    splits = (read_rows(task, split) for split in ("train", task.dev_splits[0]))
+    train, dev = (encode(rows, task, tokenizer, max_length_tokens=limit) for rows in splits)
+    batches = calibration_feeds(
+        train, examples=settings.calibration.examples, batch_size=settings.calibration.batch_size, seed=params.seed
+    )
+    longest_first = np.argsort(-dev.lengths, kind="stable")
+    chosen = longest_first[np.linspace(0, len(dev) - 1, min(options.rows, len(dev))).astype(int)]
+    tokens = min(LENGTH_TOKENS, load_task_model(source).config.max_position_embeddings)
+    workloads = {
+        f"{BATCH_ROWS} x {tokens}": [random_feeds(BATCH_ROWS, tokens, tokenizer.get_vocab_size())] * options.rounds,
+        "single row": [feeds_of(dev.batch([row])) for row in chosen],
+    }
+    files = {variant: paths.onnx(task.name, options.model) / f"{variant}.onnx" for variant in paths.VARIANTS}
+    systems = {
+        variant: System(partial(timed, OnnxClassifier(file, threads)), file.stat().st_size / 1e6)
+        for variant, file in files.items()
+    }
+    with openvino(files["fp32"], batches, threads) as others:
+        systems |= others
+        predictions = {
+            name: Predictions(task.headline, dev.gold, decide(system.logits_of(dev), task))
+            for name, system in systems.items()
+        }
+        for workload, feeds in workloads.items():
+            take_turns(systems, workload, feeds)
+    print(f"{hardware()}; {threads} threads; {task.name} {options.model}, {len(dev)} dev rows")
+    print(table(systems, variant_scores(predictions, task, seed=params.seed), task.headline))
+    for workload in workloads:
+        theirs, ours = (fastest_int8(systems, workload, is_peer=is_peer) for is_peer in (True, False))
+        print(f"{workload}: OpenVINO's fastest INT8 {theirs:.2f} ms, ours {ours:.2f} ms")
+    print(f"ratio {theirs / ours:.2f}")
+
+
+def table(systems: dict[str, System], scores: dict[str, dict], metric: str) -> str:
+    """A line for each system."""
+    rows = []
+    for name, system in systems.items():
+        found, ends = scores[name], scores[name]["difference_95"]
+        same = "" if found["agreement"] is None else f"{found['agreement']:.1%}"
+        difference = f"{ends['low']:+.4f} to {ends['high']:+.4f}"
+        times = [f"{median(of):.2f}" for of in system.times_ms.values()]
+        rows.append((name, f"{system.file_mb:.2f}", f"{found['dev'][metric]:.4f}", difference, same, *times))
+    workloads = [f"ms, {workload}" for workload in systems["fp32"].times_ms]
+    headings = ("system", "MB", metric, "minus FP32, 95 %", "as FP32", *workloads)
+    return tabulate(rows, headings, colalign=("left", *["right"] * (len(headings) - 1)), disable_numparse=True)
+
+
+if __name__ == "__main__":
+    main()
