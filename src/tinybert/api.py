@@ -3,7 +3,7 @@
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
@@ -43,6 +43,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
 
 Teacher = SequenceClassifier | ForeignClassifier
+OPTIMIZER = Optimizer(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
 CACHE_BYTES = 2 * 10**9  # of a temporary folder, removed after the call
 
 
@@ -69,9 +70,7 @@ class DistillSettings:
     relation_heads: int | None = None
     seed: int = 42
     precision: str = "float32"
-    optimizer: Optimizer = field(
-        default_factory=lambda: Optimizer(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
-    )
+    optimizer: Optimizer = OPTIMIZER
     tokenizer: str | Path | Tokenizer | None = None
 
 
@@ -221,11 +220,10 @@ def _start_student(
 
 def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
     """Raises UserError for a student that was made for another task than the teacher's."""
-    several = {True: "several", False: "one"}
     facts: list[tuple[str, Any, Any]] = [
         ("texts of a row", 1 + getattr(student, "pair", task.is_pair), 1 + task.is_pair),
         ("outputs", len(student.labels), len(teacher.labels)),
-        ("classes of a row", several[student.config.problem_type == MULTILABEL], several[task.is_multilabel]),
+        ("several classes of a row", student.config.problem_type == MULTILABEL, task.is_multilabel),
     ]
     if len(teacher.labels) > 1:  # a regression's one label may have any name
         names = enumerate(zip(student.labels, teacher.labels, strict=False))
@@ -239,12 +237,10 @@ def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
 def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) -> None:
     """Raises UserError if student, teacher and tokenizer differ in the number of tokens."""
     tokens = student.config.vocab_size
-    if isinstance(teacher, SequenceClassifier) and tokens != teacher.config.vocab_size:
-        problem = f"it has another vocabulary than the teacher (got {tokens} tokens)"
-        raise UserError(f"student: {problem}; allowed: {teacher.config.vocab_size}; fix: choose another student")
+    if isinstance(teacher, SequenceClassifier) and tokens != (known := teacher.config.vocab_size):
+        raise UserError(f"student: other tokens than the teacher's (got {tokens}); allowed: {known}; fix: take another")
     if (found := tokenizer.get_vocab_size()) > tokens:
-        problem = f"it has more tokens than the student (got {found})"
-        raise UserError(f"tokenizer: {problem}; allowed: {tokens}; fix: name the student's tokenizer")
+        raise UserError(f"tokenizer: more tokens than the student (got {found}); allowed: {tokens}; fix: use its own")
 
 
 def task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:

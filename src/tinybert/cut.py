@@ -98,13 +98,11 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     sizes = [f"--{name.replace('_', '-')}" for name in SIZES if getattr(options, name) is not None]
     if options.speedup is None and not sizes:
-        allowed = "--speedup, or any of --layers, --width, --heads, --feed-forward"
-        raise UserError(f"--speedup: no size is given; allowed: {allowed}; fix: give one")
+        raise UserError("--speedup: missing; allowed: it, or --layers, --width, --heads, --feed-forward; fix: give one")
     if options.speedup is not None and not options.speedup >= 1:
         raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")
     if options.speedup is not None and sizes:
-        extra = f"got {sizes[0]} too"
-        raise UserError(f"--speedup: it chooses the sizes ({extra}); allowed: one of them; fix: drop the other")
+        raise UserError(f"--speedup: it chooses the sizes (got {sizes[0]} too); allowed: one of them; fix: drop one")
     return options
 
 

@@ -21,6 +21,7 @@ from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer
+from tinybert.models.outputs import check_bfloat16
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
@@ -154,11 +155,16 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     if kept != list(params.general.students):
         tree["general"]["students"][:] = kept
         changed.append(f"general.students: [{', '.join(kept)}]")
-    starts_from_given = params.tasks.teacher_encoder == "given" and not section["teacher"].get("encoder")
-    pretraining = params.teacher.pretraining
-    if starts_from_given and pretraining.epochs and (pretraining.max_steps or math.inf) > HEAD_STEPS:
+    pretraining, encoder = params.teacher.pretraining, section["teacher"].get("encoder") or params.tasks.teacher_encoder
+    if encoder == "given" and pretraining.epochs and (pretraining.max_steps or math.inf) > HEAD_STEPS:
         tree["teacher"]["pretraining"]["max_steps"] = HEAD_STEPS
         changed.append(f"teacher.pretraining.max_steps: {HEAD_STEPS}")
+    if params.precision == "bfloat16":
+        try:
+            check_bfloat16()
+        except UserError:
+            tree["precision"] = "float32"
+            changed.append("precision: float32, because this machine has no bf16")
     tree["tasks"][name] = CommentedMap(section)
     tree["tasks"][name].fa.set_block_style()
     text = io.StringIO()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.root import ROOT
 from tinybert.config.load import load_params
+from tinybert.data import new_task
 from tinybert.data.new_task import balance, main
 from tinybert.pipeline.errors import UserError
 
@@ -87,6 +88,20 @@ def test_without_domain_students_a_head_is_trained_briefly(project, capsys):
     (project / "params.yaml").write_text(local.replace("    max_steps: null         #", "    max_steps: 20         #"))
     init(write(project / "topics.csv", ["war", "peace"] * 30))
     assert load_params().teacher.pretraining.max_steps == 20
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_precision_follows_the_machine(project, monkeypatch, capsys, has_bf16):
+    def check():
+        if not has_bf16:
+            raise UserError("no bf16")
+
+    monkeypatch.setattr(new_task, "check_bfloat16", check)
+    params = (project / "params.yaml").read_text().replace("precision: float32 ", "precision: bfloat16 ")
+    (project / "params.yaml").write_text(params)
+    init(write(project / "topics.csv", ["war", "peace"] * 30))
+    assert load_params().precision == ("bfloat16" if has_bf16 else "float32")
+    assert ("precision: float32, because this machine has no bf16" in capsys.readouterr().out) != has_bf16
 
 
 def test_a_separator_makes_several_labels(project):
