@@ -223,7 +223,7 @@ def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
     facts: list[tuple[str, Any, Any]] = [
         ("texts of a row", 1 + getattr(student, "pair", task.is_pair), 1 + task.is_pair),
         ("outputs", len(student.labels), len(teacher.labels)),
-        ("several classes of a row", student.config.problem_type == MULTILABEL, task.is_multilabel),
+        ("multilabel", student.config.problem_type == MULTILABEL, task.is_multilabel),
     ]
     if len(teacher.labels) > 1:  # a regression's one label may have any name
         names = enumerate(zip(student.labels, teacher.labels, strict=False))
@@ -238,7 +238,7 @@ def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) 
     """Raises UserError if student, teacher and tokenizer differ in the number of tokens."""
     tokens = student.config.vocab_size
     if isinstance(teacher, SequenceClassifier) and tokens != (known := teacher.config.vocab_size):
-        raise UserError(f"student: other tokens than the teacher's (got {tokens}); allowed: {known}; fix: take another")
+        raise UserError(f"student: not the teacher's vocabulary (got {tokens}); allowed: {known}; fix: choose another")
     if (found := tokenizer.get_vocab_size()) > tokens:
         raise UserError(f"tokenizer: more tokens than the student (got {found}); allowed: {tokens}; fix: use its own")
 

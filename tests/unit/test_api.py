@@ -220,7 +220,7 @@ def test_a_student_trained_for_another_task_is_refused(folder):
         ("teacher", SequenceClassifier(config, LABELS[::-1]), r"class 0: acceptable\); allowed: unacceptable"),
         (SequenceClassifier(config, tuple(names)), others, r"class 7: other\); allowed: a class with a long name, num"),
         ("teacher", others, r"outputs: 8\); allowed: 2"),
-        ("teacher", several, r"several classes of a row: True\); allowed: False"),
+        ("teacher", several, r"multilabel: True\); allowed: False"),
         ("teacher", pairs, r"texts of a row: 2\); allowed: 1"),
     ):
         with pytest.raises(UserError, match=rf"^student: it was made for another task than .*\(got {problem}"):
@@ -286,6 +286,6 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_a_student_with_fewer_tokens_is_refused(folder):
-    line = r"^student: other tokens than the teacher's \(got 50\); allowed: "
+    line = r"^student: not the teacher's vocabulary \(got 50\); allowed: "
     with pytest.raises(UserError, match=line):
         distill_student("teacher", small_classifier(labels=LABELS), ROWS, PREDICTION, SHORT)

@@ -155,8 +155,9 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     if kept != list(params.general.students):
         tree["general"]["students"][:] = kept
         changed.append(f"general.students: [{', '.join(kept)}]")
-    pretraining, encoder = params.teacher.pretraining, section["teacher"].get("encoder") or params.tasks.teacher_encoder
-    if encoder == "given" and pretraining.epochs and (pretraining.max_steps or math.inf) > HEAD_STEPS:
+    starts_from_given = params.tasks.teacher_encoder == "given" and not section["teacher"].get("encoder")
+    pretraining = params.teacher.pretraining
+    if starts_from_given and pretraining.epochs and (pretraining.max_steps or math.inf) > HEAD_STEPS:
         tree["teacher"]["pretraining"]["max_steps"] = HEAD_STEPS
         changed.append(f"teacher.pretraining.max_steps: {HEAD_STEPS}")
     if params.precision == "bfloat16":

@@ -143,13 +143,10 @@ class StoredRun:
         self.mlflow = mlflow
         experiment, revision = os.environ.get("DVC_EXP_NAME") or "workspace", head_revision()
         origin = {
-            "stage": stage,
-            "dvc.exp": experiment,
-            "dvc.stage": os.environ.get("DVC_STAGE", stage),
-            "mlflow.source.name": f"stages/{stage}.py",
-            "mlflow.source.type": "LOCAL",
+            "stage": stage, "dvc.exp": experiment, "dvc.stage": os.environ.get("DVC_STAGE", stage),
+            "mlflow.source.name": f"stages/{stage}.py", "mlflow.source.type": "LOCAL",
             "mlflow.source.git.commit": revision,
-        }
+        }  # fmt: skip
         with open(root / "mlflow.db.lock", "a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # several stages may start together: one makes what is missing
             mlflow.set_experiment(experiment_id=_experiment_id(mlflow, root))
@@ -173,8 +170,7 @@ class StoredRun:
         self.mlflow.log_metrics(_numbers(metrics), model_id=model.model_id)
 
     def log_result_table(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> None:
-        settings = {_legal(key): value for key, value in flatten(params, ".")}
-        self.mlflow.log_params(settings, run_id=self.parent_id)
+        self.mlflow.log_params({_legal(key): value for key, value in flatten(params, ".")}, run_id=self.parent_id)
         numbers = _numbers({f"{row['group']}/{row['model']}": row for row in rows})
         self.mlflow.log_metrics(numbers, step=0, run_id=self.parent_id)
         columns = dict.fromkeys(key for row in rows for key in row)

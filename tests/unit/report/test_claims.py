@@ -9,6 +9,7 @@ import yaml
 from tests.unit.report.test_studies import SMALL
 from tinybert.evaluate.scoring import Predictions, paired_interval
 from tinybert.pipeline.errors import UserError
+from tinybert.report import claims
 from tinybert.report.claims import (
     FAILS,
     HOLDS,
@@ -85,6 +86,22 @@ def test_one_seed_and_identical_predictions_decide_nothing():
     assert outcome(study, claim, {42: ours}, {42: other}, found) == OPEN
     assert outcome(study, claim, {42: ours}, {42: ours}, found) == SAME
     assert outcome(small(one_training=True), claim, {42: ours}, {42: other}, found) == HOLDS
+
+
+def test_ends_are_the_means_of_several_bootstraps():
+    ours, theirs = with_hits(150, 160), with_hits(140, 150)
+    single = [difference(ours, theirs, seed=seed) for seed in (7, 8, 9)]
+    assert difference(ours, theirs, seed=7, times=3) == pytest.approx(np.mean(single, axis=0))
+
+
+@pytest.mark.parametrize(("low", "expected"), [(-0.001, HOLDS), (-0.02, f"{OPEN} (more rows)")])
+def test_an_interval_that_ends_near_a_limit_is_computed_again(monkeypatch, low, expected):
+    intervals = {1: Difference(0.05, low, 0.1), claims.MORE_TIMES: Difference(0.05, 0.001, 0.1)}
+    monkeypatch.setattr(claims, "difference", lambda *sides, times=1, **settings: intervals[times])
+    monkeypatch.setattr(claims, "what_decides", lambda *sides, **settings: "more rows")
+    measured = {("cola", variant): with_hits(right, right) for variant, right in (("uniform", 150), ("top", 140))}
+    (found,) = judge_claims(small(), measured, seed=42)["outcome"]
+    assert found == expected
 
 
 def test_a_study_needs_two_variants():
