@@ -1,7 +1,7 @@
 """OpenVINO for `benchmarks.peers`; runs in the environment of peers.txt, without this project's packages.
 
 `openvino_worker.py PIPE MODEL BATCHES THREADS`: quantizes an FP32 ONNX file with nncf on pickled calibration batches,
-sends the size of the INT8 files, then answers each (system, feeds) with the logits and the seconds they took.
+sends what it serves (name -> MB), then answers each (name, feeds) with the logits and the seconds they took.
 """
 
 import logging
@@ -17,13 +17,17 @@ import numpy as np
 import openvino
 
 SLICE_TOKENS = 256  # that of tinybert.compress.onnx_files
+# What the project leaves in float: products of two activations, and the classifier.
+IN_FLOAT = nncf.IgnoredScope(patterns=[".*ScaledDotProductAttention.*", ".*/classifier/.*"])
+FLOAT = {"INFERENCE_PRECISION_HINT": "f32"}  # the default is bf16 on processors that have it
 
 
 class Whole:
     """A batch in one call on all threads, OpenVINO's setting for low latency."""
 
     def __init__(self, core: openvino.Core, model: openvino.Model, threads: int) -> None:
-        self.model = core.compile_model(model, "CPU", {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads})
+        settings = FLOAT | {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+        self.model = core.compile_model(model, "CPU", settings)
 
     def logits(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
         return self.model(feeds)[0]
@@ -33,8 +37,8 @@ class Sliced:
     """Slices of a batch on as many streams as there are threads, as ours runs it."""
 
     def __init__(self, core: openvino.Core, model: openvino.Model, threads: int) -> None:
-        model = core.compile_model(model, "CPU", {"NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads})
-        self.queue = openvino.AsyncInferQueue(model, 2 * threads)
+        settings = FLOAT | {"NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
+        self.queue = openvino.AsyncInferQueue(core.compile_model(model, "CPU", settings), 2 * threads)
         self.queue.set_callback(self._keep)
         self.found: dict[int, np.ndarray] = {}  # by the first row of the slice
 
@@ -42,6 +46,7 @@ class Sliced:
         self.found[start] = request.get_output_tensor(0).data.copy()
 
     def logits(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        self.found.clear()
         rows, length = feeds["input_ids"].shape
         step = max(1, SLICE_TOKENS // length)
         starts = range(0, rows, step)
@@ -54,23 +59,32 @@ class Sliced:
 def main(pipe: int, path: str, batches: str, threads: int) -> None:
     nncf.set_log_level(logging.ERROR)
     core = openvino.Core()
-    fp32 = core.read_model(path)
+    models, sizes = {"fp32": core.read_model(path)}, {"fp32": Path(path).stat().st_size / 1e6}
     calibration = pickle.loads(Path(batches).read_bytes())
-    int8 = nncf.quantize(
-        fp32, nncf.Dataset(calibration), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(calibration)
-    )
+    exact = nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE)
+    settings = {"int8": {}, "int8-exact": {"ignored_scope": IN_FLOAT, "advanced_parameters": exact}}
     with tempfile.TemporaryDirectory() as folder:
-        openvino.save_model(int8, Path(folder) / "model.xml")
-        size_mb = sum(file.stat().st_size for file in Path(folder).iterdir()) / 1e6
-    systems = {
-        "openvino-fp32": Whole(core, fp32, threads),
-        "openvino-int8": Whole(core, int8, threads),
-        "openvino-int8-sliced": Sliced(core, int8, threads),
-    }
+        for name, of in settings.items():
+            int8 = nncf.quantize(
+                core.read_model(path), nncf.Dataset(calibration), model_type=nncf.ModelType.TRANSFORMER,
+                subset_size=len(calibration), **of,
+            )  # fmt: skip
+            openvino.save_model(int8, Path(folder) / f"{name}.xml")
+            models[name] = core.read_model(Path(folder) / f"{name}.xml")
+            sizes[name] = sum(file.stat().st_size for file in Path(folder).glob(f"{name}.*")) / 1e6
+        ways = {"": Whole, "-sliced": Sliced}
+        systems = {
+            f"openvino-{name}{ending}": way(core, model, threads)
+            for name, model in models.items()
+            for ending, way in ways.items()
+        }
     with Connection(pipe) as connection:
-        connection.send(size_mb)
-        while (order := connection.recv()) is not None:
-            name, feeds = order
+        connection.send({f"openvino-{name}{ending}": size for name, size in sizes.items() for ending in ways})
+        while True:
+            try:
+                name, feeds = connection.recv()
+            except EOFError:
+                return
             started = time.perf_counter()
             logits = systems[name].logits(feeds)
             connection.send((logits, time.perf_counter() - started))
