@@ -18,7 +18,7 @@ import openvino
 
 SLICE_TOKENS = 256  # that of tinybert.compress.onnx_files
 # What the project leaves in float: products of two activations, and the classifier.
-IN_FLOAT = nncf.IgnoredScope(patterns=[".*ScaledDotProductAttention.*", ".*/classifier/.*"])
+EXCLUDED_NODES = nncf.IgnoredScope(patterns=[".*ScaledDotProductAttention.*", ".*/classifier/.*"])
 FLOAT = {"INFERENCE_PRECISION_HINT": "f32"}  # the default is bf16 on processors that have it
 
 
@@ -34,7 +34,7 @@ class Whole:
 
 
 class Sliced:
-    """Slices of a batch on as many streams as there are threads, as ours runs it."""
+    """A batch in slices, on as many streams as there are threads (OnnxClassifier gives a lone slice all threads)."""
 
     def __init__(self, core: openvino.Core, model: openvino.Model, threads: int) -> None:
         settings = FLOAT | {"NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
@@ -62,7 +62,7 @@ def main(pipe: int, path: str, batches: str, threads: int) -> None:
     models, sizes = {"fp32": core.read_model(path)}, {"fp32": Path(path).stat().st_size / 1e6}
     calibration = pickle.loads(Path(batches).read_bytes())
     exact = nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE)
-    settings = {"int8": {}, "int8-exact": {"ignored_scope": IN_FLOAT, "advanced_parameters": exact}}
+    settings = {"int8": {}, "int8-exact": {"ignored_scope": EXCLUDED_NODES, "advanced_parameters": exact}}
     with tempfile.TemporaryDirectory() as folder:
         for name, of in settings.items():
             int8 = nncf.quantize(

@@ -3,11 +3,12 @@
 `python -m benchmarks.peers TASK MODEL`, after `dvc repro quantize@TASK-MODEL`. The first run installs peers.txt into
 .venv-peers. Both sides calibrate on the same training rows and use the same threads; floats are float32. OpenVINO reads
 our FP32 file and serves it in FP32, in INT8 by nncf's defaults, and in "int8-exact": attention and classifier in float
-and products that cannot overflow, as in ours. Each runs a batch whole, or "sliced" as ours does.
+and products that cannot saturate, as in ours. Each OpenVINO model runs whole batches on all threads and, as "-sliced",
+slices of 256 tokens on one thread each. Ours are sliced too, but a single row takes all threads.
 
-The systems take turns on batches of 32 x 128 random tokens and on single dev rows of real length. Each batch runs twice
-and the second time counts, because the turn before has filled the processor's cache. The last line is the ratio of
-OpenVINO's fastest file, FP32 included, to the fastest of our INT8 files, on single rows.
+The systems take turns on batches of 32 x 128 random tokens and on single dev rows without padding. Each system runs
+each batch twice and only the second run counts, because the previous system has filled the processor's cache. The last
+line is the median time of OpenVINO's fastest file, FP32 included, over that of our fastest INT8 file, on single rows.
 """
 
 import argparse
@@ -49,26 +50,27 @@ BATCH_ROWS, LENGTH_TOKENS, ROW = 32, 128, "single row"
 
 @dataclass
 class System:
-    """A model at work.
+    """An ONNX file served by one library.
 
     Attributes:
-        answer: The logits of a batch and the seconds they took.
-        times_ms: Of each workload, in the order of its batches.
+        predict: Maps a batch to its logits, (rows, classes) float32, and the seconds they took.
+        file_mb: Size of the file in MB.
+        times_ms: Workload -> time of each batch in ms.
     """
 
-    answer: Callable[[Feeds], tuple[np.ndarray, float]]
+    predict: Callable[[Feeds], tuple[np.ndarray, float]]
     file_mb: float
     times_ms: dict[str, list[float]] = field(default_factory=dict)
 
     def logits_of(self, examples: Encoded) -> np.ndarray:
         """Logits of all examples in their order: (rows, classes) float32."""
-        found = [(rows, self.answer(feeds_of(batch))[0]) for rows, batch in examples.batches(PREDICTION_BATCH_SIZE)]
+        found = [(rows, self.predict(feeds_of(batch))[0]) for rows, batch in examples.batches(PREDICTION_BATCH_SIZE)]
         rows, logits = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return logits[np.argsort(rows)]
 
 
 def timed(served: OnnxClassifier, feeds: Feeds) -> tuple[np.ndarray, float]:
-    """What a System of ours answers."""
+    """Logits of one batch by ONNX Runtime, and the seconds they took."""
     started = time.perf_counter()
     logits = served.logits(feeds)
     return logits, time.perf_counter() - started
@@ -85,8 +87,8 @@ def peers_python() -> Path:
 
 
 @contextmanager
-def openvino(fp32: Path, calibration: Sequence[Feeds], threads: int) -> Iterator[dict[str, System]]:
-    """Runs OpenVINO in a process of its own; its systems by name."""
+def openvino_systems(fp32: Path, calibration: Sequence[Feeds], threads: int) -> Iterator[dict[str, System]]:
+    """Runs OpenVINO in its own process; yields its systems by name."""
     ours, theirs = multiprocessing.Pipe()
 
     def ask(*order: Any) -> Any:
@@ -115,12 +117,12 @@ def take_turns(systems: dict[str, System], workload: str, batches: Sequence[Feed
     """Times each batch on all systems; every other batch goes through them backwards."""
     for number, feeds in enumerate(batches):
         for system in list(systems.values())[:: -1 if number % 2 else 1]:
-            system.answer(feeds)
-            system.times_ms.setdefault(workload, []).append(1000 * system.answer(feeds)[1])
+            system.predict(feeds)
+            system.times_ms.setdefault(workload, []).append(1000 * system.predict(feeds)[1])
 
 
 def fastest(systems: dict[str, System], workload: str, *, is_peer: bool, variants: str = "") -> float:
-    """The least median time of one side's systems with `variants` in their names, in ms."""
+    """The smallest median time in ms among the systems of one side whose names contain `variants`."""
     side = (of for name, of in systems.items() if name.startswith(PEER) == is_peer and variants in name)
     return min(median(of.times_ms[workload]) for of in side)
 
@@ -152,7 +154,7 @@ def main() -> None:
         variant: System(partial(timed, OnnxClassifier(file, threads)), file.stat().st_size / 1e6)
         for variant, file in files.items()
     }
-    with openvino(files["fp32"], batches, threads) as others:
+    with openvino_systems(files["fp32"], batches, threads) as others:
         systems |= others
         predictions = {
             name: Predictions(task.headline, dev.gold, decide(system.logits_of(dev), task))

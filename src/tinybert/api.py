@@ -238,9 +238,9 @@ def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) 
     """Raises UserError if student, teacher and tokenizer differ in the number of tokens."""
     tokens = student.config.vocab_size
     if isinstance(teacher, SequenceClassifier) and tokens != (known := teacher.config.vocab_size):
-        raise UserError(f"student: not the teacher's vocabulary (got {tokens}); allowed: {known}; fix: choose another")
+        raise UserError(f"student: its vocabulary differs (got {tokens} tokens); allowed: {known}; fix: choose another")
     if (found := tokenizer.get_vocab_size()) > tokens:
-        raise UserError(f"tokenizer: more tokens than the student (got {found}); allowed: {tokens}; fix: use its own")
+        raise UserError(f"tokenizer: too many tokens (got {found}); allowed: {tokens}; fix: use the student's")
 
 
 def task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:

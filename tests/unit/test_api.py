@@ -286,6 +286,6 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_a_student_with_fewer_tokens_is_refused(folder):
-    line = r"^student: not the teacher's vocabulary \(got 50\); allowed: "
+    line = r"^student: its vocabulary differs \(got 50 tokens\); allowed: "
     with pytest.raises(UserError, match=line):
         distill_student("teacher", small_classifier(labels=LABELS), ROWS, PREDICTION, SHORT)

@@ -121,5 +121,5 @@ def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):
 
 
 def test_a_size_is_needed(work):
-    with pytest.raises(SystemExit, match=r"^--speedup: missing; allowed: also --layers"):
+    with pytest.raises(SystemExit, match=r"^--speedup: no size given; allowed: --layers"):
         cli.main(["cut", "model", "rows.csv", "--output", "small"])

@@ -37,7 +37,7 @@ STUDIES = Path("studies")
 HOLDS, FAILS, OPEN = "holds", "fails", "inconclusive"
 SAME = "identical predictions: the setting had no effect"
 MAX_SEEDS = 100
-# An end of a bootstrap interval has a standard error of 2 % of the width; the mean of many has less.
+# An interval's end has a standard error of 2 % of the width; if it is NEAR a limit, MORE_TIMES bootstraps decide.
 NEAR, MORE_TIMES = 0.07, 20
 OfSeeds = Mapping[int, Predictions]  # seed -> predictions
 Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
@@ -172,7 +172,7 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0
         second: Those of the other, of the same rows and seeds.
         seed: Of the bootstrap.
         share: Of the second's score; if a lower score is better, the second's is divided by it.
-        times: Bootstraps; the interval's ends are the means of theirs.
+        times: Number of bootstraps, seeded from `seed` on; the ends are the means over them.
     """
     metric = next(iter(first.values())).metric
     sign, factor = (-1, 1 / share) if metric in LOWER_IS_BETTER else (1, share)
@@ -292,7 +292,7 @@ def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping
                 systems = {variant: measured[task, variant][seed] for variant in study.variants}
                 for variant, found in systems.items():
                     if not np.array_equal(found.labels, first.labels):
-                        where, fix = f"{folder.name}, {task}, seed {seed}, {variant}", "dvc exp remove its experiments"
+                        where, fix = f"{folder.name}, {task}, seed {seed}, {variant}", "remove them by dvc exp remove"
                         raise UserError(f"{where}: its rows differ from those of the first variant; fix: {fix}")
                 save_predictions(target / f"{task}-{seed}.json", systems)
         write_json(target / "about.json", about)

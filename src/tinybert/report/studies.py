@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.all:
         names += [name for name in study_names() if not (options.folder / name / "about.json").is_file()]
     if options.tasks and (options.all or not names):
-        raise UserError("--tasks: no study is named; allowed: with NAME; fix: tinybert study NAME --tasks TASK")
+        raise UserError("--tasks: needs NAME, not --all; allowed: with NAME; fix: tinybert study NAME --tasks TASK")
     if names:
         conduct(names, options.folder, tasks=options.tasks, seeds=options.seeds)
     print(f"{write_page(options.folder).text()}\n\n{options.folder / 'README.md'}")
@@ -222,7 +222,7 @@ def check_disturbed_workspace() -> None:
         commands.append("git stash pop")
     if commands:
         raise UserError("the study was killed while DVC had put the workspace's changes aside; fix: restore them with "
-                        f"{' && '.join(commands)} (if nothing is missing: rm {NOTE}), then run it again")  # fmt: skip
+                        f"{' && '.join(commands)} (if nothing is lost: rm {NOTE}), then rerun the study")  # fmt: skip
     NOTE.unlink()
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.peers import System, fastest, openvino, table, take_turns
+from benchmarks.peers import System, fastest, openvino_systems, table, take_turns
 from tinybert.compress import onnx_files
 from tinybert.data.encoding import Encoded
 
@@ -16,7 +16,7 @@ def system(times_ms: list[float]) -> System:
     return System(None, 1.0, {"single row": times_ms})
 
 
-def test_the_second_of_two_runs_counts_and_every_other_batch_goes_backwards():
+def test_the_second_run_counts_and_turns_alternate():
     order, seconds = [], iter(range(8))
 
     def recorder(name):
@@ -75,7 +75,7 @@ def peer(tmp_path, monkeypatch):
         python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/worker.py "$@"\n')
         python.chmod(0o755)
         monkeypatch.setattr("benchmarks.peers.peers_python", lambda: python)
-        return openvino(tmp_path / "fp32.onnx", ["a", "b"], 2)
+        return openvino_systems(tmp_path / "fp32.onnx", ["a", "b"], 2)
 
     return start
 
@@ -83,13 +83,13 @@ def peer(tmp_path, monkeypatch):
 def test_a_peer_answers_by_name_and_ends_with_the_block(peer):
     with peer(WORKER) as systems:
         assert {name: of.file_mb for name, of in systems.items()} == {"openvino-int8": 2.0}
-        assert systems["openvino-int8"].answer("row") == ("openvino-int8onnx2row", 0.5)
+        assert systems["openvino-int8"].predict("row") == ("openvino-int8onnx2row", 0.5)
 
 
 @pytest.mark.parametrize("script", ["import sys; sys.exit('no OpenVINO here')", WORKER])
 def test_a_peer_that_ends_early_ends_the_benchmark(peer, script):
     with pytest.raises(SystemExit, match="ended too early"), peer(script) as systems:
-        systems["openvino-int8"].answer("crash")
+        systems["openvino-int8"].predict("crash")
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ class Queue:
             self.keep(SimpleNamespace(get_output_tensor=lambda number, data=found: SimpleNamespace(data=data)), start)
 
 
-def test_slices_are_as_long_as_ours_and_come_back_in_order(worker):
+def test_slices_come_back_in_order(worker):
     assert worker.SLICE_TOKENS == onnx_files.SLICE_TOKENS
     sliced = worker.Sliced(SimpleNamespace(compile_model=lambda *settings: None), None, 2)
     ids = np.arange(5 * 128).reshape(5, 128)
