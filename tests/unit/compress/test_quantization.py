@@ -89,8 +89,9 @@ def test_the_published_quantizer_takes_the_products_of_attention_too(models, tmp
     feeds = feeds_of(examples(8, seed=1))
     files = (tmp_path / "out.onnx", models[variant], models["fp32"])
     published, ours, exact = (OnnxClassifier(path, 1).logits(feeds) for path in files)
-    # 1.77 times on a processor without VNNI, more with it.
-    assert np.isfinite(published).all() and np.abs(published - exact).mean() > 1.5 * np.abs(ours - exact).mean()
+    # Dynamic scales fit each batch: the error grows least there, by 1.77 for the model that an AVX2 processor trains.
+    least = 1.5 if variant == "int8-dynamic" else 2
+    assert np.isfinite(published).all() and np.abs(published - exact).mean() > least * np.abs(ours - exact).mean()
 
 
 @pytest.fixture(scope="module")
