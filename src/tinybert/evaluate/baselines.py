@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from tinybert.data.encoding import Encoded
 from tinybert.data.tasks import Task
-from tinybert.evaluate.scoring import METRICS
+from tinybert.evaluate.scoring import METRICS, score_by
 from tinybert.models.bert import BertModel
 from tinybert.models.outputs import Batch, OutputSpec, best_device
 
@@ -104,7 +104,7 @@ class LinearModel:
             is_rare = np.unique(train.gold, return_counts=True)[1].min() < FOLDS
             kind = KFold if is_rare else StratifiedKFold
             model, grid = LogisticRegression(max_iter=1000), {"C": list(STRENGTHS)}
-        metric = make_scorer(lambda gold, predicted: METRICS[task.headline](predicted, gold))
+        metric = make_scorer(lambda gold, predicted: score_by(METRICS[task.headline], predicted, gold))
         folds = kind(FOLDS, shuffle=True, random_state=0)
         gold = train.gold.astype(np.int64) if task.is_multilabel else train.gold
         with warnings.catch_warnings():  # of labels and classes that no row of a fold has

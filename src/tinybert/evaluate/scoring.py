@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +27,12 @@ CONSTANT_SPREAD = 1e-6
 LOWER_IS_BETTER = ("perplexity",)
 DROP_DIGITS = 9  # of a score's drop; further ones are rounding errors of the subtraction
 SAME_SIZE = 1.02  # times the smallest: formats differ by so much in their graphs, not in their weights
-RESAMPLES = 1000
+RESAMPLES = 10_000
+PART_WEIGHTS = 2**22  # held at a time
 
 Values = Sequence | np.ndarray
-Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and labels, (rows,) each
+# Of predictions and labels, (rows,) each, and weights, (..., rows), how often a row counts; returns scores, (...).
+Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 SplitReferences = tuple[Encoded, dict[str, np.ndarray]]  # the rows of a split, and predictions (rows,) by system
 
 
@@ -51,7 +53,7 @@ def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
             f"{task.name}: {unusable} of {len(labels)} predictions are not finite, the training diverged; "
             f"fix: lower learning_rate in tasks.{task.name}"
         )
-    return {metric: float(METRICS[metric](predictions, labels)) for metric in task.metrics}
+    return {metric: score_by(METRICS[metric], predictions, labels) for metric in task.metrics}
 
 
 def majority_predictions(task: Task, train_labels: Values, rows: int) -> np.ndarray:
@@ -100,58 +102,81 @@ def predict_references(teacher: TaskTeacher) -> dict[str, SplitReferences]:
     return found
 
 
-def _f1_scores(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """F1 of each class that is predicted or true in some row, or of all labels of a multilabel task, (classes,).
-
-    scikit-learn's f1_score gives the same and takes a hundred times as long: a bootstrap asks for it 1,000 times.
-    """
-    if labels.ndim == 2:
-        hits, totals = (predictions * labels).sum(axis=0), predictions.sum(axis=0) + labels.sum(axis=0)
-        return 2.0 * hits / np.maximum(totals, 1)
-    classes = 1 + int(max(predictions.max(), labels.max()))
-    totals = np.bincount(predictions, minlength=classes) + np.bincount(labels, minlength=classes)
-    hits = np.bincount(labels[predictions == labels], minlength=classes)
-    return 2.0 * hits[totals > 0] / totals[totals > 0]
+def score_by(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The score of all rows, each counted once."""
+    return float(metric(predictions, labels, np.ones(len(labels))))
 
 
-def _micro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return 2.0 * np.sum(predictions * labels) / max(np.sum(predictions) + np.sum(labels), 1)
+def _accuracy(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return weights @ (predictions == labels) / weights.sum(axis=-1)
 
 
-def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    from sklearn.metrics import matthews_corrcoef
-
-    if predictions.max(initial=0) > 1 or labels.max(initial=0) > 1:
-        return 0.0 if _has_constant(predictions, labels) else matthews_corrcoef(labels, predictions)
-    # Of two classes it is Pearson's coefficient, which is 20 times as fast: a bootstrap asks for it 1,000 times.
-    return _pearson(predictions, labels)
+def _micro_f1(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    hits, totals = np.sum(predictions * labels, axis=1), np.sum(predictions, axis=1) + np.sum(labels, axis=1)
+    return 2.0 * (weights @ hits) / np.maximum(weights @ totals, 1)
 
 
-def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return 0.0 if _has_constant(predictions, labels) else np.corrcoef(predictions, labels)[0, 1]
+def _macro_f1(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The mean over all labels of a multilabel task, otherwise over the classes predicted or true in some row."""
+    is_multilabel = labels.ndim == 2
+    ours, gold = (predictions, labels) if is_multilabel else _one_hot(predictions, labels)
+    totals = weights @ ours + weights @ gold
+    f1 = 2.0 * (weights @ (ours * gold)) / np.maximum(totals, 1)
+    return f1.sum(axis=-1) / (totals.shape[-1] if is_multilabel else (totals > 0).sum(axis=-1))
 
 
-def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    from scipy.stats import spearmanr
+def _matthews(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The coefficient for any number of classes (Gorodkin 2004)."""
+    ours, gold = _one_hot(predictions, labels)
+    counts, truths, rows = weights @ ours, weights @ gold, weights.sum(axis=-1)
+    covariance = rows * (weights @ (predictions == labels)) - (counts * truths).sum(axis=-1)
+    squares = (rows**2 - (counts**2).sum(axis=-1)) * (rows**2 - (truths**2).sum(axis=-1))
+    return np.where(squares > 0, covariance / np.sqrt(np.maximum(squares, 1)), 0.0)
 
-    return 0.0 if _has_constant(predictions, labels) else spearmanr(predictions, labels).statistic
+
+def _one_hot(predictions: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Class numbers as 0 and 1, (rows, classes)."""
+    classes = np.arange(1 + max(predictions.max(), labels.max()))
+    return (predictions[:, None] == classes).astype(float), (labels[:, None] == classes).astype(float)
 
 
-def _has_constant(*sides: np.ndarray) -> bool:
-    return any(np.ptp(side) <= CONSTANT_SPREAD for side in sides)
+def _pearson(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    ours, gold = (side - side.mean(axis=-1, dtype=float, keepdims=True) for side in (predictions, labels))
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.vecdot(weights, values) / weights.sum(axis=-1)
+
+    covariance = mean(ours * gold) - mean(ours) * mean(gold)
+    variances = [mean(side**2) - mean(side) ** 2 for side in (ours, gold)]
+    product = np.where(np.minimum(*variances) <= (CONSTANT_SPREAD / 2) ** 2, np.inf, variances[0] * variances[1])
+    return covariance / np.sqrt(product)
+
+
+def _spearman(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    if min(np.ptp(predictions), np.ptp(labels)) <= CONSTANT_SPREAD:
+        return np.zeros(weights.shape[:-1])
+    return _pearson(_ranks(predictions, weights), _ranks(labels, weights), weights)
+
+
+def _ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The rank of each row among all, equal ones sharing their mean rank; in the shape of the weights."""
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    up_to = weights[..., np.argsort(group)].cumsum(axis=-1)[..., np.cumsum(sizes) - 1]
+    below = np.concatenate([np.zeros_like(up_to[..., :1]), up_to[..., :-1]], axis=-1)
+    return ((below + up_to + 1) / 2)[..., group]
 
 
 METRICS: dict[str, Metric] = {
-    "accuracy": lambda predictions, labels: np.mean(predictions == labels),
-    "f1": lambda predictions, labels: _micro_f1(predictions == 1, labels == 1),
-    "macro_f1": lambda predictions, labels: np.mean(_f1_scores(predictions, labels)),
+    "accuracy": _accuracy,
+    "f1": lambda predictions, labels, weights: _micro_f1(predictions[:, None] == 1, labels[:, None] == 1, weights),
+    "macro_f1": _macro_f1,
     "micro_f1": _micro_f1,
     "matthews": _matthews,
     "pearson": _pearson,
     "spearman": _spearman,
 }
 # Those of Predictions; perplexity is computed from sums of cross-entropies and numbers of tokens, (sequences,) each.
-ROW_METRICS = METRICS | {"perplexity": lambda losses, tokens: float(np.exp(losses.sum() / tokens.sum()))}
+ROW_METRICS = METRICS | {"perplexity": lambda losses, tokens, weights: np.exp(weights @ losses / (weights @ tokens))}
 
 
 @dataclass(frozen=True)
@@ -171,7 +196,7 @@ class Predictions:
 
     @property
     def score(self) -> float:
-        return ROW_METRICS[self.metric](self.predictions, self.labels)
+        return score_by(ROW_METRICS[self.metric], self.predictions, self.labels)
 
 
 def save_predictions(path: str | Path, systems: Mapping[str, Predictions]) -> None:
@@ -291,9 +316,18 @@ def paired_interval(
     pairs = list(zip(predictions, reference, labels, strict=True))
     if share == 1.0 and all(np.array_equal(mine, other) for mine, other, _ in pairs):
         return {"low": 0.0, "high": 0.0}
-    of_seeds = _differences(metric, pairs, [np.arange(len(one)) for one in labels], share)
-    drawn = _resamples(labels, of_seeds, seed)
-    return _interval([_differences(metric, pairs, rows, share).mean() + shift for rows, shift in drawn])
+
+    def differences(weights: Sequence[np.ndarray]) -> np.ndarray:  # (..., seeds)
+        found = [
+            metric(mine, gold, of) - share * metric(other, gold, of)
+            for (mine, other, gold), of in zip(pairs, weights, strict=True)
+        ]
+        return np.stack(found, axis=-1)
+
+    of_seeds = differences([np.ones(len(one)) for one in labels])
+    return _interval(
+        differences(weights).mean(axis=-1) + shift for weights, shift in _resamples(labels, of_seeds, seed)
+    )
 
 
 def retention_interval(
@@ -311,43 +345,43 @@ def retention_interval(
     teacher, majority, labels = (reference[name] for name in ("teacher", "majority", "labels"))
     if paired_interval(metric, [teacher], [majority], [labels], seed=seed)["low"] <= 0:
         return None
+    of_seeds = np.array([score_by(metric, student, labels) for student in students])
     ratios = []
-    of_seeds = np.array([metric(student, labels) for student in students])
-    for (rows, *_), shift in _resamples([labels] * len(students), of_seeds, seed):
-        base = metric(majority[rows], labels[rows])
-        lead = metric(teacher[rows], labels[rows]) - base
-        student = np.mean([metric(one[rows], labels[rows]) for one in students]) + shift
-        if lead > 0:
-            ratios.append((student - base) / lead)
+    for (weights, *_), shift in _resamples([labels] * len(students), of_seeds, seed):
+        base = metric(majority, labels, weights)
+        lead = metric(teacher, labels, weights) - base
+        student = np.mean([metric(one, labels, weights) for one in students], axis=0) + shift
+        ratios.append(((student - base) / np.where(lead > 0, lead, np.nan))[lead > 0])
     return _interval(ratios)
 
 
-def _interval(values: Sequence[np.floating]) -> dict[str, float]:
-    return dict(zip(("low", "high"), np.percentile(values, [2.5, 97.5]).tolist(), strict=True))
+def _interval(parts: Iterable[np.ndarray]) -> dict[str, float]:
+    return dict(zip(("low", "high"), np.percentile(np.concatenate([*parts]), [2.5, 97.5]).tolist(), strict=True))
 
 
 def _resamples(
     labels: Sequence[np.ndarray], of_seeds: np.ndarray, seed: int
-) -> Iterator[tuple[list[np.ndarray], float]]:
-    """Yields the rows drawn for each training seed (shared if all have the same labels), and a shift of their mean.
+) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
+    """Yields parts of the RESAMPLES: how often each row was drawn, (part, rows) for each training seed, and shifts.
 
-    Both sides of a comparison are computed on the same drawn rows. Seeds are drawn too, but by their results on all
-    rows, `of_seeds`: results on the drawn rows would count the variance of rows twice.
+    Seeds with the same labels share the drawn rows, as both sides of a comparison do. Seeds are drawn too, but by their
+    results on all rows, `of_seeds`, whose mean shifts: results on the drawn rows would count the variance of rows
+    twice.
     """
     rng, count, widening = np.random.default_rng(seed), len(labels), _widening(len(labels))
     is_same = all(np.array_equal(labels[0], other) for other in labels[1:])
-    for _ in range(RESAMPLES):
-        rows = [rng.integers(len(one), size=len(one)) for one in (labels[:1] if is_same else labels)]
-        drawn = of_seeds[rng.integers(count, size=count)]
-        yield rows * count if is_same else rows, widening * (drawn.mean() - of_seeds.mean())
+    part = max(1, PART_WEIGHTS // max(map(len, labels)))
+    for first in range(0, RESAMPLES, part):
+        size = min(part, RESAMPLES - first)
+        weights = [_draw(rng, size, len(one)) for one in (labels[:1] if is_same else labels)]
+        shifts = of_seeds[rng.integers(count, size=(size, count))].mean(axis=1) - of_seeds.mean()
+        yield weights * count if is_same else weights, widening * shifts
 
 
-def _differences(metric: Metric, pairs: Sequence[tuple], rows: Sequence[np.ndarray], share: float) -> np.ndarray:
-    """The difference of each pair on its rows, (seeds,) float64."""
-    return np.array([
-        metric(mine[chosen], labels[chosen]) - share * metric(other[chosen], labels[chosen])
-        for (mine, other, labels), chosen in zip(pairs, rows, strict=True)
-    ])  # fmt: skip
+def _draw(rng: np.random.Generator, size: int, rows: int) -> np.ndarray:
+    """How often each row is among `rows` drawn with replacement, `size` times: (size, rows)."""
+    drawn = rng.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
+    return np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows).astype(float)
 
 
 def _widening(seeds: int) -> float:

@@ -37,8 +37,6 @@ STUDIES = Path("studies")
 HOLDS, FAILS, OPEN = "holds", "fails", "inconclusive"
 SAME = "identical predictions: the setting had no effect"
 MAX_SEEDS = 100
-# An interval's end has a standard error of 2 % of the width; if it is NEAR a limit, MORE_TIMES bootstraps decide.
-NEAR, MORE_TIMES = 0.07, 20
 OfSeeds = Mapping[int, Predictions]  # seed -> predictions
 Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
 Place = Annotated[str, Field(pattern=r"^[a-z_]+/[^:]+:[a-z0-9_{}-]+$")]
@@ -164,7 +162,7 @@ class Difference(NamedTuple):
     high: float
 
 
-def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0, times: int = 1) -> Difference:
+def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0) -> Difference:
     """Compares a variant with `share` times another's score, by a paired bootstrap over rows and training seeds.
 
     Args:
@@ -172,18 +170,14 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0
         second: Those of the other, of the same rows and seeds.
         seed: Of the bootstrap.
         share: Of the second's score; if a lower score is better, the second's is divided by it.
-        times: Number of bootstraps, seeded from `seed` on; the ends are the means over them.
     """
     metric = next(iter(first.values())).metric
     sign, factor = (-1, 1 / share) if metric in LOWER_IS_BETTER else (1, share)
     predictions, reference = ([found.predictions for found in side.values()] for side in (first, second))
     labels = [found.labels for found in first.values()]
-    ends = [
-        tuple(paired_interval(ROW_METRICS[metric], predictions, reference, labels, seed=of, share=factor).values())
-        for of in range(seed, seed + times)
-    ]
+    ends = paired_interval(ROW_METRICS[metric], predictions, reference, labels, seed=seed, share=factor).values()
     ours, theirs = (mean(found.score for found in side.values()) for side in (first, second))
-    return Difference(sign * (ours - factor * theirs), *sorted(sign * mean(end) for end in zip(*ends, strict=True)))
+    return Difference(sign * (ours - factor * theirs), *sorted(sign * end for end in ends))
 
 
 def outcome(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
@@ -245,9 +239,7 @@ def judge_claims(study: Study, measured: Measured, *, seed: int) -> pd.DataFrame
             first, second = (measured.get((task, side)) for side in claim.sides)
             if first is None or second is None:
                 continue
-            found, limits = difference(first, second, seed=seed, share=claim.share), claim.limits(study.margin)
-            if min(abs(end - limit) for end in found[1:] for limit in limits) < NEAR * (found.high - found.low):
-                found = difference(first, second, seed=seed, share=claim.share, times=MORE_TIMES)
+            found = difference(first, second, seed=seed, share=claim.share)
             result = outcome(study, claim, first, second, found)
             if result == OPEN:
                 result += f" ({what_decides(study, claim, first, second, seed=seed)})"

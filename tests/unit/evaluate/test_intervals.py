@@ -13,6 +13,7 @@ from tinybert.evaluate.scoring import (
     read_predictions,
     retention_interval,
     save_predictions,
+    score_by,
     variant_scores,
 )
 
@@ -128,7 +129,9 @@ def test_intervals_cover_the_truth_and_are_not_too_wide():
         found = paired_interval(ACCURACY, mine, other, [labels] * 3, seed=0)
         held += found["low"] <= 0 <= found["high"]
         widths.append(found["high"] - found["low"])
-        differences = [ACCURACY(a, labels) - ACCURACY(b, labels) for a, b in zip(mine, other, strict=True)]
+        differences = [
+            score_by(ACCURACY, a, labels) - score_by(ACCURACY, b, labels) for a, b in zip(mine, other, strict=True)
+        ]
         widths_of_t.append(2 * 4.303 * np.std(differences, ddof=1) / 3**0.5)
     assert held >= 93
     assert np.mean(widths) < 1.25 * np.mean(widths_of_t)

@@ -14,6 +14,7 @@ from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.evaluate.scoring import (
     METRICS,
+    ROW_METRICS,
     Predictions,
     compare_splits,
     is_collapsed,
@@ -22,6 +23,7 @@ from tinybert.evaluate.scoring import (
     read_predictions,
     save_predictions,
     score,
+    score_by,
     variant_scores,
 )
 from tinybert.pipeline.errors import UserError
@@ -147,7 +149,36 @@ def test_matthews_equals_that_of_scikit_learn():
     for classes in (2, 3):
         predictions, labels = rng.integers(classes, size=(2, 500))
         expected = matthews_corrcoef(labels, predictions)
-        assert METRICS["matthews"](predictions, labels) == pytest.approx(expected, abs=1e-12)
+        assert score_by(METRICS["matthews"], predictions, labels) == pytest.approx(expected, abs=1e-12)
+
+
+def test_spearman_equals_that_of_scipy():
+    from scipy.stats import spearmanr
+
+    predictions, labels = np.random.default_rng(0).integers(20, size=(2, 300)) / 4  # with many equal ones
+    expected = spearmanr(predictions, labels).statistic
+    assert score_by(METRICS["spearman"], predictions, labels) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ROW_METRICS)
+def test_weights_count_rows_as_often_as_they_say(metric):
+    rng = np.random.default_rng(0)
+    shape = (60, 4) if metric == "micro_f1" else (60,)
+    predictions, labels = (
+        rng.integers(1, 5, size=(2, *shape)) if metric == "perplexity" else rng.integers(2, size=(2, *shape))
+    )
+    weights = rng.integers(4, size=(3, 60))
+    found = ROW_METRICS[metric](predictions, labels, weights.astype(float))
+    repeated = [(np.repeat(predictions, of, axis=0), np.repeat(labels, of, axis=0)) for of in weights]
+    assert found == pytest.approx([score_by(ROW_METRICS[metric], *rows) for rows in repeated], abs=1e-12)
+    assert len(set(found)) == 3
+
+
+def test_macro_f1_leaves_out_classes_that_no_drawn_row_has():
+    predictions, labels = np.array([0, 1, 2]), np.array([0, 2, 2])
+    weights = np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 1.0]])
+    # classes 0, 1, 2: 1, 0, 2/3; without the second row class 1 is neither predicted nor true
+    assert METRICS["macro_f1"](predictions, labels, weights) == pytest.approx([5 / 9, 1.0])
 
 
 @pytest.fixture(scope="module")
