@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from tinybert.compress.pruning import Pruner, linear_sparsity
 from tinybert.config.fields import Training
 from tinybert.config.students import training_of
 from tinybert.data.encoding import encode
@@ -17,7 +18,7 @@ from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import Task, read_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.distill.batches import Batches, Masker
-from tinybert.distill.loop import LiveTeacher, Pruner, Settings, train
+from tinybert.distill.loop import LiveTeacher, Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
@@ -139,10 +140,15 @@ def distill_phase(stage: Stage) -> None:
     loss = DistillationLoss(config, student.config, teacher.model.config)
     loss.load(source)
     loss.start_projections(projection)
-    training = StageTraining(stage, student, loss, target, source, tokenizer=tokenizer)
+    pruner, pruning = None, getattr(params.students[name].intermediate, "pruning", None)
+    if pruning and phase == "intermediate":
+        pruner = Pruner(student, pruning.percent / 100, pruning.ramp_fraction, pruning.increments)
+    elif pruning:
+        pruner = Pruner(student, target=0.0)  # keeps the zeros
+    training = StageTraining(stage, student, loss, target, source, tokenizer=tokenizer, pruner=pruner)
     section = training_of(params, name, phase, task=task.name)
     training.distill(teacher, rows, section, seed)
-    training.finish()
+    training.finish(lambda: {"sparsity": linear_sparsity(student)} if pruner else {})
 
 
 def start_task_student(stage: Stage, task: Task, rows: Sequence[dict]) -> tuple[Classifier, Tokenizer, Tensor | None]:

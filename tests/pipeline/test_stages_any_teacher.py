@@ -117,6 +117,25 @@ def run_students(**changes) -> dict[str, dict]:
     return found
 
 
+def test_phase_2_keeps_what_phase_1_pruned(project):
+    params = tree()
+    params["students"]["tinybert4"]["intermediate"]["pruning"] = {
+        "percent": 50, "ramp_fraction": 0.5, "increments": 3
+    }  # fmt: skip
+    write_params(project, params)
+    save_family("bert", project / "model", COLA.labels)
+    finetune_teacher.main(stage("finetune_teacher", ready=ReadyTeacher(folder=str(project / "model"))))
+    of = {"student": "tinybert4", "seed": "1"}
+    for module in (task_distill_intermediate, task_distill_prediction):
+        run = stage(module.__name__.rpartition(".")[2], of)
+        module.main(run)
+        assert run.metrics["sparsity"] == pytest.approx(0.5, abs=0.001)
+    folders = paths.intermediate("cola", 1, "tinybert4"), paths.task_model("cola", 1, "tinybert4")
+    inner, final = (load_file(folder / "model.safetensors") for folder in folders)
+    name = "bert.encoder.layer.1.intermediate.dense.weight"
+    assert torch.equal(inner[name] == 0, final[name] == 0) and not torch.equal(inner[name], final[name])
+
+
 @pytest.mark.parametrize("family", ["roberta", "deberta-v2", "electra", "modernbert"])
 def test_a_ready_teacher_of_another_family_teaches(project, family):
     source = save_family(family, project / "model", COLA.labels)

@@ -1,8 +1,10 @@
 """Global unstructured pruning of Linear and LSTM weights while the model trains.
 
 All these weights are ranked together by magnitude (L1); biases, embeddings and layer norms are never pruned. Sparsity
-rises along a cubic ramp. Movement pruning scored lower (docs/log.md).
+rises along a cubic ramp, or in equal increments. Movement pruning scored lower (docs/log.md).
 """
+
+import math
 
 import numpy as np
 import torch
@@ -14,14 +16,16 @@ class Pruner:
 
     Pruned weights stay pruned; the masks are the zeros of the weights. `target` (0 to 1) is a share of ALL Linear and
     LSTM weights, and so is each increment: shares of the remaining weights would compound to less. Sparsity rises
-    in the first `ramp_fraction` (above 0, at most 1) of the steps. The training loop calls `begin` once, then
-    `before_step` and `after_step` around each optimizer step.
+    in the first `ramp_fraction` (above 0, at most 1) of the steps, along a cubic curve or, with `increments`, by equal
+    shares at equal intervals, the first at once. A target of 0 keeps the weights at zero that are zero already. The
+    training loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
     """
 
-    def __init__(self, model: nn.Module, target: float, ramp_fraction: float) -> None:
+    def __init__(
+        self, model: nn.Module, target: float, ramp_fraction: float = 1.0, increments: int | None = None
+    ) -> None:
         self.weights = _linear_weights(model)
-        self.target = target
-        self.ramp_fraction = ramp_fraction
+        self.target, self.ramp_fraction, self.increments = target, ramp_fraction, increments
 
     def begin(self, steps: int) -> None:
         """Derives the masks from the weights, on their device, and sets the length of the ramp among `steps` steps."""
@@ -31,6 +35,8 @@ class Pruner:
     def scheduled_sparsity(self, step: int) -> float:
         """The share of all weights that is zero after optimizer step `step`, from 0 (Zhu & Gupta 2017, eq. 1)."""
         progress = min((step + 1) / self.ramp_steps, 1.0)
+        if self.increments:
+            return self.target * math.ceil(progress * self.increments) / self.increments
         return self.target * (1.0 - (1.0 - progress) ** 3)
 
     @torch.no_grad()

@@ -150,12 +150,14 @@ def merge(tree: Any, overlay: Any) -> Any:
 
 
 def merged_profile(name: str, root: Path = Path()) -> dict[str, Any]:
-    """The tree of params.yaml under `root` with a profile's overlay; UserError if there is no such profile."""
+    """The tree of params.yaml, or of the profile that it `extends`, with a profile's overlay; UserError if none."""
     path = root / PROFILES / f"{name}.yaml"
     if not path.is_file():
         names = ", ".join(sorted(path.stem for path in (root / PROFILES).glob("*.yaml")))
         raise UserError(f"profile: there is no {path} (got {name}); allowed: {names}")
-    return merge(read_yaml(root / PARAMS), read_yaml(path))
+    overlay = read_yaml(path)
+    parent = overlay.pop("extends", None)
+    return merge(merged_profile(parent, root) if parent else read_yaml(root / PARAMS), overlay)
 
 
 def apply_profile(name: str, *, force: bool = False) -> None:

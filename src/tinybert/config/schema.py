@@ -23,6 +23,7 @@ from tinybert.config.fields import (
     NonEmptyStr,
     NonNegative,
     NonNegativeInt,
+    Percent,
     PositiveFraction,
     PositiveInt,
     RowTokens,
@@ -33,7 +34,7 @@ from tinybert.config.fields import (
     UniqueList,
     UniqueOrEmpty,
 )
-from tinybert.config.students import TASK_PHASES, Student, check_students
+from tinybert.config.students import TASK_PHASES, Student, check_students, training_of
 from tinybert.config.task_settings import GLUE_TASKS, RESERVED_NAMES, Tasks
 from tinybert.pipeline.errors import UserError
 
@@ -180,7 +181,7 @@ class Augmentation(ConfigModel):
 class Pruning(ConfigModel):
     """Unstructured pruning of task students; sparsity rises along a cubic ramp."""
 
-    sparsities_percent: UniqueList[Annotated[int, Field(ge=1, le=99)]]
+    sparsities_percent: UniqueList[Percent]
     ramp_fraction: PositiveFraction
 
 
@@ -338,6 +339,11 @@ class Params(ConfigModel):
             # DVC reads the key, so it may not be absent.
             if track == "tasks" and "intermediate" not in self.students[name].model_fields_set:
                 raise ValueError(f"students.{name}.intermediate: missing; fix: add it, or null to skip that phase")
+            if track == "tasks" and getattr(self.students[name].intermediate, "pruning", None):
+                for task in self.tasks.run:
+                    if not training_of(self, name, "intermediate", task=task).epochs:
+                        problem = f"{task} has 0 epochs of phase 1; fix: raise tasks.{task}.intermediate.epochs"
+                        raise ValueError(f"students.{name}.intermediate.pruning: {problem}, or remove pruning")
 
     def _check_published(self) -> None:
         """ONNX Runtime's quantizer, method published, is for BERT only."""

@@ -17,6 +17,9 @@ from tinybert.config.fields import (
     ModelSource,
     Name,
     NonNegative,
+    Percent,
+    PositiveFraction,
+    PositiveInt,
     Real,
     SmallPositiveInt,
     StudentArchitecture,
@@ -183,6 +186,20 @@ def _read_init(value: Any) -> Any:
     return value
 
 
+class GradualPruning(ConfigModel):
+    """Unstructured pruning during phase 1, as published: by equal increments in the first part of the steps.
+
+    Attributes:
+        percent: The target, a share of all Linear and LSTM weights.
+        ramp_fraction: Of the steps, until the target is reached.
+        increments: At equal intervals, the first at once.
+    """
+
+    percent: Percent
+    ramp_fraction: PositiveFraction
+    increments: PositiveInt
+
+
 class StageLosses(ConfigModel):
     """What a student imitates in one stage, and how long it trains.
 
@@ -193,6 +210,7 @@ class StageLosses(ConfigModel):
         reduction: Losses are means over real tokens, or over what the published code divides by, padding included.
         layer_map: In place of the student's own.
         training: In place of the track's or the task's.
+        pruning: Of the intermediate stage; the prediction stage keeps pruned weights at zero.
     """
 
     losses: Annotated[dict[Name, NonNegative], Field(min_length=1)]
@@ -202,6 +220,7 @@ class StageLosses(ConfigModel):
     reduction: Literal["real_tokens", "published"] = "real_tokens"
     layer_map: LayerMap | None = None
     training: Training | None = None
+    pruning: GradualPruning | None = None
 
     def check(self) -> None:
         on = self.active_losses
@@ -261,6 +280,8 @@ class Student(ConfigModel):
         if self.architecture.kind == "bilstm":
             self._check_bilstm()
         for stage, losses in self.stages.items():
+            if losses.pruning and stage != "intermediate":
+                raise ValueError(f"{stage}.pruning: only phase 1 prunes; fix: move it to intermediate, or remove it")
             if depth == 1 and losses.active_losses.get("pkd"):
                 raise ValueError(f"{stage}.losses.pkd: reads all layers but the last (got 1 layer); fix: hidden")
 

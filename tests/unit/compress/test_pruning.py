@@ -64,6 +64,31 @@ def test_sparsity_follows_the_cubic_ramp_exactly():
     assert linear_sparsity(model) == 0.2
 
 
+def test_sparsity_rises_by_equal_increments():
+    model = small_model()
+    pruner = Pruner(model, target=0.3, ramp_fraction=0.75, increments=3)
+    pruner.begin(8)
+    # 30 % of 1000 weights, a third of them at each of the steps 0, 2 and 4 of a ramp of 0.75·8 = 6 steps
+    assert train(model, pruner, range(8), adamw(model)) == [100, 100, 200, 200, 300, 300, 300, 300]
+
+
+def test_more_increments_than_steps_reach_the_target():
+    model = small_model()
+    pruner = Pruner(model, target=0.2, increments=6)
+    pruner.begin(2)
+    assert train(model, pruner, range(2), adamw(model))[-1] == 200
+
+
+def test_a_target_of_zero_keeps_the_zeros():
+    model = small_model()
+    train(model, started(model, 0.4, 1), range(1), adamw(model))
+    pruned = zeros(model)
+    keeper = Pruner(model, target=0.0)
+    keeper.begin(5)
+    assert train(model, keeper, range(5), adamw(model)) == [400] * 5
+    assert all(torch.equal(old, new) for old, new in zip(pruned, zeros(model), strict=True))
+
+
 def test_the_ramp_has_at_least_one_step():
     model = small_model()
     pruner = started(model, 0.2, 2, ramp_fraction=0.1)

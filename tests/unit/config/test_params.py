@@ -419,6 +419,17 @@ def test_training_is_found_in_what_a_stage_declares():
         training_of(view, "tinybert4", "intermediate", task="mrpc")
 
 
+def test_only_a_phase_1_that_trains_can_prune():
+    pruning = {"percent": 20, "ramp_fraction": 0.5, "increments": 6}
+    tree = changed("students.tinybert4.intermediate.pruning", pruning)
+    assert check_params(tree).students["tinybert4"].intermediate.pruning.increments == 6
+    tree["tasks"]["cola"]["intermediate"] |= {"epochs": 0}
+    with pytest.raises(UserError, match=r"students\.tinybert4\.intermediate\.pruning: cola has 0 epochs of phase 1"):
+        check_params(tree)
+    with pytest.raises(UserError, match=r"students\.tinybert4\.prediction\.pruning: only phase 1 prunes; fix: move"):
+        check_params(changed("students.tinybert4.prediction.pruning", pruning))
+
+
 def test_seeds_contain_the_seed_once():
     check_params(changed("seeds", [43, 42]))
     for seeds, line in (([43], "seeds: must contain seed 42 \\(got 43\\)"), ([42, 42], "seeds: 42 is listed twice")):

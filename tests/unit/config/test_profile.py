@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.builders import classifier
 from tests.support.root import ROOT
+from tests.unit.distill.test_loop import examples, settings
 from tinybert.cli import main
+from tinybert.config.fields import Architecture
 from tinybert.config.load import (
     PROFILE_HEADER,
     Replacement,
@@ -17,6 +20,12 @@ from tinybert.config.load import (
     merged_profile,
     read_yaml,
 )
+from tinybert.config.students import check_students
+from tinybert.distill.batches import Batches
+from tinybert.distill.loop import LiveTeacher, train
+from tinybert.distill.metric_log import TrainRun
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
+from tinybert.models.bert import BertConfig
 from tinybert.pipeline.errors import UserError
 
 NAMES = sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml"))
@@ -42,8 +51,9 @@ def test_merged_profiles_are_valid(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_merged_profiles_differ_where_the_overlay_says(name):
-    merged, default = merged_profile(name, ROOT), read_yaml(ROOT / "params.yaml")
-    overlay = leaves(read_yaml(ROOT / "profiles" / f"{name}.yaml"))
+    tree, merged = read_yaml(ROOT / "profiles" / f"{name}.yaml"), merged_profile(name, ROOT)
+    parent = tree.pop("extends", None)
+    default, overlay = merged_profile(parent, ROOT) if parent else read_yaml(ROOT / "params.yaml"), leaves(tree)
     assert {path: at(merged, path) for path in overlay} == overlay
     changed = {path for path, value in leaves(merged).items() if at(default, path) != value}
     assert all(any(path[: len(said)] == said for said in overlay) for path in changed)
@@ -61,6 +71,27 @@ def test_mappings_merge_and_all_else_replaces(tmp_path):
         "g": {"h": {"i": 1}},
     }
     assert default["a"] == {"b": 1, "c": [1, 2]}
+
+
+def test_bert_large_fits_its_students():
+    shape = Architecture(layers=24, width=1024, heads=16, feed_forward=4096, dropout=0.1)
+    base, students = merged_profile("bert-base", ROOT), check_params(merged_profile("bert-large", ROOT)).students
+    check_students(students, shape)
+    with pytest.raises(UserError, match="has 12 heads, the teacher 16"):
+        check_students(check_params(base).students, shape)
+
+
+def test_a_student_of_bert_large_trains():
+    """24 teacher layers of 16 heads, in 1/32 of the width; the student in 1/20 of its width."""
+    student = check_params(merged_profile("bert-large", ROOT)).students["tinybert4"]
+    teacher = BertConfig(50, 32, 24, 16, 64, max_position_embeddings=32)
+    model = classifier(BertConfig(50, 16, 4, 16, 32, max_position_embeddings=32))
+    losses = DistillationConfig.of(student, "intermediate", seed=1, length_tokens=32)
+    loss = DistillationLoss(losses, model.config, teacher)
+    live, batches = LiveTeacher(classifier(teacher), loss), Batches(examples(), batch_size=8, seed=7)
+    curve = train(model, loss, batches, settings(epochs=2), teacher=live, run=TrainRun("small"))
+    assert [loss.map.read(layer) for layer in (1, 2, 3, 4)] == [[6], [12], [18], [24]]
+    assert 0 < curve[-1]["attention"] < curve[0]["attention"] and curve[-1]["hidden"] < curve[0]["hidden"]
 
 
 @pytest.fixture
@@ -104,5 +135,5 @@ def test_an_invalid_overlay_changes_nothing(project):
 
 
 def test_an_unknown_profile_is_named(project):
-    with pytest.raises(UserError, match=r"got none\); allowed: bert-base, minilm"):
+    with pytest.raises(UserError, match=r"got none\); allowed: bert-base, bert-large, minilm"):
         merged_profile("none")
