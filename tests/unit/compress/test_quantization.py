@@ -67,31 +67,49 @@ def quantize(fp32, path, variant):
 
 
 @pytest.mark.parametrize(
-    ("variant", "operators"),
+    ("variant", "operators", "taken"),
     [
-        ("int8-dynamic", {"MatMulInteger", "DynamicQuantizeLinear"}),
-        ("int8-qdq", {"QuantizeLinear", "DequantizeLinear"}),
-        ("int8-qoperator", {"QLinearMatMul", "QLinearAdd"}),
+        (
+            "int8-dynamic",
+            {"MatMulInteger", "DynamicQuantizeLinear"},
+            0,
+        ),  # ONNX Runtime's default: constant weights only
+        ("int8-qdq", {"QuantizeLinear", "DequantizeLinear"}, 2),
+        ("int8-qoperator", {"QLinearMatMul", "QLinearAdd"}, 2),
     ],
 )
-def test_the_published_quantizer_takes_the_products_of_attention_too(models, tmp_path, variant, operators):
+def test_the_published_static_quantizers_take_the_products_of_attention_too(
+    models, tmp_path, variant, operators, taken
+):
     batches = [feeds_of(examples(8, seed=1000 + number)) for number in range(8)]
     write_published_int8(models["fp32"], batches, tmp_path / "out.onnx", variant)
     assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
     graph = onnx.load(tmp_path / "out.onnx").graph
-    counts = Counter(node.op_type for node in graph.node)
-    assert operators <= counts.keys()
-    if variant == "int8-qoperator":
-        assert "MatMul" not in counts and counts["QLinearMatMul"] >= 2 * CONFIG.num_hidden_layers
+    assert operators <= {node.op_type for node in graph.node}
+    assert integer_products_of_activations(graph) == taken * CONFIG.num_hidden_layers
     if variant == "int8-qdq":
         zero_points = {node.input[2] for node in graph.node if node.op_type == "QuantizeLinear"}
         assert {tensor.data_type for tensor in graph.initializer if tensor.name in zero_points} == {TensorProto.INT8}
     feeds = feeds_of(examples(8, seed=1))
     files = (tmp_path / "out.onnx", models[variant], models["fp32"])
     published, ours, exact = (OnnxClassifier(path, 1).logits(feeds) for path in files)
-    # Dynamic scales fit each batch: the error grows least there, by 1.77 for the model that an AVX2 processor trains.
-    least = 1.5 if variant == "int8-dynamic" else 2
+    # Dynamic scales fit each batch, and attention stays in float: the error is larger, but not by a factor to rely on.
+    least = 1 if variant == "int8-dynamic" else 2
     assert np.isfinite(published).all() and np.abs(published - exact).mean() > least * np.abs(ours - exact).mean()
+
+
+def integer_products_of_activations(graph) -> int:
+    """How many matrix products read two quantized activations, so none of them a weight."""
+    made_by = {name: node for node in graph.node for name in node.output}
+    inputs = {"MatMulInteger": (0, 1), "QLinearMatMul": (0, 3), "MatMul": (0, 1)}
+    found = 0
+    for node in graph.node:
+        sources = [made_by.get(node.input[place]) for place in inputs.get(node.op_type, ())]
+        if node.op_type == "MatMul":  # in a QDQ graph: of dequantized values, whose integers are no constants
+            dequantized = [source and source.op_type == "DequantizeLinear" for source in sources]
+            sources = [made_by.get(source.input[0]) for source in sources] if all(dequantized) else []
+        found += bool(sources) and all(sources)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import yaml
 from tests.unit.report.test_studies import SMALL
 from tinybert.evaluate.scoring import Predictions, paired_interval
 from tinybert.pipeline.errors import UserError
-from tinybert.report import claims
 from tinybert.report.claims import (
     FAILS,
     HOLDS,
@@ -103,7 +102,9 @@ def test_a_claimed_share_is_compared_with_that_share():
     ))  # fmt: skip
     right = [(mine == gold).astype(float) for mine, gold in zip(predictions, labels, strict=True)]
     shared = [0.9 * (other == gold) for other, gold in zip(reference, labels, strict=True)]
-    expected = paired_interval(lambda values, _, weights: weights @ values / weights.sum(axis=-1), right, shared, labels, seed=0)
+    expected = paired_interval(
+        lambda values, _, weights: weights @ values / weights.sum(axis=-1), right, shared, labels, seed=0
+    )
     assert (found.low, found.high) == pytest.approx((expected["low"], expected["high"]))
 
 
