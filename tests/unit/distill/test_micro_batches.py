@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -67,22 +68,47 @@ def test_accumulation_gives_the_curve_of_whole_batches():
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
+def check_curve(folder: Path) -> None:
+    """What two processes left in `folder` is the curve of one."""
+    _, alone = distill(steps=50, dropout=0.0)
+    assert json.loads((folder / "processes.json").read_text()) == 2
+    together = json.loads((folder / "curve.json").read_text())
+    assert len(together) == 50
+    for ours, theirs in zip(together, alone, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def started(launcher: list[str], folder: Path, **variables: str) -> subprocess.Popen:
+    """The small distillation under a launcher, a module with its arguments."""
+    command = [sys.executable, "-m", *launcher, "-m", "tests.support.small_distillation", str(folder), "--steps", "50"]
+    environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"} | variables
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
 def test_two_processes_give_the_curve_of_one(tmp_path):
     """Under accelerate launch, on gloo: the same global batches, losses normalized over them.
 
     --multi_gpu is Accelerate's way to start a process group; the environment keeps it on the CPU.
     """
-    command = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
-    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    found = subprocess.run(
-        [sys.executable, "-m", *command, "-m", "tests.support.small_distillation", str(tmp_path), "--steps", "50"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr[-3000:]
-    _, alone = distill(steps=50, dropout=0.0)
-    assert json.loads((tmp_path / "processes.json").read_text()) == 2
-    together = json.loads((tmp_path / "curve.json").read_text())
-    assert len(together) == 50
-    for ours, theirs in zip(together, alone, strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-4)
+    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    process = started(launcher, tmp_path, ACCELERATE_USE_CPU="true")
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-3000:]
+    check_curve(tmp_path)
+
+
+def test_two_nodes_give_the_curve_of_one(tmp_path):
+    """Under torchrun, each node with a folder of its own; only the first writes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launcher = ["torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1"]
+    launcher += ["--master_port", str(port), "--node_rank"]
+    for rank in range(2):
+        (tmp_path / f"node{rank}").mkdir()
+    nodes = [started([*launcher, str(rank)], tmp_path / f"node{rank}") for rank in range(2)]
+    errors = [node.communicate(timeout=300)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], errors
+    check_curve(tmp_path / "node0")
+    assert not list((tmp_path / "node1").glob("*"))
