@@ -124,9 +124,8 @@ def check_augmentation(params: Params) -> None:
 def check_local_teacher(params: Params) -> None:
     """Loads the teacher of teacher.local.folder and compares it with its tokenizer and with each student."""
     folder = given_teacher(params.teacher)
-    check_all([partial(folder_tokenizer, folder), partial(load_pretrained, folder)])
-    vocab_size = folder_tokenizer(folder).get_vocab_size()
-    teacher = start_teacher(params.teacher, vocab_size=vocab_size, seed=params.seed)
+    tokenizer, _ = check_all([partial(folder_tokenizer, folder), partial(load_pretrained, folder)])
+    teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
     students = params.used_students.items()
     check_all([
         partial(check_lengths, params, params.tasks.run, teacher.config.check_length),

@@ -42,12 +42,8 @@ def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> di
         The rows of train, the dev splits and, where the source has them, the test splits. A row has the task's text
         columns, "label" (int class or float score; absent from test rows) and "idx".
     """
-    if source == "synthetic":
-        return _synthetic(task, settings, seed)
-    return _hub(task, settings) if source == "hub" else _local(task, settings)
-
-
-def _synthetic(task: Task, settings: Tasks, seed: int) -> dict[str, list[dict]]:
+    if source != "synthetic":
+        return _hub(task, settings) if source == "hub" else _local(task, settings)
     if task.name not in synthetic.TASKS:
         raise UserError(
             f"tasks.source: synthetic: {task.name} has no synthetic examples, only {', '.join(synthetic.TASKS)} have; "
@@ -83,13 +79,9 @@ def _hub_row(task: Task, row: dict) -> dict:
 def _local(task: Task, settings: Tasks) -> dict[str, list[dict]]:
     folder = paths.resolve(settings.local.folder) / LAYOUTS[task.name].folder
     tests = [split for split in task.test_splits if (folder / f"{split}.tsv").exists()]
-    rows: dict[str, list[dict]] = {}
-
-    def read(split: str) -> None:
-        rows[split] = _tsv_rows(task, folder / f"{split}.tsv", is_test=split in tests)
-
-    check_all(partial(read, split) for split in ("train", *task.dev_splits, *tests))
-    return rows
+    splits = ("train", *task.dev_splits, *tests)
+    rows = check_all(partial(_tsv_rows, task, folder / f"{split}.tsv", is_test=split in tests) for split in splits)
+    return dict(zip(splits, rows, strict=True))
 
 
 def _tsv_rows(task: Task, path: Path, *, is_test: bool) -> list[dict]:

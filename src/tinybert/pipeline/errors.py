@@ -1,8 +1,9 @@
 """The error type for mistakes that the user can fix, and checks that find all of them."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
-Check = Callable[[], object]
+Check = Callable[[], Any]
 
 
 class UserError(ValueError):
@@ -14,13 +15,15 @@ class UserError(ValueError):
     """
 
 
-def check_all(checks: Iterable[Check]) -> None:
-    """Calls all checks; one UserError with the lines of all that fail, each once."""
+def check_all(checks: Iterable[Check]) -> list[Any]:
+    """Calls all checks and returns their results; one UserError with the lines of all that fail, each once."""
     mistakes: list[str] = []
+    results = []
     for check in checks:
         try:
-            check()
+            results.append(check())
         except UserError as error:
             mistakes += str(error).splitlines()
     if mistakes:
         raise UserError("\n".join(dict.fromkeys(mistakes)))
+    return results

@@ -105,8 +105,8 @@ class Results:
 
     params: Params
     root: Path
-    tasks: dict[str, Task] = field(default_factory=dict)
-    trees: dict[Instance, dict] = field(default_factory=dict)
+    tasks: dict[str, Task]
+    trees: dict[Instance, dict]
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def select(self, stage: str, **columns: Any) -> pd.DataFrame:
@@ -133,13 +133,10 @@ class Results:
 
 def load_results(params: Params, root: Path) -> Results:
     """Reads all metrics that params ask for; UserError with a line for each file that is missing or damaged."""
-    results = Results(params, root)
-
-    def read(name: str) -> None:
-        results.tasks[name] = read_task(name, root)
-
-    check_all(partial(read, name) for name in params.tasks.run)  # the tasks determine which numbers there must be
-    check_all(partial(_read_metrics, results, instance) for instance in stage_instances(params))
+    names, instances = params.tasks.run, stage_instances(params)
+    tasks = dict(zip(names, check_all(partial(read_task, name, root) for name in names), strict=True))
+    trees = check_all(partial(_read_metrics, root, instance, tasks) for instance in instances)
+    results = Results(params, root, tasks, dict(zip(instances, trees, strict=True)))
     rows = [row for instance, tree in results.trees.items() for row in _rows(instance, tree)]
     for instance in stage_instances(params, TIMING_FILES):
         timing = results.read(paths.timing(instance.stage, instance.name), _mapping, {})
@@ -147,23 +144,23 @@ def load_results(params: Params, root: Path) -> Results:
     for instance in stage_instances(params, {"latency": "{task}-{model}"}):
         rows += _rows(instance, results.read(paths.latency(instance.task, instance.model), _mapping, {}))
     frame = pd.DataFrame(rows, columns=COLUMNS[:-1])
-    headlines = frame["task"].map({name: task.headline for name, task in results.tasks.items()})
+    headlines = frame["task"].map({name: task.headline for name, task in tasks.items()})
     frame["is_headline"] = frame["metric"].str.rpartition(".")[2] == headlines
     results.frame = frame
     return results
 
 
-def _read_metrics(results: Results, instance: Instance) -> None:
-    """UserError if the file, or a number without which there is no report, is missing."""
+def _read_metrics(root: Path, instance: Instance, tasks: Mapping[str, Task]) -> dict:
+    """A metrics file; UserError if it, or a number without which there is no report, is missing."""
     try:
-        tree = results.trees[instance] = _mapping(results.root / instance.path)
-        lacking = set(_required(instance, results.tasks)) - {row[4:7] for row in _rows(instance, tree)}
-        wrong = f"has no {' '.join(filter(None, min(lacking)))}" if lacking else ""
+        tree = _mapping(root / instance.path)
+        lacking = set(_required(instance, tasks)) - {row[4:7] for row in _rows(instance, tree)}
+        if not lacking:
+            return tree
+        wrong = f"has no {' '.join(filter(None, min(lacking)))}"
     except (OSError, ValueError, RecursionError) as error:
         wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
-    if wrong:
-        stage = instance.stage
-        raise UserError(f"{instance.path}: {wrong}; stage {stage} writes it; fix: dvc repro {stage}")
+    raise UserError(f"{instance.path}: {wrong}; stage {instance.stage} writes it; fix: dvc repro {instance.stage}")
 
 
 def _required(instance: Instance, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str, str]]:
