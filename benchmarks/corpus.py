@@ -18,6 +18,7 @@ from itertools import count, cycle
 from pathlib import Path
 from types import SimpleNamespace
 
+from tinybert.config.schema import Tokenize
 from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
@@ -95,7 +96,8 @@ def filter_text(folder: Path) -> None:
 
 def tokenize_text(folder: Path) -> None:
     """The step `tokenize`, on the entire text."""
-    write_sequences(folder / TEXT, load_tokenizer(folder), folder / "sequences", sequence_tokens=128, packing="pack")
+    settings = Tokenize(sequence_tokens=128, packing="pack")
+    write_sequences(folder / TEXT, load_tokenizer(folder), folder / "sequences", settings)
 
 
 STEPS = {"filter": filter_text, "tokenize": tokenize_text}

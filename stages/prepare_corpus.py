@@ -8,13 +8,9 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Reads the corpus once and writes both parts."""
     corpus = stage.params.corpus
-    counts = write_splits(
-        documents(corpus, seed=stage.params.seed),
-        train=paths.corpus("general", "train"),
-        heldout=paths.corpus("general", "heldout"),
-        every=corpus.heldout_every,
-    )
-    stage.write_metrics(counts)
+    found = documents(corpus, seed=stage.params.seed)
+    train, heldout = (paths.corpus("general", split) for split in ("train", "heldout"))
+    stage.write_metrics(write_splits(found, train=train, heldout=heldout, every=corpus.heldout_every))
 
 
 if __name__ == "__main__":

@@ -8,17 +8,10 @@ from tinybert.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     """Cuts the documents of both parts into sequences."""
-    corpus, settings = stage.items["corpus"], stage.params.tokenize
-    tokenizer = load_tokenizer(paths.TOKENIZER)
-    metrics = {}
+    corpus, tokenizer, metrics = stage.items["corpus"], load_tokenizer(paths.TOKENIZER), {}
     for split in ("train", "heldout"):
-        metrics[split] = write_sequences(
-            paths.corpus(corpus, split),
-            tokenizer,
-            paths.sequences(corpus, split),
-            sequence_tokens=settings.sequence_tokens,
-            packing=settings.packing,
-        )
+        source, target = paths.corpus(corpus, split), paths.sequences(corpus, split)
+        metrics[split] = write_sequences(source, tokenizer, target, stage.params.tokenize)
     stage.write_metrics(metrics)
 
 

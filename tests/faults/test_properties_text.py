@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.properties import REFUSED, as_json, damaged_bytes, damaged_trees, is_finite, outcome
 from tests.unit.data.test_task_sources import DEV_FILES, LAYOUTS, write_task
 from tinybert.augment.word_vectors import from_file
+from tinybert.config.schema import Tokenize
 from tinybert.data.corpus import documents, wikitext_articles, write_splits
 from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
@@ -214,7 +215,8 @@ def test_documents_that_stages_read(tmp_path, content, packing):
     assert [*kept.parent.glob("*")] == ([] if found is REFUSED else [kept])
     for old in blocks.glob("*"):
         old.unlink()
-    cut = timed(lambda: write_sequences(source, TOKENIZER, blocks, sequence_tokens=8, packing=packing), names="")
+    settings = Tokenize(sequence_tokens=8, packing=packing)
+    cut = timed(lambda: write_sequences(source, TOKENIZER, blocks, settings), names="")
     assert len([*blocks.parent.glob("*")]) <= 1
     assert cut is REFUSED or (cut["sequences"] > 0 and is_finite(cut))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from tinybert.config.schema import Tokenize
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, read_documents
 
@@ -85,12 +86,12 @@ def sequences_writer(folder: Path, token_type: np.dtype) -> Iterator[Callable[[n
 class Cutter:
     """Cuts texts into sequences, as `write_sequences` describes."""
 
-    def __init__(self, tokenizer: Tokenizer, sequence_tokens: int, packing: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, settings: Tokenize) -> None:
         self.encoder = Tokenizer.from_str(tokenizer.to_str())
         self.encoder.no_truncation()
         self.encoder.no_padding()
         self.encoder.encode_special_tokens = True  # "[MASK]" in a text is the six characters it is
-        self.body, self.packing = sequence_tokens - 2, packing
+        self.body, self.packing = settings.sequence_tokens - 2, settings.packing
         ids = self.encoder.get_vocab()
         self.first, self.last, self.unknown = ids["[CLS]"], ids["[SEP]"], ids["[UNK]"]
         self.token_type = np.dtype(np.uint16 if max(ids.values()) <= np.iinfo(np.uint16).max else np.int32)
@@ -129,7 +130,7 @@ class Cutter:
 
 
 def write_sequences(
-    source: str | Path, tokenizer: Tokenizer, folder: str | Path, *, sequence_tokens: int, packing: str
+    source: str | Path, tokenizer: Tokenizer, folder: str | Path, settings: Tokenize
 ) -> dict[str, float]:
     """Tokenizes the documents of `source` into sequences that never mix two documents; holds one batch of texts.
 
@@ -137,16 +138,15 @@ def write_sequences(
         source: JSON lines, as prepare_corpus or filter_corpus writes them.
         tokenizer: Its truncation and padding are ignored.
         folder: Is replaced.
-        sequence_tokens: Longest sequence, with [CLS] and [SEP].
-        packing: "pack" cuts a document into sequences, the last one shorter, or dropped if it would hold fewer than 8
-            tokens and is not the only one; "paragraphs" does so with each line of a document; "truncate" keeps a
-            document's first sequence.
+        settings: The longest sequence, with [CLS] and [SEP], and how to cut. "pack" cuts a document into sequences, the
+            last one shorter, or dropped if it would hold fewer than 8 tokens and is not the only one; "paragraphs"
+            does so with each line of a document; "truncate" keeps a document's first sequence.
 
     Returns:
         Counts: documents (or paragraphs) that gave a sequence, sequences, tokens (with [CLS] and [SEP]),
         dropped_tokens (in dropped rests), unknown_share (of the tokens without [CLS] and [SEP]).
     """
-    cutter = Cutter(tokenizer, sequence_tokens, packing)
+    cutter = Cutter(tokenizer, settings)
     texts = (document["text"] for document in read_documents(source, "tokenize"))
     counts = Counter(documents=0, sequences=0, tokens=0, dropped_tokens=0, unknown=0)
     with atomic_folder(folder) as target:

@@ -1,6 +1,7 @@
 """Sequences: documents cut with a vocabulary of a few letters, what is on disk, damaged folders."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,10 +32,11 @@ def make_tokenizer(pieces: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def write(tmp_path: Path, tokenizer, *texts: str, sequence_tokens=12, packing="pack", **more) -> tuple[list, dict]:
+def write(tmp_path: Path, tokenizer, *texts: str, sequence_tokens=12, packing="pack") -> tuple[list, dict]:
     source, folder = tmp_path / "documents.jsonl", tmp_path / "blocks"
     write_jsonl(source, ({"title": "x y z", "text": text} for text in texts))
-    counts = write_sequences(source, tokenizer, folder, sequence_tokens=sequence_tokens, packing=packing, **more)
+    settings = SimpleNamespace(sequence_tokens=sequence_tokens, packing=packing)
+    counts = write_sequences(source, tokenizer, folder, settings)
     return [block.tolist() for block in Sequences.open(folder)], counts
 
 
