@@ -1,6 +1,7 @@
 """The domain subset: documents that contain terms of a small dictionary."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tinybert.pipeline.files import atomic_file, read_documents
 
 # Counts of "documents", "words", (subject,) and (subject, term); the last two count documents.
 TermCounts = Counter[str | tuple[str, ...]]
+WORD_CHARACTER = re.compile(r"\w")
 
 
 class Rule:
@@ -38,7 +40,7 @@ class Rule:
         starts: set[int] = set()
         names: set[tuple[str, ...]] = set()
         for term, start, end in self.searcher.find_matches_as_indexes(text, overlapping=True):
-            is_whole = not (_is_word(text[start - 1 : start]) or _is_word(text[end : end + 1]))
+            is_whole = not WORD_CHARACTER.search(text[start - 1 : start] + text[end : end + 1])
             if is_whole or self.settings.matching == "substring":
                 starts.add(start)
                 names.update(self.names[self.terms[term]])
@@ -94,7 +96,3 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dic
         for subject, terms in settings.subjects.items()
     }
     return {"documents": tally("documents"), "words": tally("words"), "subjects": subjects}
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
