@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,16 +55,12 @@ def svg_of(figure: Figure, label: str) -> Markup:
     return Markup(svg.replace(INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
 
-def panels(count: int, *, columns: int = 3) -> tuple[Figure, Iterator[Axes]]:
+def panels(count: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
     """A figure of `count` small panels in rows."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
-    size = (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).flatten()
-    for unused in grid[count:]:
-        unused.set_axis_off()
-    return figure, iter(grid)
+    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows), layout="constrained")
+    return figure, [figure.add_subplot(rows, columns, number) for number in range(1, count + 1)]
 
 
 def logarithmic(axis: Axes, which: Literal["x", "y"]) -> None:
@@ -94,7 +90,7 @@ def pareto_chart(results: Results) -> Markup:
     shown = [(str(task), of, cost) for task, of in by_task for cost in costs if of[cost].notna().any()]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels(len(shown), columns=4)
-        for (task, of_task, cost), axis in zip(shown, axes, strict=False):
+        for (task, of_task, cost), axis in zip(shown, axes, strict=True):
             label, is_best = costs[cost]
             best = of_task[of_task[is_best]].sort_values(cost)
             axis.plot(best[cost], best["score"], linestyle="--", color=GREY, zorder=1)
@@ -127,7 +123,7 @@ def line_chart(title: str, found: Mapping[str, Mapping[str, Points]], x: str) ->
     """A panel for each name, with named lines."""
     with matplotlib.rc_context(STYLE):
         figure, axes = panels(len(found))
-        for (name, lines), axis in zip(found.items(), axes, strict=False):
+        for (name, lines), axis in zip(found.items(), axes, strict=True):
             line_panel(axis, name, lines, x)
     return svg_of(figure, title)
 
