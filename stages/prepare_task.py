@@ -24,13 +24,9 @@ def main(stage: Stage) -> None:
         context = "training" if split == "train" else "evaluation"
         stage.run.log_dataset(rows.head(LOGGED_ROWS), str(folder / f"{split}.jsonl"), f"{name}-{split}", context)
     train, dev = (label_array(splits[split]["label"], task) for split in ("train", task.dev_splits[0]))
-    stage.write_metrics(
-        {
-            "examples": {split: len(rows) for split, rows in splits.items()},
-            "majority": score(task, majority_predictions(task, train, len(dev)), dev),
-            "texts_in_train": shared_texts(splits, task),
-        }
-    )
+    counts = {split: len(rows) for split, rows in splits.items()}
+    majority = score(task, majority_predictions(task, train, len(dev)), dev)
+    stage.write_metrics({"examples": counts, "majority": majority, "texts_in_train": shared_texts(splits, task)})
 
 
 if __name__ == "__main__":

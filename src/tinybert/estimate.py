@@ -290,8 +290,13 @@ def text_rows(params: Params) -> Rows:
         return UNKNOWN
     if corpus.source == "synthetic":
         texts = [document["text"] for document in documents(corpus, seed=params.seed)]
-    else:
-        texts, read_share = local_texts(corpus.local.files)
+    else:  # the first articles, and their share of the files' bytes
+        files, texts, read_bytes = matching_files(corpus.local.files), [], list[int]()
+        for article in (article for file in files for article in file_articles(file, on_read=read_bytes.append)):
+            texts.append(article["text"])
+            if sum(read_bytes) >= SEEN_BYTES:
+                break
+        read_share = min(1.0, sum(read_bytes) / max(1, sum(file.stat().st_size for file in files)))
     read_share = max(read_share, len(texts) / (corpus.max_documents or math.inf))
     if params.tokenize.packing == "paragraphs" or corpus.unit == "paragraph":
         texts = [line for text in texts for line in text.split("\n") if line.strip()]
@@ -301,18 +306,6 @@ def text_rows(params: Params) -> Rows:
     sequences = sum(math.ceil(count / body) for count in tokens)
     scale = (1 - 1 / corpus.heldout_every) / read_share
     return Rows(sequences * scale, sum(tokens) / max(1, sequences) + 2)
-
-
-def local_texts(patterns: Iterable[str]) -> tuple[list[str], float]:
-    """The first articles of the local files, and their share of the files' bytes."""
-    files = matching_files(patterns)
-    texts: list[str] = []
-    read_bytes: list[int] = []
-    for article in (article for file in files for article in file_articles(file, on_read=read_bytes.append)):
-        texts.append(article["text"])
-        if sum(read_bytes) >= SEEN_BYTES:
-            break
-    return texts, min(1.0, sum(read_bytes) / max(1, sum(file.stat().st_size for file in files)))
 
 
 def duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from tinybert.config.task_settings import PredictionFiles, TableData
 from tinybert.data.own_tasks import Labels, row_id
-from tinybert.data.table_files import Row, Table
+from tinybert.data.table_files import Table
 from tinybert.data.tasks import Task
 from tinybert.models.foreign import PredictedTeacher
 from tinybert.pipeline.errors import UserError
@@ -38,7 +38,7 @@ class PredictionReader:
             if name in found:
                 raise table.error(f"{where}: id {name!r:.40} stands at {found[name][0]} too; fix: remove one of them")
             if any(cell is not None and cell != "" for cell in cells.values()):
-                found[name] = where, self._logits(table, (where, cells))
+                found[name] = where, self._logits(table, where, cells)
         return found
 
     def of_label(self, label: Any) -> np.ndarray:
@@ -49,8 +49,7 @@ class PredictionReader:
         probabilities[label] = 1.0
         return self._of_probabilities(probabilities)
 
-    def _logits(self, table: Table, row: Row) -> np.ndarray:
-        where, cells = row
+    def _logits(self, table: Table, where: str, cells: dict[str, Any]) -> np.ndarray:
         try:
             if self.settings.label:
                 return self.of_label(self.classes.parse(cells[self.settings.label]))
