@@ -112,8 +112,11 @@ def main(argv: Sequence[str]) -> None:
     counts = {"calibration_rows": examples, "scored_rows": len(subject.scored)}
     with atomic_folder(output) as folder:
         measured = measure_variants(subject, folder, settings, seed=SEED)
+        rows = min(*LATENCY.batch_sizes, measured.latency["dev_examples"])  # of a batch at real lengths
+        for variant, found in measured.metrics.items():
+            found["row_ms"] = measured.latency[variant][f"dev_batch_{LATENCY.batch_sizes[0]}"]["median"] / rows
         write_portable(folder / "fp32.onnx", folder / "model.onnx")
-        results: dict[str, Any] = counts | {"max_score_drop": drop, "variants": _with_row_ms(measured)}
+        results: dict[str, Any] = counts | {"max_score_drop": drop, "variants": measured.metrics}
         write_json(folder / RESULTS_FILE, results)
     print(_table(results["variants"], subject.task.headline), flush=True)
     print("\n{scored_rows} rows scored, {calibration_rows} others calibrated INT8".format(**counts), flush=True)
@@ -177,7 +180,15 @@ def _subject(options: argparse.Namespace) -> Subject:
     if metric not in known:
         raise UserError(f"--metric: does not fit the model's labels (got {metric}); allowed: {', '.join(known)}")
     task = Task(options.folder.name, COLUMNS[: len(options.text)], classes, "", (metric,), kind=kind)
-    rows = _labeled_rows(options, task)
+    data = TableData(
+        train=str(options.rows), texts=tuple(options.text), label=options.label, kind=kind,
+        separator=options.separator, labels=classes or None,
+    )  # fmt: skip
+    # Numbers stand for classes, unless they are names of classes.
+    is_named = not any(map(NUMBER.fullmatch, classes))
+    numbers = {str(number): name for number, name in enumerate(classes) if is_named}
+    table, labels = Table(data.train, "ROWS"), Labels(data, classes, numbers)
+    rows = [own_row(table, found, labels, data) for found in table.rows(data.columns)]
     count = options.calibration_rows or max(1, min(CALIBRATION_ROWS, len(rows) // 4))
     if count >= len(rows):
         raise UserError(f"--calibration-rows: leaves no row to score (got {count} of {len(rows)}); fix: more rows")
@@ -188,27 +199,6 @@ def _subject(options: argparse.Namespace) -> Subject:
     longest = min(options.max_length, model.config.max_position_embeddings)
     encoded = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
     return Subject(model, task, next(encoded), next(encoded))
-
-
-def _labeled_rows(options: argparse.Namespace, task: Task) -> list[dict[str, Any]]:
-    """The rows of the file as training has them; UserError for a wrong one."""
-    data = TableData(
-        train=str(options.rows), texts=tuple(options.text), label=options.label, kind=task.kind,
-        separator=options.separator, labels=task.labels or None,
-    )  # fmt: skip
-    # Numbers stand for classes, unless they are names of classes.
-    numbers = dict(zip(map(str, range(len(task.labels))), task.labels, strict=True))
-    labels = Labels(data, task.labels, {} if any(map(NUMBER.fullmatch, task.labels)) else numbers)
-    table = Table(data.train, "ROWS")
-    return [own_row(table, found, labels, data) for found in table.rows(data.columns)]
-
-
-def _with_row_ms(measured: Measured) -> dict[str, dict[str, Any]]:
-    """The metrics of each variant, and its milliseconds a row at real lengths."""
-    (size,) = LATENCY.batch_sizes
-    rows = min(size, measured.latency["dev_examples"])
-    batch_ms = {variant: measured.latency[variant][f"dev_batch_{size}"]["median"] for variant in VARIANTS}
-    return {variant: found | {"row_ms": batch_ms[variant] / rows} for variant, found in measured.metrics.items()}
 
 
 def _table(found: Mapping[str, dict[str, Any]], metric: str) -> str:
