@@ -259,15 +259,11 @@ def read_sentences(
     tokenizer.no_padding()
     tokenizer.no_truncation()
     texts = list(texts)
-    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
-    return [
-        Sentence(
-            text,
-            np.asarray(encoding.ids[:max_tokens], dtype=np.int64),
-            [word for word in _plain_words(text, encoding, max_tokens) if word.written not in stop_words],
-        )
-        for text, encoding in zip(texts, encodings, strict=True)
-    ]
+    sentences = []
+    for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+        words = [word for word in _plain_words(text, encoding, max_tokens) if word.written not in stop_words]
+        sentences.append(Sentence(text, np.asarray(encoding.ids[:max_tokens], dtype=np.int64), words))
+    return sentences
 
 
 def _plain_words(text: str, encoding: Encoding, max_tokens: int) -> list[Word]:
