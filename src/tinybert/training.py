@@ -141,10 +141,9 @@ def distill_phase(stage: Stage) -> None:
     loss.load(source)
     loss.start_projections(projection)
     pruner, pruning = None, getattr(params.students[name].intermediate, "pruning", None)
-    if pruning and phase == "intermediate":
-        pruner = Pruner(student, pruning.percent / 100, pruning.ramp_fraction, pruning.increments)
-    elif pruning:
-        pruner = Pruner(student, target=0.0)  # keeps the zeros
+    if pruning:  # phase 2 only keeps the zeros
+        share = pruning.percent / 100 if phase == "intermediate" else 0.0
+        pruner = Pruner(student, share, pruning.ramp_fraction, pruning.increments)
     training = StageTraining(stage, student, loss, target, source, tokenizer=tokenizer, pruner=pruner)
     section = training_of(params, name, phase, task=task.name)
     training.distill(teacher, rows, section, seed)

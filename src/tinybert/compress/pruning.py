@@ -21,9 +21,7 @@ class Pruner:
     training loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
     """
 
-    def __init__(
-        self, model: nn.Module, target: float, ramp_fraction: float = 1.0, increments: int | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, target: float, ramp_fraction: float, increments: int | None = None) -> None:
         self.weights = _linear_weights(model)
         self.target, self.ramp_fraction, self.increments = target, ramp_fraction, increments
 

@@ -339,11 +339,11 @@ class Params(ConfigModel):
             # DVC reads the key, so it may not be absent.
             if track == "tasks" and "intermediate" not in self.students[name].model_fields_set:
                 raise ValueError(f"students.{name}.intermediate: missing; fix: add it, or null to skip that phase")
-            if track == "tasks" and getattr(self.students[name].intermediate, "pruning", None):
-                for task in self.tasks.run:
-                    if not training_of(self, name, "intermediate", task=task).epochs:
-                        problem = f"{task} has 0 epochs of phase 1; fix: raise tasks.{task}.intermediate.epochs"
-                        raise ValueError(f"students.{name}.intermediate.pruning: {problem}, or remove pruning")
+            is_pruned = track == "tasks" and getattr(self.students[name].intermediate, "pruning", None)
+            for task in self.tasks.run if is_pruned else ():
+                if not training_of(self, name, "intermediate", task=task).epochs:
+                    problem = f"{task} has 0 epochs of phase 1; fix: raise tasks.{task}.intermediate.epochs"
+                    raise ValueError(f"students.{name}.intermediate.pruning: {problem}, or remove pruning")
 
     def _check_published(self) -> None:
         """ONNX Runtime's quantizer, method published, is for BERT only."""

@@ -187,15 +187,9 @@ def _read_init(value: Any) -> Any:
 
 
 class GradualPruning(ConfigModel):
-    """Unstructured pruning during phase 1, as published: by equal increments in the first part of the steps.
+    """Unstructured pruning during phase 1, as published: by equal increments in the first part of the steps."""
 
-    Attributes:
-        percent: The target, a share of all Linear and LSTM weights.
-        ramp_fraction: Of the steps, until the target is reached.
-        increments: At equal intervals, the first at once.
-    """
-
-    percent: Percent
+    percent: Percent  # of all Linear and LSTM weights
     ramp_fraction: PositiveFraction
     increments: PositiveInt
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -35,25 +35,18 @@ LARGEST_INT = 2**31 - 1
 MOST_GROWTH_BYTES = 2**31  # of what the process holds, until freed memory is returned
 
 
-class Pruner(Protocol):
-    """What prunes the student while it trains; compress/pruning.py describes its methods."""
-
-    def begin(self, steps: int) -> None: ...
-    def before_step(self, step: int) -> None: ...
-    def after_step(self) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
 @dataclass(frozen=True)
 class Settings:
-    """How to train: all that decides the result beside student, losses, teacher and data."""
+    """How to train: all that decides the result beside student, losses, teacher and data.
+
+    `pruner` is a Pruner of compress/pruning.py, a layer above, or None.
+    """
 
     training: Training
     optimizer: Optimizer
     seed: int
     precision: str = "float32"
-    pruner: Pruner | None = None
+    pruner: Any = None
 
 
 class LiveTeacher:

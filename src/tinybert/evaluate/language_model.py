@@ -137,7 +137,7 @@ def prompt_batch(prompts: Sequence[str], tokenizer: Tokenizer) -> Batch:
     encodings = tokenizer.encode_batch(list(prompts))
     input_ids, mask = pad([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings])
     mask_id = tokenizer.token_to_id("[MASK]")
-    assert mask_id is not None  # load_tokenizer checks it
+    assert mask_id is not None  # the tokenizer stage checks it
     positions = (input_ids.flatten() == mask_id).nonzero().flatten()
     return Batch(input_ids, mask, torch.zeros_like(input_ids), positions=positions)
 

@@ -74,7 +74,7 @@ def test_sparsity_rises_by_equal_increments():
 
 def test_more_increments_than_steps_reach_the_target():
     model = small_model()
-    pruner = Pruner(model, target=0.2, increments=6)
+    pruner = Pruner(model, target=0.2, ramp_fraction=1.0, increments=6)
     pruner.begin(2)
     assert train(model, pruner, range(2), adamw(model))[-1] == 200
 
@@ -83,7 +83,7 @@ def test_a_target_of_zero_keeps_the_zeros():
     model = small_model()
     train(model, started(model, 0.4, 1), range(1), adamw(model))
     pruned = zeros(model)
-    keeper = Pruner(model, target=0.0)
+    keeper = Pruner(model, target=0.0, ramp_fraction=0.5, increments=3)
     keeper.begin(5)
     assert train(model, keeper, range(5), adamw(model)) == [400] * 5
     assert all(torch.equal(old, new) for old, new in zip(pruned, zeros(model), strict=True))

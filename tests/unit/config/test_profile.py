@@ -135,5 +135,5 @@ def test_an_invalid_overlay_changes_nothing(project):
 
 
 def test_an_unknown_profile_is_named(project):
-    with pytest.raises(UserError, match=r"got none\); allowed: bert-base, bert-large, minilm"):
+    with pytest.raises(UserError, match=r"got none\); allowed: bert-base, bert-large, family, minilm"):
         merged_profile("none")
