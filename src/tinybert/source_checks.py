@@ -124,7 +124,7 @@ def check_augmentation(params: Params) -> None:
 def check_local_teacher(params: Params) -> None:
     """Loads the teacher of teacher.local.folder and compares it with its tokenizer and with each student."""
     folder = given_teacher(params.teacher)
-    tokenizer, _ = check_all([partial(folder_tokenizer, folder), partial(load_pretrained, folder)])
+    tokenizer = check_all([partial(folder_tokenizer, folder), partial(load_pretrained, folder)])[0]
     teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
     students = params.used_students.items()
     check_all([

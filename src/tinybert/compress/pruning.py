@@ -4,8 +4,6 @@ All these weights are ranked together by magnitude (L1); biases, embeddings and 
 rises along a cubic ramp, or in equal increments. Movement pruning scored lower (docs/log.md).
 """
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -17,8 +15,8 @@ class Pruner:
     Pruned weights stay pruned; the masks are the zeros of the weights. `target` (0 to 1) is a share of ALL Linear and
     LSTM weights, and so is each increment: shares of the remaining weights would compound to less. Sparsity rises
     in the first `ramp_fraction` (above 0, at most 1) of the steps, along a cubic curve or, with `increments`, by equal
-    shares at equal intervals, the first at once. A target of 0 keeps the weights at zero that are zero already. The
-    training loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
+    shares at equal intervals, the first at step 0. With a target of 0, weights that are zero stay zero. The training
+    loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
     """
 
     def __init__(self, model: nn.Module, target: float, ramp_fraction: float, increments: int | None = None) -> None:
@@ -32,10 +30,10 @@ class Pruner:
 
     def scheduled_sparsity(self, step: int) -> float:
         """The share of all weights that is zero after optimizer step `step`, from 0 (Zhu & Gupta 2017, eq. 1)."""
-        progress = min((step + 1) / self.ramp_steps, 1.0)
+        done = min(step + 1, self.ramp_steps)
         if self.increments:
-            return self.target * math.ceil(progress * self.increments) / self.increments
-        return self.target * (1.0 - (1.0 - progress) ** 3)
+            return self.target * -(-done * self.increments // self.ramp_steps) / self.increments
+        return self.target * (1.0 - (1.0 - done / self.ramp_steps) ** 3)
 
     @torch.no_grad()
     def before_step(self, step: int) -> None:

@@ -1,6 +1,6 @@
 """Reading params.yaml: checked as a whole, one line for each mistake; a stage then sees only what it declares.
 
-Profiles are overlays in profiles/ that hold only what another scale changes in params.yaml.
+Profiles are overlays in profiles/ that hold only what another scale changes in params.yaml or in another profile.
 """
 
 import json
@@ -149,15 +149,19 @@ def merge(tree: Any, overlay: Any) -> Any:
     return base | {key: merge(base.get(key), value) for key, value in overlay.items()}
 
 
-def merged_profile(name: str, root: Path = Path()) -> dict[str, Any]:
-    """The tree of params.yaml, or of the profile that it `extends`, with a profile's overlay; UserError if none."""
-    path = root / PROFILES / f"{name}.yaml"
-    if not path.is_file():
-        names = ", ".join(sorted(path.stem for path in (root / PROFILES).glob("*.yaml")))
-        raise UserError(f"profile: there is no {path} (got {name}); allowed: {names}")
-    overlay = read_yaml(path)
-    parent = overlay.pop("extends", None)
-    return merge(merged_profile(parent, root) if parent else read_yaml(root / PARAMS), overlay)
+def merged_profile(name: str, root: Path = Path(), children: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The tree of params.yaml, or of what it `extends`, with a profile's overlay; `children` are what extends it."""
+    names = sorted(path.stem for path in (root / PROFILES).glob("*.yaml"))
+    key = f"{PROFILES / children[-1]}.yaml: extends" if children else "profile"
+    if name not in names:
+        raise UserError(f"{key}: there is no {PROFILES}/{name}.yaml (got {name}); allowed: {', '.join(names)}")
+    if name in children:
+        raise UserError(f"{key}: {name} already extends this profile (got {name}); fix: remove one extends")
+    overlay = read_yaml(path := root / PROFILES / f"{name}.yaml")
+    if not isinstance(overlay, dict):
+        raise UserError(f"{path}: must be a mapping of keys to values")
+    is_child, parent = "extends" in overlay, overlay.pop("extends", None)
+    return merge(merged_profile(parent, root, (*children, name)) if is_child else read_yaml(root / PARAMS), overlay)
 
 
 def apply_profile(name: str, *, force: bool = False) -> None:

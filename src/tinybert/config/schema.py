@@ -342,8 +342,8 @@ class Params(ConfigModel):
             is_pruned = track == "tasks" and getattr(self.students[name].intermediate, "pruning", None)
             for task in self.tasks.run if is_pruned else ():
                 if not training_of(self, name, "intermediate", task=task).epochs:
-                    problem = f"{task} has 0 epochs of phase 1; fix: raise tasks.{task}.intermediate.epochs"
-                    raise ValueError(f"students.{name}.intermediate.pruning: {problem}, or remove pruning")
+                    problem = f"{task} has 0 epochs of phase 1; fix: raise its epochs, or remove pruning"
+                    raise ValueError(f"students.{name}.intermediate.pruning: {problem}")
 
     def _check_published(self) -> None:
         """ONNX Runtime's quantizer, method published, is for BERT only."""

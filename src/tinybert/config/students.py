@@ -187,7 +187,7 @@ def _read_init(value: Any) -> Any:
 
 
 class GradualPruning(ConfigModel):
-    """Unstructured pruning during phase 1, as published: by equal increments in the first part of the steps."""
+    """Unstructured pruning during phase 1, where the published run prunes; by equal increments of all weights."""
 
     percent: Percent  # of all Linear and LSTM weights
     ramp_fraction: PositiveFraction

@@ -37,16 +37,13 @@ MOST_GROWTH_BYTES = 2**31  # of what the process holds, until freed memory is re
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train: all that decides the result beside student, losses, teacher and data.
-
-    `pruner` is a Pruner of compress/pruning.py, a layer above, or None.
-    """
+    """How to train: all that decides the result beside student, losses, teacher and data."""
 
     training: Training
     optimizer: Optimizer
     seed: int
     precision: str = "float32"
-    pruner: Any = None
+    pruner: Any = None  # or a Pruner of compress/pruning.py, a layer above
 
 
 class LiveTeacher:

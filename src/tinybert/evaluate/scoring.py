@@ -27,11 +27,12 @@ CONSTANT_SPREAD = 1e-6
 LOWER_IS_BETTER = ("perplexity",)
 DROP_DIGITS = 9  # of a score's drop; further ones are rounding errors of the subtraction
 SAME_SIZE = 1.02  # times the smallest: formats differ by so much in their graphs, not in their weights
-RESAMPLES = 10_000
-PART_WEIGHTS = 2**22  # held at a time
+RESAMPLES, LEAST_RESAMPLES = 10_000, 1_000
+MOST_WEIGHTS, PART_WEIGHTS = 2**28, 2**22  # rows times resamples: in all, and held at a time
 
 Values = Sequence | np.ndarray
-# Of predictions and labels, (rows,) each, and weights, (..., rows), how often a row counts; returns scores, (...).
+# Takes predictions and labels, (rows,) or (rows, labels), and weights, (..., rows), how often each row counts; returns
+# scores, (...).
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 SplitReferences = tuple[Encoded, dict[str, np.ndarray]]  # the rows of a split, and predictions (rows,) by system
 
@@ -319,8 +320,8 @@ def paired_interval(
 
     def differences(weights: Sequence[np.ndarray]) -> np.ndarray:  # (..., seeds)
         found = [
-            metric(mine, gold, of) - share * metric(other, gold, of)
-            for (mine, other, gold), of in zip(pairs, weights, strict=True)
+            metric(mine, gold, drawn) - share * metric(other, gold, drawn)
+            for (mine, other, gold), drawn in zip(pairs, weights, strict=True)
         ]
         return np.stack(found, axis=-1)
 
@@ -351,7 +352,7 @@ def retention_interval(
         base = metric(majority, labels, weights)
         lead = metric(teacher, labels, weights) - base
         student = np.mean([metric(one, labels, weights) for one in students], axis=0) + shift
-        ratios.append(((student - base) / np.where(lead > 0, lead, np.nan))[lead > 0])
+        ratios.append((student - base)[lead > 0] / lead[lead > 0])
     return _interval(ratios)
 
 
@@ -359,20 +360,19 @@ def _interval(parts: Iterable[np.ndarray]) -> dict[str, float]:
     return dict(zip(("low", "high"), np.percentile(np.concatenate([*parts]), [2.5, 97.5]).tolist(), strict=True))
 
 
-def _resamples(
-    labels: Sequence[np.ndarray], of_seeds: np.ndarray, seed: int
-) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """Yields parts of the RESAMPLES: how often each row was drawn, (part, rows) for each training seed, and shifts.
+def _resamples(labels: Sequence[np.ndarray], of_seeds: np.ndarray, seed: int) -> Iterator[tuple[list, np.ndarray]]:
+    """Yields resamples in parts: how often each row was drawn, (part, rows) per training seed, and shifts, (part,).
 
-    Seeds with the same labels share the drawn rows, as both sides of a comparison do. Seeds are drawn too, but by their
-    results on all rows, `of_seeds`, whose mean shifts: results on the drawn rows would count the variance of rows
-    twice.
+    There are RESAMPLES, fewer with more than 26,000 rows. Seeds with the same labels share the drawn rows, as both
+    sides of a comparison do. Seeds are drawn by their scores on all rows, `of_seeds`, and shift the mean: scores on the
+    drawn rows would count the variance of rows twice.
     """
     rng, count, widening = np.random.default_rng(seed), len(labels), _widening(len(labels))
     is_same = all(np.array_equal(labels[0], other) for other in labels[1:])
-    part = max(1, PART_WEIGHTS // max(map(len, labels)))
-    for first in range(0, RESAMPLES, part):
-        size = min(part, RESAMPLES - first)
+    rows = max(map(len, labels))
+    part, resamples = max(1, PART_WEIGHTS // rows), min(RESAMPLES, max(LEAST_RESAMPLES, MOST_WEIGHTS // rows))
+    for first in range(0, resamples, part):
+        size = min(part, resamples - first)
         weights = [_draw(rng, size, len(one)) for one in (labels[:1] if is_same else labels)]
         shifts = of_seeds[rng.integers(count, size=(size, count))].mean(axis=1) - of_seeds.mean()
         yield weights * count if is_same else weights, widening * shifts

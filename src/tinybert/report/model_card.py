@@ -74,7 +74,7 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         # The value of a params key in the last stage that read it; None if none did.
         "read_last": lambda key: next((at["params"][key] for at in of.provenance[::-1] if key in at["params"]), None),
         "folder": paths.final(task.name, of.name),
-        "sparsity": linear_sparsity(of.model) if "_pruned" in of.name else None,
+        "sparsity": linear_sparsity(of.model) or None,
         "chosen": chosen, "drop": score_drops(metrics["quantize"], task.headline)[chosen],
         "is_portable": params.quantization.method == "smoothed",
         "variants": {name: metrics["quantize"][name] for name in VARIANTS},

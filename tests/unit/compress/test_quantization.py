@@ -78,9 +78,7 @@ def quantize(fp32, path, variant):
         ("int8-qoperator", {"QLinearMatMul", "QLinearAdd"}, 2),
     ],
 )
-def test_the_published_static_quantizers_take_the_products_of_attention_too(
-    models, tmp_path, variant, operators, taken
-):
+def test_published_static_int8_takes_attention_products(models, tmp_path, variant, operators, taken):
     batches = [feeds_of(examples(8, seed=1000 + number)) for number in range(8)]
     write_published_int8(models["fp32"], batches, tmp_path / "out.onnx", variant)
     assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]

@@ -424,7 +424,9 @@ def test_only_a_phase_1_that_trains_can_prune():
     tree = changed("students.tinybert4.intermediate.pruning", pruning)
     assert check_params(tree).students["tinybert4"].intermediate.pruning.increments == 6
     tree["tasks"]["cola"]["intermediate"] |= {"epochs": 0}
-    with pytest.raises(UserError, match=r"students\.tinybert4\.intermediate\.pruning: cola has 0 epochs of phase 1"):
+    with pytest.raises(
+        UserError, match=r"students\.tinybert4\.intermediate\.pruning: cola has 0 epochs of phase 1; fix: raise its"
+    ):
         check_params(tree)
     with pytest.raises(UserError, match=r"students\.tinybert4\.prediction\.pruning: only phase 1 prunes; fix: move"):
         check_params(changed("students.tinybert4.prediction.pruning", pruning))

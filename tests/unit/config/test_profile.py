@@ -134,6 +134,27 @@ def test_an_invalid_overlay_changes_nothing(project):
     assert (project / "params.yaml").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "profiles/wrong.yaml: must be a mapping of keys to values"),
+        ("- 1", "profiles/wrong.yaml: must be a mapping of keys to values"),
+        (
+            "extends: none",
+            "profiles/wrong.yaml: extends: there is no profiles/none.yaml (got none); allowed: bert-base",
+        ),
+        ("extends: [minilm]", "profiles/wrong.yaml: extends: there is no profiles/['minilm'].yaml"),
+        ("extends: ''", "profiles/wrong.yaml: extends: there is no profiles/.yaml"),
+        ("extends: wrong", "profiles/wrong.yaml: extends: wrong already extends this profile"),
+    ],
+)
+def test_a_profile_extends_another_one(project, text, message):
+    (project / "profiles/wrong.yaml").write_text(text)
+    with pytest.raises(UserError) as error:
+        merged_profile("wrong")
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
 def test_an_unknown_profile_is_named(project):
     with pytest.raises(UserError, match=r"got none\); allowed: bert-base, bert-large, family, minilm"):
         merged_profile("none")

@@ -108,7 +108,11 @@ def test_two_nodes_give_the_curve_of_one(tmp_path):
     for rank in range(2):
         (tmp_path / f"node{rank}").mkdir()
     nodes = [started([*launcher, str(rank)], tmp_path / f"node{rank}") for rank in range(2)]
-    errors = [node.communicate(timeout=300)[1] for node in nodes]
+    try:
+        errors = [node.communicate(timeout=300)[1] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
     assert [node.returncode for node in nodes] == [0, 0], errors
     check_curve(tmp_path / "node0")
     assert not list((tmp_path / "node1").glob("*"))

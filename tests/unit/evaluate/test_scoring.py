@@ -160,18 +160,29 @@ def test_spearman_equals_that_of_scipy():
     assert score_by(METRICS["spearman"], predictions, labels) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("metric", ROW_METRICS)
-def test_weights_count_rows_as_often_as_they_say(metric):
+@pytest.mark.parametrize(
+    ("metric", "values", "shape"),
+    [
+        *((metric, (0, 1, 2, 5), (60,)) for metric in METRICS if metric != "micro_f1"),  # without the classes 3 and 4
+        ("micro_f1", (0, 1), (60, 4)),
+        ("macro_f1", (0, 1), (60, 4)),
+        ("perplexity", (1, 2, 3), (60,)),
+    ],
+)
+def test_weights_count_rows_as_often_as_they_say(metric, values, shape):
     rng = np.random.default_rng(0)
-    shape = (60, 4) if metric == "micro_f1" else (60,)
-    predictions, labels = (
-        rng.integers(1, 5, size=(2, *shape)) if metric == "perplexity" else rng.integers(2, size=(2, *shape))
-    )
+    predictions, labels = rng.choice(values, size=(2, *shape))
     weights = rng.integers(4, size=(3, 60))
     found = ROW_METRICS[metric](predictions, labels, weights.astype(float))
-    repeated = [(np.repeat(predictions, of, axis=0), np.repeat(labels, of, axis=0)) for of in weights]
+    repeated = [(np.repeat(predictions, times, axis=0), np.repeat(labels, times, axis=0)) for times in weights]
     assert found == pytest.approx([score_by(ROW_METRICS[metric], *rows) for rows in repeated], abs=1e-12)
     assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman", "matthews"])
+def test_a_resample_with_one_value_has_no_correlation(metric):
+    predictions, labels = np.array([1, 1, 0]), np.array([0, 1, 1])
+    assert METRICS[metric](predictions, labels, np.array([[1.0, 2.0, 0.0]])).tolist() == [0.0]
 
 
 def test_macro_f1_leaves_out_classes_that_no_drawn_row_has():
