@@ -203,7 +203,7 @@ def test_a_stage_reports_a_full_disk_that_a_library_finds(project):
     """Such as a library that writes elsewhere, to files that it does not name."""
     script = project / "stages/prepare_corpus.py"
     whole = script.read_text()
-    script.write_text(whole.replace("    counts =", "    raise OSError(28, 'No space left on device')\n    counts ="))
+    script.write_text(whole.replace("    found =", "    raise OSError(28, 'No space left on device')\n    found ="))
     found = run(project, "stages.prepare_corpus", TMPDIR="/tmp")
     script.write_text(whole)
     place = f"a disk that the stage writes to, such as those of {project} and /tmp"

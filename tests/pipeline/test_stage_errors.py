@@ -141,7 +141,7 @@ def test_held_out_training_rows_replace_the_scored_splits(project):
 def test_ctrl_c_is_one_line_and_leaves_nothing(project):
     script = project / "stages/prepare_corpus.py"
     whole = script.read_text()
-    script.write_text(whole.replace("    counts =", "    raise KeyboardInterrupt\n    counts ="))
+    script.write_text(whole.replace("    found =", "    raise KeyboardInterrupt\n    found ="))
     write_params(project, tiny_params())
     found = run(project, "stages.prepare_corpus")
     script.write_text(whole)
