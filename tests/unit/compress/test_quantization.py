@@ -85,14 +85,16 @@ def test_published_static_int8_takes_attention_products(models, tmp_path, varian
     graph = onnx.load(tmp_path / "out.onnx").graph
     assert operators <= {node.op_type for node in graph.node}
     assert integer_products_of_activations(graph) == taken * CONFIG.num_hidden_layers
+    if variant == "int8-qoperator":
+        assert "MatMul" not in {node.op_type for node in graph.node}
     if variant == "int8-qdq":
         zero_points = {node.input[2] for node in graph.node if node.op_type == "QuantizeLinear"}
         assert {tensor.data_type for tensor in graph.initializer if tensor.name in zero_points} == {TensorProto.INT8}
     feeds = feeds_of(examples(8, seed=1))
     files = (tmp_path / "out.onnx", models[variant], models["fp32"])
     published, ours, exact = (OnnxClassifier(path, 1).logits(feeds) for path in files)
-    # Dynamic scales fit each batch, and attention stays in float: the error is larger, but not by a factor to rely on.
-    least = 1 if variant == "int8-dynamic" else 2
+    # Dynamic scales fit each batch, and attention stays in float: 1.77 for the model that an AVX2 processor trains.
+    least = 1.5 if variant == "int8-dynamic" else 2
     assert np.isfinite(published).all() and np.abs(published - exact).mean() > least * np.abs(ours - exact).mean()
 
 
