@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field, ValidationError
+from scipy.stats import sem, t
 
 from tinybert.config.fields import AboveZero, ConfigModel, ListOf, Name, NonEmptyList, NonEmptyStr, PositiveInt
-from tinybert.config.load import read_yaml
+from tinybert.config.load import describe_mistake, read_yaml
 from tinybert.config.schema import Params
 from tinybert.data.tasks import TASKS
 from tinybert.evaluate.scoring import (
@@ -39,6 +40,7 @@ SAME = "identical predictions: the setting had no effect"
 MAX_SEEDS = 100
 OfSeeds = Mapping[int, Predictions]  # seed -> predictions
 Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
+LearnedMap = Mapping[str, Mapping[str, float]]  # seed -> weights, by student and teacher layer
 Place = Annotated[str, Field(pattern=r"^[a-z_]+/[^:]+:[a-z0-9_{}-]+$")]
 
 
@@ -51,29 +53,36 @@ class Variant(ConfigModel):
 
 
 class Claim(ConfigModel):
-    """What was published: a variant beats another, equals it, is not below it, or keeps a share of its score."""
+    """What was published: a variant beats, equals, is not below or keeps a share of another, or learns its map."""
 
-    claim: Annotated[str, Field(pattern=r"^\S+ (beats|equals|not_below|keeps 0?\.\d+ of) \S+$")]
+    claim: Annotated[str, Field(pattern=r"^\S+ (beats|equals|not_below|keeps 0?\.\d+ of|learns_map_of) \S+$")]
     tasks: NonEmptyList[Name] | None = None
     published: NonEmptyStr
 
     @property
+    def words(self) -> list[str]:
+        """The variant that the claim is about, the relation, and the variant it is compared with."""
+        return self.claim.split()
+
+    @property
     def sides(self) -> tuple[str, str]:
-        """The variant that the claim is about, and the one it is compared with."""
-        words = self.claim.split()
-        return words[0], words[-1]
+        """The two variants."""
+        return self.words[0], self.words[-1]
 
     @property
     def share(self) -> float:
         """The claimed share of the other variant's score; 1 except for `keeps`."""
-        words = self.claim.split()
-        return float(words[2]) if words[1] == "keeps" else 1.0
+        return float(self.words[2]) if self.words[1] == "keeps" else 1.0
+
+    @property
+    def is_of_maps(self) -> bool:
+        """Whether it compares learnable layer maps instead of scores."""
+        return self.words[1] == "learns_map_of"
 
     def limits(self, margin: float) -> tuple[float, float]:
         """The open interval of differences for which the claim is true."""
-        relation = self.claim.split()[1]
-        least = -margin if relation in ("equals", "not_below") else 0.0
-        return least, margin if relation == "equals" else math.inf
+        least = 0.0 if self.words[1] in ("beats", "keeps") else -margin
+        return least, margin if self.words[1] in ("equals", "learns_map_of") else math.inf
 
 
 class Study(ConfigModel):
@@ -143,10 +152,9 @@ def load_study(name: str) -> Study:
     try:
         return Study.model_validate(read_yaml(path))
     except ValidationError as error:
-        places = [".".join(map(str, item["loc"])) for item in error.errors()]
-        messages = [item["msg"].removeprefix("Value error, ") for item in error.errors()]
-        lines = (": ".join(filter(None, (str(path), *line))) for line in zip(places, messages, strict=True))
-        raise UserError("\n".join(lines)) from None
+        # Without "_mismatch" the message quotes the pattern; params.yaml's words are for patterns of names.
+        found = [item | {"type": item["type"].removesuffix("_mismatch")} for item in error.errors()]
+        raise UserError("\n".join(f"{path}: {describe_mistake(item)}" for item in found)) from None
 
 
 def study_names() -> list[str]:
@@ -180,6 +188,13 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0
     return Difference(sign * (ours - factor * theirs), *sorted(sign * end for end in ends))
 
 
+def map_difference(first: LearnedMap, second: LearnedMap) -> Difference:
+    """The mean absolute difference of two learned layer maps' weights, with Student's interval over seeds."""
+    found = [mean(abs(weight - second[seed][name]) for name, weight in of.items()) for seed, of in first.items()]
+    low, high = t.interval(0.95, len(found) - 1, mean(found), sem(found)) if len(found) > 1 else (math.nan, math.nan)
+    return Difference(mean(found), float(low), float(high))
+
+
 def outcome(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, found: Difference) -> str:
     """The outcome of a claim: it holds or fails if the entire interval says so, otherwise it is inconclusive.
 
@@ -209,8 +224,6 @@ def seeds_needed(count: int, deviation: float, of_rows: float, distance: float) 
         of_rows: Half-width of the interval of a single seed, over rows only.
         distance: Of the difference from the value at which the claim becomes true or false.
     """
-    from scipy.stats import t
-
     if of_rows >= distance:
         return "more rows"
     for seeds in range(count + 1, MAX_SEEDS + 1):
@@ -223,7 +236,7 @@ def what_decides(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, *,
     """What would decide an inconclusive claim, in a few words."""
     if study.one_training:
         return "more rows"
-    if len(first) == 1:
+    if len(first) == 1 or claim.is_of_maps:
         return "more seeds"
     singles = [difference({one: first[one]}, {one: second[one]}, seed=seed, share=claim.share) for one in first]
     found, of_rows = mean(one.mean for one in singles), mean((one.high - one.low) / 2 for one in singles)
@@ -231,19 +244,27 @@ def what_decides(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, *,
     return seeds_needed(len(first), stdev(one.mean for one in singles), of_rows, distance)
 
 
-def judge_claims(study: Study, measured: Measured, *, seed: int) -> pd.DataFrame:
-    """A row for each claim and task that was measured: what was published, what was found, and the outcome."""
+def judge_claims(
+    study: Study, measured: Measured, *, seed: int, maps: Mapping[str, Mapping[str, LearnedMap]] | None = None
+) -> pd.DataFrame:
+    """A row for each claim and task that was measured: what was published, what was found, and the outcome.
+
+    `maps` are the learned layer maps by task and variant.
+    """
     rows = []
     for claim in study.claims:
         for task in claim.tasks or study.in_order(measured):
             first, second = (measured.get((task, side)) for side in claim.sides)
-            if first is None or second is None:
+            learned = [map_of for side in claim.sides if (map_of := (maps or {}).get(task, {}).get(side))]
+            if first is None or second is None or (claim.is_of_maps and len(learned) < 2):
                 continue
-            found = difference(first, second, seed=seed, share=claim.share)
+            metric = "map weights" if claim.is_of_maps else next(iter(first.values())).metric
+            compared = map_difference(*learned) if claim.is_of_maps else None
+            found = compared or difference(first, second, seed=seed, share=claim.share)
             result = outcome(study, claim, first, second, found)
             if result == OPEN:
                 result += f" ({what_decides(study, claim, first, second, seed=seed)})"
-            shown, metric = claim.claim.replace(" not_below ", " not below "), next(iter(first.values())).metric
+            shown = claim.claim.replace(" not_below ", " not below ").replace(" learns_map_of ", " learns the map of ")
             rows.append((shown, task, metric, claim.published, *found, result))
     columns = ["claim", "task", "metric", "published", "difference", "low", "high", "outcome"]
     return pd.DataFrame(rows, columns=columns)
@@ -309,7 +330,8 @@ def write_page(folder: Path) -> Table:
             raise UserError(f"{about.parent}: no such study in {STUDIES} (got {name}); fix: rm -r {about.parent}")
         study, measured, details = load_study(name), read_evidence(about.parent), read_json(about)
         seed = details["params"]["seed"]
-        claims, variants = judge_claims(study, measured, seed=seed), variants_table(study, measured, seed=seed)
+        claims = judge_claims(study, measured, seed=seed, maps=details.get("layer_maps"))
+        variants = variants_table(study, measured, seed=seed)
         if len(claims):
             with atomic_file(about.parent / "claims.svg") as handle:
                 handle.write(_chart(claims, name))

@@ -11,11 +11,12 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from torch.cpu import get_capabilities
 
@@ -92,10 +93,16 @@ def conduct(names: Sequence[str], folder: Path, *, tasks: Sequence[str] | None, 
             for one in experiments:
                 for task in chosen:
                     measured[task, one.variant] |= dict(predictions_of(study, one, found_as[one.digest], task))
+            of_maps = {side for claim in study.claims if claim.is_of_maps for side in claim.sides}
+            with_maps = [one for one in experiments if one.variant in of_maps]
             about = {
                 "revision": code_revision(), "processor": get_capabilities()["cpu_name"],
                 "overrides": {one.name: " ".join(one.overrides) for one in experiments},
                 "params": read_yaml("params.yaml"),
+                "layer_maps": {
+                    task: {one.variant: maps_of(study, one, found_as[one.digest], task) for one in with_maps}
+                    for task in chosen
+                },
             }  # fmt: skip
             save_evidence(folder / name, study, measured, about)
 
@@ -185,17 +192,28 @@ def finished() -> dict[str, str]:
 
 def predictions_of(study: Study, experiment: Experiment, name: str, task: str) -> Iterator[tuple[int, Predictions]]:
     """(seed, predictions) of an experiment's variant for a task, as DVC keeps them under the experiment's name."""
-    import dvc.api
-
     place, system = study.measured_of(experiment.variant).replace("{task}", task).split(":")
     for seed in experiment.seeds:
         file = f"reports/predictions/{place.replace('{seed}', str(seed))}.json"
-        try:
-            found = read_predictions(dvc.api.read(file, rev=name))[system]
-        except Exception as error:
-            reason, fix = one_line(error), f"dvc exp remove {name}"
-            raise UserError(f"experiment {name}: {file} cannot be read ({reason}); fix: {fix}") from None
-        yield seed, found
+        yield seed, _read(name, file, lambda text: read_predictions(text)[system])
+
+
+def maps_of(study: Study, experiment: Experiment, name: str, task: str) -> dict[str, dict[str, float]]:
+    """seed -> weights of a variant's learnable layer map at the end of phase 1."""
+    folder = f"metrics/task_distill_intermediate/{task}-{study.student}"
+    files = {str(seed): f"{folder}-{seed}.json" for seed in experiment.seeds}
+    return {seed: _read(name, file, json.loads)["layer_map"] for seed, file in files.items()}
+
+
+def _read(name: str, file: str, parse: Callable[[str], Any]) -> Any:
+    """A file that an experiment has made, from DVC's cache."""
+    import dvc.api
+
+    try:
+        return parse(dvc.api.read(file, rev=name))
+    except Exception as error:
+        reason, fix = one_line(error), f"dvc exp remove {name}"
+        raise UserError(f"experiment {name}: {file} cannot be read ({reason}); fix: {fix}") from None
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tinybert.report.claims import (
     Study,
     difference,
     judge_claims,
+    map_difference,
     outcome,
     read_evidence,
     save_evidence,
@@ -138,6 +139,37 @@ def test_what_decides_depends_on_seeds_and_training():
     assert what_decides(study, study.claims[0], {42: first[42]}, {42: second[42]}, seed=0) == "more seeds"
     one_training = small(one_training=True)
     assert what_decides(one_training, one_training.claims[0], first, second, seed=0) == "more rows"
+
+
+def map_of(*firsts: float) -> dict[str, dict[str, float]]:
+    """Weights of a group of two teacher layers, for seeds from 42."""
+    return {str(42 + number): {"map_1_1": first, "map_1_2": 1 - first} for number, first in enumerate(firsts)}
+
+
+def test_layer_maps_are_compared_by_their_weights():
+    found = map_difference(map_of(0.50, 0.60, 0.70), map_of(0.40, 0.62, 0.67))
+    # |differences| .10, .02 and .03: mean .05, standard error .0252, Student's t with two degrees of freedom 4.303
+    assert (found.mean, found.low, found.high) == pytest.approx((0.05, 0.05 - 0.10828, 0.05 + 0.10828), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ((0.500, 0.510, 0.520), (0.501, 0.510, 0.519), [HOLDS]),
+        ((0.500, 0.510, 0.520), (0.700, 0.711, 0.722), [FAILS]),
+        ((0.500, 0.510, 0.520), (0.500, 0.600, 0.530), [f"{OPEN} (more seeds)"]),
+        ((0.500,), (0.700,), [f"{OPEN} (more seeds)"]),
+        ((0.500, 0.510, 0.520), (), []),  # evidence of before the study had this claim
+    ],
+)
+def test_a_claim_of_equal_maps(ours, theirs, expected):
+    study = small(claims=[{"claim": "top learns_map_of uniform", "published": "same weights"}])
+    hits = [(90, 95, 92)[: len(ours)], (100, 102, 104)[: len(ours)]]
+    measured = {("cola", name): with_hits(*of) for name, of in zip(("top", "uniform"), hits, strict=True)}
+    maps = {"cola": {"top": map_of(*ours), "uniform": map_of(*theirs)}}
+    claims = judge_claims(study, measured, seed=0, maps=maps)
+    assert claims["outcome"].tolist() == expected
+    assert claims["claim"].tolist() == ["top learns the map of uniform"] * len(expected)
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_a_pipeline_is_repeated_with_its_seed(project):
         (("beats top", "beats tip"), "studies/small.yaml: claims: unknown variant (got tip); allowed: uniform, top"),
         (("uniform beats top", "uniform wins"), "claims.0.claim: String should match pattern"),
         (("tasks: [cola]", "tasks: [wnli]"), "tasks: none of the study's has a section in params.yaml"),
-        (("seeds: 2", "seed: 2"), "studies/small.yaml: seed: Extra inputs"),
+        (("seeds: 2", "seed: 2"), "studies/small.yaml: seed: unknown key; fix: check its spelling"),
     ],
 )
 def test_mistakes_are_one_line(project, change, message):
@@ -335,3 +335,18 @@ def test_predictions_are_read_from_the_experiment(project, monkeypatch):
         ("reports/predictions/evaluate/cola-tinybert4/42.json", "older-name-1"),
         ("reports/predictions/evaluate/cola-tinybert4/43.json", "older-name-1"),
     ]
+
+
+def test_learned_maps_are_read_from_the_experiment(project, monkeypatch):
+    import dvc.api
+
+    files = {
+        f"metrics/task_distill_intermediate/cola-tinybert4-{seed}.json": f'{{"layer_map": {{"map_1_1": 0.{seed}}}}}'
+        for seed in (42, 43)
+    }
+    monkeypatch.setattr(dvc.api, "read", lambda path, rev: files[path])
+    found = studies.maps_of(load_study("small"), plan_of()[0], "older-name-1", "cola")
+    assert found == {"42": {"map_1_1": 0.42}, "43": {"map_1_1": 0.43}}
+    files.popitem()
+    with pytest.raises(UserError, match=r"experiment older-name-1: metrics/.*-43\.json cannot be read"):
+        studies.maps_of(load_study("small"), plan_of()[0], "older-name-1", "cola")
