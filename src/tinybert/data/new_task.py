@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
     """Writes a task for a table into params.yaml, as the only one to run, and prints what the table holds."""
     parser = argparse.ArgumentParser(prog="tinybert init", description=main.__doc__)
     parser.add_argument("table", help="the training rows: .csv, .tsv, .jsonl or .parquet, also .gz")
-    parser.add_argument("--text", action="append", required=True, metavar="COLUMN", help="once, or twice for pairs")
+    parser.add_argument("--text", nargs="+", action="extend", required=True, metavar="COLUMN", help="one or two")
     parser.add_argument("--label", required=True, metavar="COLUMN", help="classes, numbers or lists of classes")
     parser.add_argument("--name", help="of the task; by default that of the file")
     parser.add_argument("--dev", metavar="TABLE", help="rows to score; by default a share of the training rows")

@@ -156,5 +156,5 @@ def test_a_profile_extends_another_one(project, text, message):
 
 
 def test_an_unknown_profile_is_named(project):
-    with pytest.raises(UserError, match=r"got none\); allowed: bert-base, bert-large, family, minilm"):
+    with pytest.raises(UserError, match=r"got none\); allowed: bert-base, bert-large, minilm, sizes"):
         merged_profile("none")

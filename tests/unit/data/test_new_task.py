@@ -163,7 +163,7 @@ def test_it_prints_what_the_table_holds(project, capsys):
 def test_two_columns_are_a_pair(project):
     rows = [{"one": f"text {number}", "two": f"another {number % 7}", "same": number % 2} for number in range(60)]
     pd.DataFrame(rows).to_csv(project / "pairs.csv", index=False)
-    main(["pairs.csv", "--text", "one", "--text", "two", "--label", "same"])
+    main(["pairs.csv", "--text", "one", "two", "--label", "same"])
     task = load_params().tasks.pairs
     assert task.data.texts == ("one", "two") and task.data.labels is None and task.max_length_tokens == 16
 

@@ -22,8 +22,8 @@ from tinybert.report.studies import check_disturbed_workspace, conduct, main
 
 NAMES = sorted(path.stem for path in (ROOT / "studies").glob("*.yaml"))
 SCALES = ("params", *sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml")))
-# The profile family has neither phase 1 nor a domain track.
-UNFIT = {("family", name) for name in ("alpha", "layer_maps", "losses", "pruning_levels", "three_professors")}
+# The profile sizes has neither phase 1 nor a domain track.
+UNFIT = {("sizes", name) for name in ("alpha", "layer_maps", "losses", "pruning_levels", "three_professors")}
 SMALL = """
 question: Which?
 source: nobody
