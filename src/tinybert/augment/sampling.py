@@ -149,10 +149,9 @@ def tag_with_nltk(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
 
         tagged = pos_tag_sents(sentences)
     except (ImportError, LookupError):
-        raise UserError(
-            "augmentation.sampling.pos_tagger: nltk or its data is not installed (got nltk); allowed: rules; "
-            f"fix: `pip install nltk` and `python -m nltk.downloader {NLTK_DATA}`, or set it to rules"
-        ) from None
+        problem = "nltk or its data is not installed (got nltk); allowed: rules"
+        fix = f"`pip install nltk` and `python -m nltk.downloader {NLTK_DATA}`, or set it to rules"
+        raise UserError(f"augmentation.sampling.pos_tagger: {problem}; fix: {fix}") from None
     return [[tag for _, tag in sentence] for sentence in tagged]
 
 

@@ -246,9 +246,8 @@ def stop_words(source: str) -> frozenset[str]:
     key = "augmentation.substitution.stop_words"
     path = paths.resolve(source)
     if not (words := frozenset(word for _, line in read_lines(path, key=key) for word in line.lower().split())):
-        raise UserError(
-            f"{key}: no words (got {path}); allowed: english, off, or a file of words; fix: correct the path"
-        )
+        allowed = "english, off, or a file of words"
+        raise UserError(f"{key}: no words (got {path}); allowed: {allowed}; fix: correct the path")
     return words
 
 

@@ -89,10 +89,9 @@ def from_file(path: str | Path) -> WordVectors:
         # A few words of the large GloVe files contain spaces (". . ."), but a number there is one too many.
         has_more = any(_numbers([part]) is not None for part in word.split(" ")[1:])
         if values is None or len(values) != (dimensions or None) or has_more:
-            raise UserError(
-                f"{FILE_KEY}: {path}, line {number}: not a word and {dimensions or 'some'} numbers up to "
-                f"{LARGEST_NUMBER:g} (got {line[:60]!r}); allowed: as many on each line, no header; fix: the file"
-            )
+            wanted = f"a word and {dimensions or 'some'} numbers up to {LARGEST_NUMBER:g}"
+            problem = f"{path}, line {number}: not {wanted} (got {line[:60]!r})"
+            raise UserError(f"{FILE_KEY}: {problem}; allowed: as many on each line, no header; fix: the file")
         if is_plain_word(word):
             vectors.setdefault(word.lower(), values.astype(np.float32))
     if not vectors:
@@ -112,10 +111,9 @@ def from_corpus(read_texts: Callable[[], Iterable[str]], settings: WordVectorSet
     counts = Counter(word for text in read_texts() for word in _plain_words(text))
     words = sorted(counts, key=lambda word: (-counts[word], word))[: settings.max_words]
     if len(words) <= settings.dimensions:
-        raise UserError(
-            "augmentation.substitution.word_vectors.dimensions: too many for the vocabulary (got "
-            f"{settings.dimensions} for {len(words)} words); fix: lower it, raise max_words, or give a larger corpus"
-        )
+        problem = f"too many for the vocabulary (got {settings.dimensions} for {len(words)} words)"
+        fix = "lower it, raise max_words, or give a larger corpus"
+        raise UserError(f"augmentation.substitution.word_vectors.dimensions: {problem}; fix: {fix}")
     svd = TruncatedSVD(settings.dimensions, random_state=seed)
     projected = svd.fit_transform(_positive_pmi(_cooccurrences(read_texts(), words, settings.window_words)))  # U·Σ
     # U·√Σ: less weight on the first directions serves similarity better than U·Σ.

@@ -160,11 +160,9 @@ def _compare(plain: Classifier, path: Path, batches: Sequence[Batch]) -> None:
             expected = plain(batch).required_logits.numpy()
         difference = float(np.abs(served.logits(feeds_of(batch)) - expected).max())
         if not difference <= LARGEST_DIFFERENCE:  # true for NaN as well
-            batch_size, length = batch.input_ids.shape
-            raise RuntimeError(
-                f"the exported graph differs from PyTorch by {difference:.2g} in a logit at batch {batch_size}, "
-                f"length {length}; allowed: at most {LARGEST_DIFFERENCE:g}"
-            )
+            place = "batch {}, length {}".format(*batch.input_ids.shape)
+            problem = f"the exported graph differs from PyTorch by {difference:.2g} in a logit at {place}"
+            raise RuntimeError(f"{problem}; allowed: at most {LARGEST_DIFFERENCE:g}")
 
 
 def _padded_batch(model: Classifier, batch_size: int, length: int) -> Batch:

@@ -80,12 +80,11 @@ def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed:
 
     UserError if all drawn rows are equal, which says nothing about the range of other rows.
     """
-    key, count = "quantization.calibration.examples", min(examples, len(encoded))
+    count = min(examples, len(encoded))
     drawn = random.Random(seed).sample(range(len(encoded)), count)
     if len({encoded.input_ids[row].tobytes() for row in drawn}) == 1:
-        raise UserError(
-            f"{key}: all {count} rows drawn are the same; allowed: two different rows; fix: raise it or bring more"
-        )
+        problem = f"all {count} rows drawn are the same; allowed: two different rows"
+        raise UserError(f"quantization.calibration.examples: {problem}; fix: raise it or bring more")
     drawn.sort(key=lambda row: len(encoded.input_ids[row]))  # similar lengths need less padding
     return [feeds_of(encoded.batch(drawn[start : start + batch_size])) for start in range(0, count, batch_size)]
 
@@ -100,10 +99,9 @@ def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, e
     found = quantizable_layers(model)
     layers = [layer for layer in found if not any(fnmatchcase(layer.name, pattern) for pattern in exclude)]
     if not layers:
-        raise UserError(
-            f"quantization.exclude: {fp32} has no Linear layer and no embedding left to quantize "
-            f"(got {list(exclude)} for {len(found)} nodes); fix: remove patterns, or the model from quantization.models"
-        )
+        problem = f"{fp32} has no Linear layer and no embedding left to quantize"
+        got, fix = f"{list(exclude)} for {len(found)} nodes", "remove patterns, or the model from quantization.models"
+        raise UserError(f"quantization.exclude: {problem} (got {got}); fix: {fix}")
     return Int8Plan(model, layers, calibrate(model, layers, batches, smoothing))
 
 

@@ -166,9 +166,8 @@ def _subject(options: argparse.Namespace) -> Subject:
     """The model with its rows; calibration rows are drawn and not scored."""
     model, tokenizer = load_bert(SequenceClassifier, options.folder), folder_tokenizer(options.folder, key="FOLDER")
     if tokenizer.get_vocab_size() > model.config.vocab_size:
-        raise UserError(
-            f"FOLDER: the tokenizer has more tokens than the model (got {options.folder}); fix: get it again"
-        )
+        problem = f"the tokenizer has more tokens than the model (got {options.folder})"
+        raise UserError(f"FOLDER: {problem}; fix: get it again")
     if len(options.text) > 2:
         raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
     classes = model.labels if len(model.labels) > 1 else ()

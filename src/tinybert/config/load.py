@@ -177,10 +177,8 @@ def apply_profile(name: str, *, force: bool = False) -> None:
         fix = f"git checkout {PARAMS}, which drops tasks of yours"
         raise UserError(f"{PARAMS}: already holds a profile (got {held}); fix: {fix}")
     if not force and (not git("ls-files", str(PARAMS)) or git("status", "--porcelain", "--", str(PARAMS))):
-        raise UserError(
-            f"{PARAMS}: has uncommitted changes; fix: git checkout {PARAMS}, which drops them, or add FORCE=1 "
-            f"(tinybert: --force) to keep them"
-        )
+        fix = f"git checkout {PARAMS}, which drops them, or add FORCE=1 (tinybert: --force) to keep them"
+        raise UserError(f"{PARAMS}: has uncommitted changes; fix: {fix}")
     check_params(tree, PROFILES / f"{name}.yaml")
     yaml = _yaml()
     yaml.default_flow_style, yaml.width = None, 120

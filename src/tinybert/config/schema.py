@@ -351,9 +351,8 @@ class Params(ConfigModel):
             name = model if model in self.students else model.rpartition("_pruned")[0]
             if model != "teacher" and self.students[name].architecture.kind == "bilstm":
                 problem = f"published supports BERT only (got the BiLSTM {model}); allowed: smoothed"
-                raise ValueError(
-                    f"quantization.method: {problem}; fix: use smoothed, or remove {model} from quantization.models"
-                )
+                fix = f"use smoothed, or remove {model} from quantization.models"
+                raise ValueError(f"quantization.method: {problem}; fix: {fix}")
 
     @property
     def used_students(self) -> dict[str, Student]:

@@ -110,10 +110,8 @@ def mapped_layers(
             raise UserError(f"{key}: {max(layer_map)} is beyond the teacher's layers; allowed: 1 to {teacher_layers}")
         return [[layer] for layer in layer_map]
     if student_layers > teacher_layers:
-        raise UserError(
-            f"{key}: {layer_map} cannot map {student_layers} student layers to {teacher_layers} teacher layers; "
-            "fix: use fewer student layers, or list a teacher layer for each"
-        )
+        problem = f"{layer_map} cannot map {student_layers} student layers to {teacher_layers} teacher layers"
+        raise UserError(f"{key}: {problem}; fix: use fewer student layers, or list a teacher layer for each")
     place = ONE_LAYER_MAPS.get(layer_map, ONE_LAYER_MAPS["uniform"])
     ends = [place(layer, student_layers, teacher_layers) for layer in range(1, student_layers + 1)]
     if layer_map in ONE_LAYER_MAPS:
@@ -180,9 +178,8 @@ def _read_init(value: Any) -> Any:
     if value == "random":
         return Init()
     if isinstance(value, str) or value == {}:
-        raise ValueError(
-            "must be random, {teacher: uniform | top | bottom | [layers]}, {folder: path} or {hub: {model, revision}}"
-        )
+        models = "{teacher: uniform | top | bottom | [layers]}, {folder: path} or {hub: {model, revision}}"
+        raise ValueError(f"must be random, {models}")
     return value
 
 
@@ -337,16 +334,13 @@ def check_losses(
     for name in sorted(losses):
         reads = LOSSES[name].reads
         if reads == "scores" and student.kind == "bert" and student.heads != teacher.heads:
-            raise UserError(
-                f"{key}losses.{name}: the student has {student.heads} heads, the teacher {teacher.heads}; fix: set "
-                f"architecture.heads to {teacher.heads}, or use query_key_relation and value_relation instead"
-            )
+            problem = f"the student has {student.heads} heads, the teacher {teacher.heads}"
+            fix = f"set architecture.heads to {teacher.heads}, or use query_key_relation and value_relation instead"
+            raise UserError(f"{key}losses.{name}: {problem}; fix: {fix}")
         no_divisor = relation_heads is None or student.width % relation_heads or teacher.width % relation_heads
         if reads == "relations" and no_divisor:
-            raise UserError(
-                f"{key}losses.{name}: relation_heads {relation_heads} must divide the student's width "
-                f"{student.width} and the teacher's {teacher.width}"
-            )
+            widths = f"the student's width {student.width} and the teacher's {teacher.width}"
+            raise UserError(f"{key}losses.{name}: relation_heads {relation_heads} must divide {widths}")
 
 
 def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "") -> None:
@@ -357,24 +351,21 @@ def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: 
     for name in ("width", "feed_forward"):
         ours, theirs = getattr(student, name), getattr(teacher, name)
         if ours > theirs:
-            raise UserError(
-                f"{key}init.teacher: architecture.{name} is {ours}, the teacher has {theirs} to cut from; "
-                f"fix: set architecture.{name} to {theirs} or less, or init to random"
-            )
+            problem = f"architecture.{name} is {ours}, the teacher has {theirs} to cut from"
+            fix = f"set architecture.{name} to {theirs} or less, or init to random"
+            raise UserError(f"{key}init.teacher: {problem}; fix: {fix}")
     width, heads, widest = student.width, student.heads, teacher.width // teacher.heads
     if heads > teacher.heads or width // heads > widest:
         fitting = [str(n) for n in range(1, teacher.heads + 1) if width % n == 0 and width // n <= widest]
         fix = f"set architecture.heads to {' or '.join(fitting)}" if fitting else "change architecture.width"
-        raise UserError(
-            f"{key}init.teacher: architecture.width {width} in {heads} heads (architecture.heads) cannot be cut from "
-            f"the teacher's {teacher.heads} heads of {widest}; fix: {fix}, or set init to random"
-        )
+        shape = f"architecture.width {width} in {heads} heads (architecture.heads)"
+        problem = f"{shape} cannot be cut from the teacher's {teacher.heads} heads of {widest}"
+        raise UserError(f"{key}init.teacher: {problem}; fix: {fix}, or set init to random")
 
 
 def check_embedding(size: int, teacher_width: int, *, key: str = "") -> None:
     """Checks that a BiLSTM's word embeddings of `size` can be cut out of the teacher's; UserError if not."""
     if size > teacher_width:
-        raise UserError(
-            f"{key}architecture.embedding: {size} is above the width {teacher_width} of the teacher's embeddings; "
-            f"fix: choose {teacher_width} or less, or set init to random"
-        )
+        problem = f"{size} is above the width {teacher_width} of the teacher's embeddings"
+        fix = f"choose {teacher_width} or less, or set init to random"
+        raise UserError(f"{key}architecture.embedding: {problem}; fix: {fix}")

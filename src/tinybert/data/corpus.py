@@ -71,10 +71,9 @@ def write_splits(found: Iterable[dict], *, train: Path, heldout: Path, every: in
             counts["words"][split] += len(document["text"].split())
         if not all(counts["documents"].values()):
             total = sum(counts["documents"].values())
-            raise UserError(
-                f"corpus.heldout_every: {every}, but the corpus has {total} documents, so that a split stays empty; "
-                f"set it between 2 and the number of documents, or raise corpus.max_documents"
-            )
+            problem = f"{every}, but the corpus has {total} documents, so that a split stays empty"
+            fix = "set it between 2 and the number of documents, or raise corpus.max_documents"
+            raise UserError(f"corpus.heldout_every: {problem}; {fix}")
     return counts
 
 

@@ -80,12 +80,11 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dic
         if not found["documents"]:
             raise UserError("filter: there are no documents to filter; the corpus is empty")
         if not kept["documents"]:
-            raise UserError(
-                f"filter: none of {found['documents']} documents is kept; filter.min_hits is {settings.min_hits} (at "
-                f"most {most_hits} hits in one document), filter.min_hits_per_1000_words is "
-                f"{settings.min_hits_per_1000_words} (at most {highest_density:.2f}): lower them or add terms to "
-                f"filter.subjects"
-            )
+            problem = f"none of {found['documents']} documents is kept"
+            of_hits = f"filter.min_hits is {settings.min_hits} (at most {most_hits} hits in one document)"
+            limit = f"{settings.min_hits_per_1000_words} (at most {highest_density:.2f})"
+            limits = f"{of_hits}, filter.min_hits_per_1000_words is {limit}"
+            raise UserError(f"filter: {problem}; {limits}: lower them or add terms to filter.subjects")
 
     def tally(name: str | tuple[str, ...]) -> dict:
         share = kept[name] / found[name] if found[name] else 0.0

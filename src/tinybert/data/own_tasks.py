@@ -242,9 +242,8 @@ def own_row(table: Table, found: Row, labels: Labels | None, data: TableData) ->
         try:
             row["label"] = labels.parse(cells[data.label])
         except ValueError as error:
-            raise table.error(
-                f"{where}, column {data.label}: {error}; fix: correct the row, or name another column"
-            ) from None
+            problem = f"{where}, column {data.label}: {error}"
+            raise table.error(f"{problem}; fix: correct the row, or name another column") from None
     return row
 
 

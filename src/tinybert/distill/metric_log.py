@@ -88,10 +88,9 @@ class MetricLogger:
         name = "gradient" if index == 0 else f"{self.names[index]} loss"
         self.bar.close()
         checkpoint = self.run.checkpoint.describe() if self.run.checkpoint else "no checkpoint is kept"
-        raise UserError(
-            f"step {self.step - len(values) + step + 1} of {self.steps}: the {name} is {values[step, index].item()}; "
-            f"fix: lower learning_rate{' or its λ' if index else ''}, or set precision to float32 ({checkpoint})"
-        )
+        place = f"step {self.step - len(values) + step + 1} of {self.steps}"
+        fix = f"lower learning_rate{' or its λ' if index else ''}, or set precision to float32 ({checkpoint})"
+        raise UserError(f"{place}: the {name} is {values[step, index].item()}; fix: {fix}")
 
     def state_dict(self) -> dict[str, Any]:
         """The curve, and the values since its last entry; all of them are finite."""

@@ -50,10 +50,8 @@ def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
     if predictions.shape != labels.shape or labels.ndim != 1 + task.is_multilabel or not len(labels):
         raise ValueError(f"predictions {predictions.shape} and labels {labels.shape} must have rows")
     if unusable := int(np.count_nonzero(~np.isfinite(predictions))):
-        raise UserError(
-            f"{task.name}: {unusable} of {len(labels)} predictions are not finite, the training diverged; "
-            f"fix: lower learning_rate in tasks.{task.name}"
-        )
+        problem = f"{unusable} of {len(labels)} predictions are not finite, the training diverged"
+        raise UserError(f"{task.name}: {problem}; fix: lower learning_rate in tasks.{task.name}")
     return {metric: score_by(METRICS[metric], predictions, labels) for metric in task.metrics}
 
 

@@ -49,10 +49,8 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
             if text not in made and text_split == split and row.get("sentence1", "") != row.get("sentence2"):
                 break
         else:
-            raise UserError(
-                f"tasks.synthetic.{split}_examples: {task} has too few different sentences (got {count}); "
-                f"allowed: at most {len(made)}; fix: ask for fewer rows"
-            )
+            problem = f"{task} has too few different sentences (got {count}); allowed: at most {len(made)}"
+            raise UserError(f"tasks.synthetic.{split}_examples: {problem}; fix: ask for fewer rows")
         made[text] = {**row, "label": row.get("label", label), "idx": len(made)}
     return list(made.values())
 
