@@ -1,6 +1,7 @@
 """The paths of all files that stages exchange; dvc.yaml names the same paths."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 PARAMS_CHECKED = Path("data/params_checked")
@@ -74,24 +75,16 @@ def final(track: str, model: str) -> Path:
     return Path(f"models/final/{track}/{model}")
 
 
-def metrics(stage: str, instance: str = "") -> Path:
-    """The metrics of a stage instance; the report stage collects all of them in metrics/, which is in git."""
-    return _instance_file(STAGE_METRICS, stage, instance, "json")
+def _of_instance(root: str, ending: str, stage: str, instance: str = "") -> Path:
+    return Path(root, stage, f"{instance}.{ending}") if instance else Path(root, f"{stage}.{ending}")
 
 
-def curve(stage: str, instance: str = "") -> Path:
-    """The loss curve of a stage instance."""
-    return _instance_file("reports/curves", stage, instance, "csv")
-
-
-def timing(stage: str, instance: str = "") -> Path:
-    """Duration and memory of a stage instance; no declared output, because it differs in each run."""
-    return _instance_file("reports/timings", stage, instance, "json")
-
-
-def predictions(stage: str, instance: str) -> Path:
-    """Per-row predictions of a stage instance's models."""
-    return _instance_file("reports/predictions", stage, instance, "json")
+# Of a stage instance: its metrics, which the report stage collects in metrics/, which is in git; its loss curve;
+# duration and memory, no declared output, because they differ in each run; per-row predictions of its models.
+metrics = partial(_of_instance, STAGE_METRICS, "json")
+curve = partial(_of_instance, "reports/curves", "csv")
+timing = partial(_of_instance, "reports/timings", "json")
+predictions = partial(_of_instance, "reports/predictions", "json")
 
 
 def quiz_answers(student: str, seed: int | str) -> Path:
@@ -112,7 +105,3 @@ def teacher_cache() -> Path:
 def checkpoints(stage: str, items: dict[str, str]) -> Path:
     """Checkpoints that let a killed stage instance, queued or not, resume; not an output, not in git."""
     return resolve("/".join([".checkpoints", stage, *items.values()]))
-
-
-def _instance_file(root: str, stage: str, instance: str, ending: str) -> Path:
-    return Path(root, stage, f"{instance}.{ending}") if instance else Path(root, f"{stage}.{ending}")
