@@ -316,8 +316,7 @@ class _Int8Nodes:
     """Makes the integer nodes of one variant, and collects their constants."""
 
     def __init__(self, variant: str, ranges: Mapping[str, ActivationRange]) -> None:
-        self.variant = variant
-        self.ranges = ranges
+        self.variant, self.ranges = variant, ranges
         self.constants: dict[str, onnx.TensorProto] = {}
         self.nodes: list[onnx.NodeProto] = []  # of the current layer
         self.integers: dict[str, list[str]] = {}  # names of quantized tensors that exist already, by input

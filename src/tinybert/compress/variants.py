@@ -135,16 +135,11 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--text", nargs="+", default=["text"], metavar="COLUMN", help="one text column or two (text)")
     parser.add_argument("--label", default="label", metavar="COLUMN", help="class names or numbers, or scores (label)")
     parser.add_argument("--separator", help="between the labels of a cell, for a multilabel model")
-    parser.add_argument(
-        "--metric",
-        help="accuracy, macro_f1, f1 (of class 1), matthews; pearson, spearman; multilabel: micro_f1, macro_f1",
-    )
-    parser.add_argument(
-        "--max-score-drop", type=_number(float, 0, 1), default=0.01, help="of the chosen file, 0 to 1 (0.01)"
-    )
-    parser.add_argument(
-        "--calibration-rows", type=_number(int, 1, HUGE), help="drawn, and not scored (128, at most a quarter)"
-    )
+    metrics = "accuracy, macro_f1, f1 (of class 1), matthews; pearson, spearman; multilabel: micro_f1, macro_f1"
+    parser.add_argument("--metric", help=metrics)
+    share, count = _number(float, 0, 1), _number(int, 1, HUGE)
+    parser.add_argument("--max-score-drop", type=share, default=0.01, help="of the chosen file, 0 to 1 (0.01)")
+    parser.add_argument("--calibration-rows", type=count, help="drawn, and not scored (128, at most a quarter)")
     parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
     parser.add_argument("--max-length", type=_number(int, 8, 512), default=512, help="tokens of a row (512)")
     parser.add_argument("--output", type=Path, help="an earlier one of this command is replaced (FOLDER/onnx)")

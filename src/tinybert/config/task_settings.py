@@ -37,9 +37,7 @@ class HubTable(HubDataset):
 
 
 Separator = Annotated[str, Field(min_length=1, max_length=10)]
-Columns = Annotated[
-    UniqueList[NonEmptyStr], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-]
+Columns = Annotated[UniqueList[NonEmptyStr], BeforeValidator(lambda name: [name] if isinstance(name, str) else name)]
 
 
 class TableData(ConfigModel):

@@ -90,9 +90,7 @@ class TrainingRows:
 
 RATING = ("pearson", "spearman")
 TASK_TYPE = TypeAdapter(Task)
-TASKS: dict[str, Task] = {
-    name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for name, entry in GLUE.items()
-}
+TASKS = {name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for name, entry in GLUE.items()}
 
 
 def write_task(task: Task, folder: str | Path) -> None:

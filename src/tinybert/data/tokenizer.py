@@ -172,8 +172,5 @@ def _normalizer(folder: Path, tokens: list[str]) -> normalizers.BertNormalizer:
     for key, value in found.items():
         if not isinstance(value, bool) and (value is not None or default[key] is not None):
             raise UserError(f"{config}: {key}: neither true nor false (got {value!r:.40}); fix: correct it")
-    return normalizers.BertNormalizer(
-        lowercase=found["do_lower_case"],
-        strip_accents=found["strip_accents"],
-        handle_chinese_chars=found["tokenize_chinese_chars"],
-    )
+    lowercase, accents, chinese = found.values()
+    return normalizers.BertNormalizer(lowercase=lowercase, strip_accents=accents, handle_chinese_chars=chinese)

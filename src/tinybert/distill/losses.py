@@ -144,10 +144,8 @@ def published_attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask:
 
     The scores of padded keys are 0, so that they have a share of each softmax.
     """
-    padded = ~mask[:, None, None, :]
-    student, teacher = (
-        F.log_softmax(wide(scores).masked_fill(padded, 0.0), dim=-1) for scores in (student_scores, teacher_scores)
-    )
+    both = (wide(scores).masked_fill(~mask[:, None, None, :], 0.0) for scores in (student_scores, teacher_scores))
+    student, teacher = (F.log_softmax(scores, dim=-1) for scores in both)
     return F.kl_div(student, teacher, reduction="sum", log_target=True) / len(mask)
 
 

@@ -43,9 +43,7 @@ class MetricLogger:
         learned: Returns further values of an entry by name.
     """
 
-    def __init__(
-        self, steps: int, run: TrainRun, accelerator: Accelerator, learned: Callable[[], dict[str, float]]
-    ) -> None:
+    def __init__(self, steps: int, run: TrainRun, accelerator: Accelerator, learned: Callable[[], Entry]) -> None:
         self.curve: list[Entry] = []
         self.steps, self.run, self.accelerator, self.learned = steps, run, accelerator, learned
         self.every = max(1, steps // CURVE_ENTRIES)

@@ -136,6 +136,8 @@ class DistillationLoss(nn.Module):
         self.is_multilabel = student.problem_type == MULTILABEL
         self.reads_teacher = any(info.reads_teacher for info in self.infos.values())
         self.reads_predictions = any(info.reads == "logits" for info in self.infos.values())
+        # Of states and scores, for which a BERT teacher must read the student's tokens.
+        self.compares_tokens = any(info.reads != "logits" for info in self.infos.values())
         # What the student exposes; nothing else is computed.
         self.student_spec = OutputSpec(
             self._layers("hidden"), self._layers("scores"), self._layers("relations"), self.reads_predictions
@@ -165,11 +167,6 @@ class DistillationLoss(nn.Module):
         if layer == 0:
             return "embedding"
         return "hidden" if self.config.projection == "shared" else f"hidden_{layer}"
-
-    @property
-    def compares_tokens(self) -> bool:
-        """Whether a loss reads states or scores, for which a BERT teacher must read the student's tokens."""
-        return any(info.reads != "logits" for info in self.infos.values())
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch as student and teacher compute it: with padding if losses are means over it."""
@@ -289,13 +286,11 @@ class DistillationLoss(nn.Module):
 
 
 def _check_pair(config: DistillationConfig, student: Config, teacher: Config) -> None:
-    layers, listed = student.num_hidden_layers, config.layer_map
-    if isinstance(listed, tuple) and len(listed) != layers:
-        raise UserError(f"layer_map: one layer for each of the student's (got {len(listed)}); allowed: {layers}")
+    depth, listed = student.num_hidden_layers, config.layer_map
+    if isinstance(listed, tuple) and len(listed) != depth:
+        raise UserError(f"layer_map: one layer for each of the student's (got {len(listed)}); allowed: {depth}")
     is_bert = isinstance(student, BertConfig)
-    possible = [
-        of for of, info in LOSSES.items() if info.reads == "logits" or (is_bert and info.student_layers(layers))
-    ]
+    possible = [of for of, info in LOSSES.items() if info.reads == "logits" or (is_bert and info.student_layers(depth))]
     for name in config.weights:
         if name not in possible:
             allowed = ", ".join(possible)

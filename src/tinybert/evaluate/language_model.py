@@ -81,9 +81,8 @@ def agreement(student: MaskedLM, teacher: MaskedLM, batches: Sequence[Batch]) ->
     both = zip(predicted_logits(student, batches), predicted_logits(teacher, batches), strict=True)
     for student_logits, teacher_logits in both:
         same += (student_logits.argmax(-1) == teacher_logits.argmax(-1)).sum().item()
-        divergence += F.kl_div(
-            student_logits.log_softmax(-1), teacher_logits.log_softmax(-1), reduction="sum", log_target=True
-        ).item()
+        ours, theirs = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
+        divergence += F.kl_div(ours, theirs, reduction="sum", log_target=True).item()
         count += len(student_logits)
     return {"top1": same / count, "kl": divergence / count}
 
@@ -159,12 +158,8 @@ def cloze_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequen
     for index, question in enumerate(questions):
         subjects.setdefault(question["subject"], []).append(index)
     return {
-        subject: {
-            "questions": len(indices),
-            "top1": (ranks[indices] < 1).float().mean().item(),
-            "top5": (ranks[indices] < 5).float().mean().item(),
-        }
-        for subject, indices in subjects.items()
+        subject: {"questions": len(rows)} | {f"top{n}": (ranks[rows] < n).float().mean().item() for n in (1, 5)}
+        for subject, rows in subjects.items()
     }
 
 

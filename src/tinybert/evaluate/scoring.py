@@ -106,10 +106,6 @@ def score_by(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> flo
     return float(metric(predictions, labels, np.ones(len(labels))))
 
 
-def _accuracy(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return weights @ (predictions == labels) / weights.sum(axis=-1)
-
-
 def _micro_f1(predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     hits, totals = np.sum(predictions * labels, axis=1), np.sum(predictions, axis=1) + np.sum(labels, axis=1)
     return 2.0 * (weights @ hits) / np.maximum(weights @ totals, 1)
@@ -166,7 +162,7 @@ def _ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 METRICS: dict[str, Metric] = {
-    "accuracy": _accuracy,
+    "accuracy": lambda predictions, labels, weights: weights @ (predictions == labels) / weights.sum(axis=-1),
     "f1": lambda predictions, labels, weights: _micro_f1(predictions[:, None] == 1, labels[:, None] == 1, weights),
     "macro_f1": _macro_f1,
     "micro_f1": _micro_f1,
@@ -324,9 +320,7 @@ def paired_interval(
         return np.stack(found, axis=-1)
 
     of_seeds = differences([np.ones(len(one)) for one in labels])
-    return _interval(
-        differences(weights).mean(axis=-1) + shift for weights, shift in _resamples(labels, of_seeds, seed)
-    )
+    return _interval(differences(drawn).mean(axis=-1) + shift for drawn, shift in _resamples(labels, of_seeds, seed))
 
 
 def retention_interval(

@@ -78,9 +78,7 @@ class BiLstmClassifier(Sized):
 
     def __init__(self, config: BiLstmConfig, labels: tuple[str, ...], *, pair: bool) -> None:
         super().__init__()
-        self.config = config
-        self.labels = labels
-        self.pair = pair
+        self.config, self.labels, self.pair = config, labels, pair
         self.encoder = SentenceEncoder(config)
         dense = Linear(2 * config.hidden_size * (4 if pair else 1), config.intermediate_size)
         self.classifier = nn.ModuleDict({"dense": dense, "output": Linear(config.intermediate_size, len(labels))})

@@ -187,9 +187,8 @@ class Batch:
         """The same rows with more padding, which models compute, as the published code does."""
         width = self.input_ids.shape[1]
         assert width <= length
-        ids, mask, segments = (
-            F.pad(part, (0, length - width)) for part in (self.input_ids, self.mask, self.token_type_ids)
-        )
+        parts = self.input_ids, self.mask, self.token_type_ids
+        ids, mask, segments = (F.pad(part, (0, length - width)) for part in parts)
         positions = None if self.positions is None else self.positions // width * length + self.positions % width
         return Batch(ids, mask, segments, self.labels, positions, self.numbers, computes_padding=True)
 

@@ -8,15 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.students import check_subclone, mapped_layers
-from tinybert.models.bert import (
-    BertConfig,
-    BertModel,
-    Layer,
-    MaskedLM,
-    ResidualOutput,
-    SelfAttention,
-    SequenceClassifier,
-)
+from tinybert.models.bert import BertConfig, Layer, MaskedLM, ResidualOutput, SelfAttention, SequenceClassifier
 from tinybert.models.checkpoints import Classifier
 from tinybert.models.outputs import Batch, OutputSpec
 
@@ -78,7 +70,7 @@ def subclone(
     return InitializedStudent(student.train(), projection)
 
 
-def _fit_layers(student: BertModel, teacher: BertModel, layers: Sequence[int], text: list[Batch]) -> Tensor:
+def _fit_layers(student: Bert, teacher: Bert, layers: Sequence[int], text: list[Batch]) -> Tensor:
     """Fits all weights, from the bottom up; returns the projection to the teacher's states."""
     ours, theirs, mapped = student.bert, teacher.bert, (0, *layers)
     want = OutputSpec(hidden=frozenset({*mapped, *(layer - 1 for layer in layers)}), logits=False)

@@ -45,8 +45,7 @@ class Writer:
     """
 
     def __init__(self, rng: Random, label: bool, words: Mapping[str, Any] | None = None) -> None:
-        self.rng = rng
-        self.label = label
+        self.rng, self.label = rng, label
         self.words = lexicon() if words is None else words
         self.variables: dict[str, str] = {}
         self._used: set[str] | None = None if words is None else set()
