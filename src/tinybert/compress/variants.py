@@ -102,13 +102,9 @@ def main(argv: Sequence[str]) -> None:
     drop, examples = options.max_score_drop, len(subject.calibration)
     calibration = Calibration(examples=examples, batch_size=CALIBRATION_BATCH, smoothing=SMOOTHING)
     settings = Quantization(
-        models=("model",),
-        method="smoothed",
-        calibration=calibration,
-        exclude=tuple(options.exclude),
-        max_score_drop=drop,
-        latency=LATENCY,
-    )
+        models=("model",), method="smoothed", calibration=calibration, exclude=tuple(options.exclude),
+        max_score_drop=drop, latency=LATENCY,
+    )  # fmt: skip
     counts = {"calibration_rows": examples, "scored_rows": len(subject.scored)}
     with atomic_folder(output) as folder:
         measured = measure_variants(subject, folder, settings, seed=SEED)

@@ -16,16 +16,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.tracking import code_revision, package_versions
 from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, Table, fixed, interval, percent, spread, table
-from tinybert.report.results import (
-    PLACES,
-    SYSTEMS,
-    Results,
-    domain_scores,
-    onnx_systems,
-    pruned_students,
-    task_systems,
-    wide,
-)
+from tinybert.report.results import SYSTEMS, Results, domain_scores, onnx_systems, pruned_students, task_systems, wide
 
 NO_LEAD = "teacher within noise of the majority"
 # Layers, width and feed-forward width of the students whose scores were published, and the layers of their teacher.
@@ -98,12 +89,12 @@ def other_metrics_table(results: Results) -> Table:
 def _systems(results: Results, condition: str) -> pd.DataFrame:
     """Rows of `task_systems` with the texts of their cells: task (with its metric), retained, published, flag."""
     scores = task_systems(results).query(condition)
-    rows: list[Any] = list(scores.itertuples())
+    rows, by_place = list[Any](scores.itertuples()), scores.groupby(["task", "split", "metric"], sort=False)
     return scores.assign(
         task=[f"{task_name(results, at.task, at.split)}: {at.metric}" for at in rows],
         retained=[_retention(results, at) for at in rows],
         published=[_published(results, at) for at in rows],
-        flag=[_flag(at, of) for _, of in scores.groupby(PLACES, sort=False) for at in of.itertuples()],
+        flag=[_flag(at, of) for _, of in by_place for at in of.itertuples()],
     )
 
 
