@@ -66,9 +66,7 @@ def read_yaml(path: str | Path) -> Any:
 
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
-    yaml.constructor.add_constructor(
-        "!replace", lambda maker, node: Replacement(maker.construct_mapping(node, deep=True))
-    )
+    yaml.constructor.add_constructor("!replace", lambda by, node: Replacement(by.construct_mapping(node, deep=True)))
     return yaml
 
 
@@ -167,8 +165,7 @@ def merged_profile(name: str, root: Path = Path(), children: tuple[str, ...] = (
 def apply_profile(name: str, *, force: bool = False) -> None:
     """Merges a profile into params.yaml of the current folder.
 
-    UserError if that is a merged profile already, has changes that git does not hold (unless `force`), or would become
-    invalid.
+    UserError if that is a merged profile, has changes that git does not hold (unless `force`), or would become invalid.
     """
     tree = merged_profile(name)
     first_line = PARAMS.read_text(encoding="utf-8").partition("\n")[0]

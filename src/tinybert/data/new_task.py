@@ -145,9 +145,7 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 4096
     yaml.default_flow_style = True  # a setting on one line, as the other sections have them
-    yaml.representer.add_representer(
-        type(None), lambda maker, _: maker.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
+    yaml.representer.add_representer(type(None), lambda by, _: by.represent_scalar("tag:yaml.org,2002:null", "null"))
     tree = yaml.load(PARAMS.read_text(encoding="utf-8"))
     tree["tasks"]["run"][:] = [name]
     tree["domain"]["students"][:] = []

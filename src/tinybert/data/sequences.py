@@ -129,9 +129,7 @@ class Cutter:
             yield tokens[: self.body]
 
 
-def write_sequences(
-    source: str | Path, tokenizer: Tokenizer, folder: str | Path, settings: Tokenize
-) -> dict[str, float]:
+def write_sequences(source: str | Path, tokenizer: Tokenizer, folder: Path, settings: Tokenize) -> dict[str, float]:
     """Tokenizes the documents of `source` into sequences that never mix two documents; holds one batch of texts.
 
     Args:

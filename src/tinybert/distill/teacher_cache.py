@@ -167,8 +167,7 @@ class CachedTeacher(LiveTeacher):
     live one by the rounding of hidden states and scores to float16; logits do not differ.
 
     Args:
-        examples: All rows of the data as the teacher reads them, in the order of Batch.numbers; a teacher with another
-            vocabulary has a tokenizer of its own.
+        examples: All rows as the teacher reads them, maybe with its own tokenizer, in the order of Batch.numbers.
     """
 
     model: TaskModel
