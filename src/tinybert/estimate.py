@@ -107,7 +107,6 @@ class Work(NamedTuple):
 
     @classmethod
     def sum(cls, works: Iterable["Work"]) -> "Work":
-        """The work of all."""
         return cls(*map(sum, zip(*works, strict=True)))
 
 

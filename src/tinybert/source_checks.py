@@ -32,8 +32,7 @@ from tinybert.pipeline.errors import Check, UserError, check_all
 def check_sources(params: Params) -> dict[str, TrainingRows]:
     """Opens all local sources of a run; UserError with a line for each mistake.
 
-    Of the Hub only small files are downloaded: config.json of task teachers, and the teacher's tokenizer if a local
-    BERT is compared with it.
+    Of the Hub only small files are downloaded: config.json of task teachers; for a local BERT, the teacher's tokenizer.
 
     Returns:
         The training rows by task, without tasks whose rows are on the Hub.

@@ -58,8 +58,7 @@ class Stage:
     def fingerprint(self) -> Callable[[], str]:
         """Returns a function that digests the instance's declared params, code and input files.
 
-        Params and code are read now because they may be edited while the stage runs. The inputs, which may be large,
-        are read when the function is called.
+        Params and code are read now, as they may be edited while the stage runs; the inputs, often large, at its call.
         """
         start = hashlib.sha256(json.dumps(self.values, sort_keys=True).encode())
         start.update(code_digest(self.name).encode())

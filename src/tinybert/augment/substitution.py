@@ -1,8 +1,7 @@
 """Augmentation by substituting words (TinyBERT, Jiao et al. 2020, algorithm 1).
 
 For words of one token a masked LM proposes likely replacements; for longer words, word vectors propose near ones. Each
-distinct query of the masked LM runs once, and its last layer, head and ranking process masked positions and plain words
-only.
+distinct query of the masked LM runs once; its last layer, head and ranking see masked positions and plain words only.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -176,8 +175,7 @@ def replacement_candidates(
     """Finds the words that may replace each word: likely ones for a word of one token, near ones for a longer word.
 
     A word is not its own candidate. (The paper's code keeps it, so a "replaced" word is often unchanged.) A word has
-    `settings.candidates` at most, a longer one without a vector none. The sentences are distinct; with a checkpoint an
-    interrupted run resumes.
+    `settings.candidates` at most, a longer one without a vector none. The sentences are distinct.
     """
     single = [Query(each.ids, word.first_token) for each in sentences for word in each.words if word.tokens == 1]
     several = {word.written for sentence in sentences for word in sentence.words if word.tokens > 1}

@@ -136,8 +136,7 @@ def _trace(served: Classifier, path: Path) -> None:
 def write_portable(source: str | Path, path: str | Path) -> None:
     """Writes a file of `export_onnx` or `write_int8` with operators of opset 20 only, for other and older runtimes.
 
-    Integers stay the same and floats differ by rounding, so the scores of `source` hold. Attention becomes
-    several operators.
+    Integers stay and floats differ by rounding, so the scores of `source` hold. Attention becomes several operators.
     """
     model = onnx.load(source)
     del model.opset_import[:]

@@ -3,8 +3,7 @@
 Linear layers become integer products (weights int8 with a scale per output channel, inputs uint8 with a zero point) and
 embedding tables int8 with a scale per row. uint8 x int8 is what ONNX Runtime's fastest x64 kernels compute. Attention
 (a product of two activations), the classifier (few weights) and excluded nodes stay in float, and so do all results:
-bias, residual sum and layer norm need float precision, and 256 steps there cost more score than everything else
-together.
+bias, residual sum and layer norm need float precision, and 256 steps there cost more score than all else together.
 
 A few channels of BERT's hidden states are tens of times larger than the rest, and one scale per tensor leaves only a
 few of its 256 steps for the rest. Smoothing divides each channel by a factor and multiplies its row of the weights by
@@ -214,11 +213,10 @@ def fold_smoothing(
 ) -> tuple[list[Int8Layer], dict[str, ActivationRange]]:
     """Moves the smoothing of attention's output into the value weights; the graph computes the same.
 
-    A channel of attention's output is a weighted mean of that channel of the values. So dividing the output is
-    the same as dividing a column of the value weights. INT8 has a scale for each column, so the division costs neither
-    precision nor an operator.
-    This holds for our exported graphs: only attention reads the values, and only one product reads attention's
-    output. That output needs no Clip in the dynamic variant, because padded positions do not contribute to it.
+    A channel of attention's output is a weighted mean of that channel of the values. Dividing the output is the same as
+    dividing a column of the value weights. INT8 has a scale for each column, so the division costs neither precision
+    nor an operator. This holds for our exported graphs: only attention reads the values, and only one product reads
+    attention's output. That output needs no Clip in the dynamic variant, because padded positions do not contribute.
     """
     writers, readers = {layer.output: layer for layer in layers}, {layer.input: layer for layer in layers}
     changed: dict[str, Int8Layer] = {}
@@ -322,7 +320,6 @@ class _Int8Nodes:
         self.integers: dict[str, list[str]] = {}  # names of quantized tensors that exist already, by input
 
     def nodes_of(self, layer: Int8Layer) -> list[onnx.NodeProto]:
-        """The nodes that compute the layer."""
         self.nodes = []
         if layer.bias is None:
             self._table(layer)

@@ -143,8 +143,6 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _number(kind: type, least: int, most: int) -> Callable[[str], Any]:
-    """The type of an option."""
-
     def number(text: str) -> Any:
         if not least <= (value := kind(text)) <= most:
             raise argparse.ArgumentTypeError(f"must be {least} to {most} (got {text})")
@@ -192,7 +190,6 @@ def _subject(options: argparse.Namespace) -> Subject:
 
 
 def _table(found: Mapping[str, dict[str, Any]], metric: str) -> str:
-    """The variants for a terminal."""
     rows = []
     for variant, of in found.items():
         change, ends = of["dev"][metric] - found["fp32"]["dev"][metric], of["difference_95"]

@@ -72,8 +72,6 @@ LOSSES = {
     "query_key_relation": LossInfo("tokens", "relations", "last"),
     "value_relation": LossInfo("tokens", "relations", "last"),
 }
-
-
 LOGIT_LOSSES = tuple(name for name, info in LOSSES.items() if info.reads == "logits")
 RELATION_LOSSES = tuple(name for name, info in LOSSES.items() if info.reads == "relations")
 PUBLISHED_REDUCTIONS = ("hard", "prediction", "attention", "attention_kl", "hidden", "embedding")
@@ -83,7 +81,6 @@ ROW_LOSSES = tuple(name for name, info in LOSSES.items() if info.unit in ("predi
 
 
 # --- layer maps: which teacher layers (1 = lowest) each student layer imitates ---------------------------------------
-
 
 # g(m) of student layer m, of M student and N teacher layers.
 ONE_LAYER_MAPS: dict[str, Callable[[int, int, int], int]] = {

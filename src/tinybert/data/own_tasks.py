@@ -170,8 +170,7 @@ def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float, *, key: str) 
     """Splits a share off the rows, the same for every seed: classes keep their shares, equal texts stay together.
 
     Returns:
-        The remaining rows and the share, each in the order of `rows`. Every class has rows in both; a label of a
-        multilabel task may lack some.
+        The remaining rows and the share, in order. Every class has rows in both; a label of a multilabel task may not.
 
     Raises:
         UserError: A class has one text only. It begins with `key`, which set the fraction.

@@ -30,8 +30,7 @@ class Task:
         score_range: Least and greatest gold score of a regression.
         dev_splits: The splits that are scored.
         is_own: Whether its rows come from a table of the user.
-        has_label_order: Whether the order of the labels means more than that of their names: it was given, or they are
-            the numbers from 0.
+        has_label_order: Whether the order of the labels means more than that of their names: given, or 0, 1, 2, ...
     """
 
     name: str

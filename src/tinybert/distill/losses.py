@@ -99,8 +99,7 @@ def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
     Args:
         left: Queries, keys or values of a layer, (batch, length, width).
         right: The same shape; q and k give the query-key relation, v and v the value relation.
-        heads: Relation heads that the width is cut into. They need not be the model's attention heads, so that teacher
-            and student can be compared.
+        heads: Relation heads that the width is cut into; teacher and student may differ in their attention heads.
 
     Returns:
         (batch, heads, query, key). Source: MiniLM eq. 8 and 9, MiniLMv2 (Wang et al. 2021, sec. 3.1).

@@ -256,8 +256,7 @@ class DistillationLoss(nn.Module):
 
         Args:
             weight: (teacher width, student width) for all, or (1 + layers, teacher width, student width) for the
-                embeddings and each layer; a shared projection takes the last layer's. None keeps the random
-                initialization.
+                embeddings and each layer; a shared projection takes the last layer's. None: they stay random.
         """
         if weight is None:
             return

@@ -126,8 +126,7 @@ def start_task_teacher(
 
     Args:
         tokenizer: The project's; None: not trained yet, a BERT is assumed to share it.
-        source: The task's `finetuned_teacher`, or what the teacher starts from otherwise: a third party's model, or the
-            folder of `teacher`.
+        source: The task's `finetuned_teacher`, or what it starts from: a third party's model, or `teacher`'s folder.
         key: Of the source in params.yaml.
     """
     multilabel, is_ready = task.is_multilabel, isinstance(source, ReadyTeacher)

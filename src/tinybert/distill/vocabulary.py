@@ -112,5 +112,4 @@ def only_used_words(model: nn.Module, batches: Batches, decays: Iterator[float])
 
 
 def _word_owner(model: Classifier) -> Embeddings | SentenceEncoder:
-    """The module that has the word embeddings."""
     return model.bert.embeddings if isinstance(model, SequenceClassifier) else model.encoder

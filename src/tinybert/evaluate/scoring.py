@@ -31,8 +31,7 @@ RESAMPLES, LEAST_RESAMPLES = 10_000, 1_000
 MOST_WEIGHTS, PART_WEIGHTS = 2**28, 2**22  # rows times resamples: in all, and held at a time
 
 Values = Sequence | np.ndarray
-# Takes predictions and labels, (rows,) or (rows, labels), and weights, (..., rows), how often each row counts; returns
-# scores, (...).
+# Predictions and labels, (rows,) or (rows, labels), and weights (counts) of the rows, (..., rows) -> scores, (...).
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 SplitReferences = tuple[Encoded, dict[str, np.ndarray]]  # the rows of a split, and predictions (rows,) by system
 
@@ -333,7 +332,7 @@ def retention_interval(
         reference: "teacher", "majority" and "labels" on the same rows, (rows,) each.
 
     Returns:
-        "low" and "high"; None if the teacher is within noise of the majority class, which leaves nothing to retain.
+        "low" and "high"; None if the teacher is within noise of the majority class, with nothing to retain.
     """
     teacher, majority, labels = (reference[name] for name in ("teacher", "majority", "labels"))
     if paired_interval(metric, [teacher], [majority], [labels], seed=seed)["low"] <= 0:

@@ -144,8 +144,7 @@ def load_foreign(
 ) -> ForeignClassifier:
     """A classifier of any family and its tokenizer, in evaluation mode, float32, on the CPU.
 
-    Code of the folder is never run and pickles are never opened; UserError that begins with `key` if it cannot be
-    loaded, or its classes are not the task's.
+    No code of the folder is run, no pickle opened; UserError that begins with `key` if loading fails or classes differ.
 
     Args:
         folder: config.json, safetensors and tokenizer files.

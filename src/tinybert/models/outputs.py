@@ -62,8 +62,7 @@ class DistillationTargets(ModelOutput):
 class RealTokens:
     """Where the real tokens of padded rows are: models compute these only, and only attention sees rows.
 
-    In a graph that is being exported their number is unknown: there every place counts as a token, nothing is moved,
-    and `at` does not exist.
+    In an exported graph their number is unknown: every place counts as a token, nothing is moved, `at` does not exist.
 
     Args:
         mask: (batch, length) bool, True on real tokens.
@@ -175,11 +174,9 @@ class Batch:
 
     @cached_property
     def real(self) -> RealTokens:
-        """Where its real tokens are."""
         return RealTokens(self.mask, with_padding=self.computes_padding)
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on `device`."""
         moved: dict[str, Any] = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)}
         return replace(self, **moved)
 

@@ -47,8 +47,7 @@ def subclone(
         teacher: Left in evaluation mode.
         config: The student's shape.
         layers: A name from ONE_LAYER_MAPS, or the teacher layer (1-based) that each student layer replaces.
-        batches: Ten thousand tokens or more: plain text, or rows of a classifier's task; held in memory with one
-            layer's inner values.
+        batches: Ten thousand tokens or more, plain text or rows of a task; in memory with one layer's inner values.
     """
     check_subclone(config.shape, teacher.config.shape)
     depths = config.num_hidden_layers, teacher.config.num_hidden_layers
@@ -175,7 +174,6 @@ def _fit_classifier(
 
 
 def _fit_masked_lm_head(student: MaskedLM, teacher: MaskedLM, residual: Tensor, *, basis: Tensor, states: Pair) -> None:
-    """Fits pooler and masked-LM head."""
     ours, theirs = student.cls.predictions, teacher.cls.predictions
     for linear, full in ((student.bert.pooler, teacher.bert.pooler), (ours.transform, theirs.transform)):
         _fit_units(linear.dense, full.dense, residual, basis=basis, states=states)

@@ -84,8 +84,7 @@ def load_verified(load: Callable[[], Any], repo_type: str, repository: str, revi
     """Calls `load`, which downloads files of a repository ("model" or "dataset") into the Hub's cache.
 
     After a server error, a broken connection or a damaged file it is called at most twice more; damaged files are
-    removed from the cache. The library itself retries only some of these errors, and compares sizes instead of
-    checksums.
+    removed from the cache. The library itself retries only some of these errors, and compares sizes, not checksums.
     """
     waits_s = iter(RETRY_WAITS_S)
     while True:

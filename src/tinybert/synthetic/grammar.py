@@ -1,7 +1,6 @@
 """Templates and word lists become sentences: the small language in which the YAML files of this package are written.
 
-The head of words.yaml explains it. The order of all draws follows from the text, so a seed gives the same sentences
-on every machine.
+The head of words.yaml explains it. The text decides the order of draws, so a seed gives the same sentences everywhere.
 """
 
 import re
