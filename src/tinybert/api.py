@@ -26,23 +26,17 @@ from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TOKENIZER_FILES, TaskTeacher, cut_classifier, has_tokens_of
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
+from tinybert.models import checkpoints
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import (
-    CLASSIFIERS,
-    Classifier,
-    TaskModel,
-    class_names,
-    load_bert,
-    load_classifier,
-    load_task_model,
-    save_model,
-)
+from tinybert.models.checkpoints import Classifier, TaskModel, load_bert, load_classifier, load_task_model, save_model
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, load_foreign
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
 
 Teacher = SequenceClassifier | ForeignClassifier
+AnyTeacher = str | Path | Teacher
+AnyStudent = str | Path | Classifier | Architecture
 OPTIMIZER = Optimizer(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
 CACHE_BYTES = 2 * 10**9  # of a temporary folder, removed after the call
 
@@ -91,8 +85,8 @@ class DistilledStudent:
 
 
 def distill_student(
-    teacher: str | Path | Teacher,
-    student: str | Path | Classifier | Architecture,
+    teacher: AnyTeacher,
+    student: AnyStudent,
     rows: Sequence[Mapping[str, Any]] | pd.DataFrame,
     losses: Mapping[str, float],
     settings: DistillSettings | None = None,
@@ -176,9 +170,7 @@ def check_settings(losses: Mapping[str, float], settings: DistillSettings) -> tu
     )  # fmt: skip
 
 
-def _student_tokenizer(
-    settings: DistillSettings, student: str | Path | Classifier | Architecture, teacher: str | Path | Teacher
-) -> Tokenizer:
+def _student_tokenizer(settings: DistillSettings, student: AnyStudent, teacher: AnyTeacher) -> Tokenizer:
     """That of the settings, or of the first folder that has one; a BERT object as teacher must have the same."""
     if found := settings.tokenizer:
         _check_kind("tokenizer", found, Tokenizer)
@@ -191,19 +183,19 @@ def _student_tokenizer(
     raise UserError("tokenizer: missing, an object has none; fix: name the tokenizer, or its folder, in settings")
 
 
-def _load_teacher(teacher: str | Path | Teacher, tokenizer: Tokenizer) -> Teacher:
+def _load_teacher(teacher: AnyTeacher, tokenizer: Tokenizer) -> Teacher:
     """The teacher of a folder: a BERT with the student's tokens, or any classifier with its own."""
     if isinstance(teacher, Teacher):
         return teacher
     found = read_config(teacher)
     if has_tokens_of(tokenizer, Path(teacher)) and not found.get(OWN_TOKENIZER):
         return load_bert(SequenceClassifier, teacher)
-    labels = class_names(found, Path(teacher) / "config.json")
+    labels = checkpoints.class_names(found, Path(teacher) / "config.json")
     return load_foreign(Path(teacher), labels, key="teacher", multilabel=found.get("problem_type") == MULTILABEL)
 
 
 def _start_student(
-    student: str | Path | Classifier | Architecture, task_teacher: TaskTeacher, rows: list[dict]
+    student: AnyStudent, task_teacher: TaskTeacher, rows: list[dict]
 ) -> tuple[Classifier, Tensor | None]:
     """The student before its training; one that is cut out of its teacher has a projection to the teacher's states."""
     teacher, task, tokenizer = task_teacher.model, task_teacher.task, task_teacher.tokenizer
@@ -253,7 +245,7 @@ def task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:
 
 def _load_student(folder: str | Path, task: Task) -> Classifier:
     """A classifier of a folder with its head, if that is for the task's classes; otherwise with a new head."""
-    if (read_config(folder).get("architectures") or [""])[0] in CLASSIFIERS:
+    if (read_config(folder).get("architectures") or [""])[0] in checkpoints.CLASSIFIERS:
         model = load_task_model(folder)
         same = model.labels == (task.labels or model.labels[:1])  # a regression's one label may have any name
         if same and (model.config.problem_type == MULTILABEL) == task.is_multilabel:

@@ -17,6 +17,7 @@ from tinybert.pipeline.errors import UserError
 # The least probability: a class that was not predicted has this one, so that its logarithm stays finite.
 FLOOR = 1e-12
 SUM_TOLERANCE = 0.01  # of probabilities, which files round
+Predicted = dict[str, tuple[str, np.ndarray]]  # by row id: where it stands in a table, and its logits
 
 
 class PredictionReader:
@@ -28,9 +29,9 @@ class PredictionReader:
     def __init__(self, task: Task, settings: PredictionFiles) -> None:
         self.task, self.settings, self.outputs = task, settings, len(task.outputs)
 
-    def table(self, table: Table) -> dict[str, tuple[str, np.ndarray]]:
+    def table(self, table: Table) -> Predicted:
         """Where each id stands in a table and its logits; UserError for the first mistake. Empty cells are none."""
-        found: dict[str, tuple[str, np.ndarray]] = {}
+        found: Predicted = {}
         known: dict[str, Any] = {"labels": self.task.labels or None, "separator": self.settings.separator}
         self.classes = Labels(TableData.model_construct(kind=self.task.kind, **known), self.task.labels)
         for where, cells in table.rows((self.settings.id, *self.settings.columns)):
@@ -127,9 +128,7 @@ def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> l
     return [(Table(getattr(settings, key), f"{section}.{key}"), splits) for key, splits in files.items() if splits]
 
 
-def _check_ids(
-    table: Table, found: dict[str, tuple[str, np.ndarray]], rows: Mapping[str, Sequence[dict]], *, is_part: bool
-) -> None:
+def _check_ids(table: Table, found: Predicted, rows: Mapping[str, Sequence[dict]], *, is_part: bool) -> None:
     """UserError if two rows share an id, or a prediction's id is unknown; `is_part`: the table has other rows."""
     ids = {row["idx"]: _id(row) for of_split in rows.values() for row in of_split}
     counts = Counter(ids.values())

@@ -16,18 +16,10 @@ from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task, read_rows
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
+from tinybert.models import foreign
 from tinybert.models.bert import ARCHITECTURE_FIELDS, SequenceClassifier
 from tinybert.models.checkpoints import TaskModel, load_bert, load_classifier
-from tinybert.models.foreign import (
-    DEFAULT_LABEL,
-    OWN_TOKENIZER,
-    PREDICTIONS_FILE,
-    ForeignClassifier,
-    PredictedTeacher,
-    class_order,
-    load_foreign,
-    row_losses,
-)
+from tinybert.models.foreign import ForeignClassifier, PredictedTeacher, class_order, load_foreign, row_losses
 from tinybert.models.initialization import finetuned_teacher
 from tinybert.models.subcloning import subclone
 from tinybert.pipeline import paths
@@ -61,9 +53,9 @@ class TaskTeacher:
         folder = paths.task_model(task.name, seed, "teacher")
         model: TaskModel
         full: Tokenizer | None = None
-        if (folder / PREDICTIONS_FILE).is_file():
+        if (folder / foreign.PREDICTIONS_FILE).is_file():
             model = PredictedTeacher.load(folder, task.outputs, multilabel=task.is_multilabel)
-        elif read_config(folder).get(OWN_TOKENIZER):
+        elif read_config(folder).get(foreign.OWN_TOKENIZER):
             model = load_foreign(folder, task.outputs, key=str(folder), multilabel=task.is_multilabel)
         else:
             model, full = load_bert(SequenceClassifier, folder), load_tokenizer(folder)
@@ -201,7 +193,8 @@ def check_row_losses(config: Mapping[str, Any], key: str, params: Params) -> Non
 def _check_class_names(folder: Path, task: Task, key: str) -> None:
     """Raises UserError if neither config.json names the classes by more than their numbers nor the task orders them."""
     names = read_config(folder).get("id2label") or {}
-    has_names = isinstance(names, dict) and not all(DEFAULT_LABEL.fullmatch(str(of).lower()) for of in names.values())
+    plain = [str(name).lower() for name in names.values()] if isinstance(names, dict) else []
+    has_names = not all(map(foreign.DEFAULT_LABEL.fullmatch, plain))
     if not (task.has_label_order or has_names):
         problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
         fix = f"list them in tasks.{task.name}.data.labels in the teacher's order"
