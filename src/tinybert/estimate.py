@@ -55,8 +55,7 @@ class Rows:
 UNKNOWN = Rows(math.nan, math.nan)
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(NamedTuple):
     """What the sizes of a model follow from."""
 
     shape: StudentArchitecture

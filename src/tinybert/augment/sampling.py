@@ -7,7 +7,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import regex
@@ -37,8 +37,7 @@ SUBJECTS = (*SINGULAR_SUBJECTS, "NNS")
 BEFORE_ARGUMENT = ("DT", "PRP", "PRP$", "IN", "TO", "CC", "WP", "WRB")
 
 
-@dataclass(frozen=True)
-class TaggedText:
+class TaggedText(NamedTuple):
     """A text split into words (odd indices) and the characters between them (even indices), with the words' tags."""
 
     parts: list[str]

@@ -141,8 +141,7 @@ def best_words(logits: Tensor, excluded: Tensor, count: int) -> Tensor:
     return logits.topk(count, dim=1).indices.sort(dim=1).values
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A replaceable word: its spelling after normalization, its characters, its first token and their number."""
 
     spelling: str
@@ -153,8 +152,7 @@ class Word:
     tokens: int
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """A text, its token ids (tokens,) int64 without special tokens, and its replaceable words in order."""
 
     text: str

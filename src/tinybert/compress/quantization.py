@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -65,8 +65,7 @@ class ActivationRange:
     factors: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Int8Plan:
+class Int8Plan(NamedTuple):
     """What all INT8 variants of a model share: the FP32 graph, what becomes INT8, and the ranges of its inputs."""
 
     model: onnx.ModelProto

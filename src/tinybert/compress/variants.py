@@ -3,9 +3,9 @@
 import argparse
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
@@ -35,8 +35,7 @@ SEED, SMOOTHING, CALIBRATION_BATCH, CALIBRATION_ROWS = 42, 0.9, 8, 128
 LATENCY = Latency(batch_sizes=(32,), length_tokens=8, dev_examples=256, warmup_runs=2, runs=1, threads=2)
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """ONNX variants by name: predictions; scores and sizes; latencies as `latencies` returns them."""
 
     predictions: dict[str, Predictions]
@@ -44,8 +43,7 @@ class Measured:
     latency: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A classifier with rows of its task: those that calibrate INT8, and those that are scored and timed."""
 
     model: Classifier

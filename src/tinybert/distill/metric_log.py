@@ -1,8 +1,7 @@
 """The loss curve of a run: means between entries, reported during training; a non-finite value stops the run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -18,8 +17,7 @@ CURVE_ENTRIES = 50  # of a run of any length
 Entry = dict[str, float]
 
 
-@dataclass(frozen=True)
-class TrainRun:
+class TrainRun(NamedTuple):
     """How a run reports and resumes; nothing here changes the result.
 
     Attributes:

@@ -53,11 +53,8 @@ def subclone(
     depths = config.num_hidden_layers, teacher.config.num_hidden_layers
     replaced = [layer for (layer,) in mapped_layers(layers, *depths, key="init.teacher")]
     device, teacher = teacher.bert.pooler.dense.weight.device, teacher.eval()
-    student: Bert
-    if isinstance(teacher, SequenceClassifier):
-        student = SequenceClassifier(config, teacher.labels).to(device)
-    else:
-        student = MaskedLM(config).to(device)
+    student: Bert = MaskedLM(config) if isinstance(teacher, MaskedLM) else SequenceClassifier(config, teacher.labels)
+    student.to(device)
     sizes = ("hidden_size", "num_attention_heads", "intermediate_size")
     is_same = all(getattr(config, name) == getattr(teacher.config, name) for name in sizes)
     if is_same and isinstance(teacher, MaskedLM):

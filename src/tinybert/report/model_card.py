@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -35,8 +34,7 @@ STAGES: dict[str, tuple[str, str | None, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """A finished model: its name, itself, how it was trained, and the params that its package stage declares."""
 
     name: str
