@@ -4,8 +4,7 @@ Pure Python: params are checked on machines and in processes that never import t
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
@@ -31,8 +30,7 @@ TASK_PHASES = ("intermediate", "prediction")
 STAGES = ("general", "domain", *TASK_PHASES)
 
 
-@dataclass(frozen=True)
-class LossInfo:
+class LossInfo(NamedTuple):
     """What a loss reads and what its mean is over.
 
     Attributes:

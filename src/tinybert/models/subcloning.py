@@ -1,7 +1,7 @@
 """Weight subcloning: a student cut out of a wider teacher, fitted layer by layer on some text."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +22,7 @@ Bert = MaskedLM | SequenceClassifier
 Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width) each
 
 
-@dataclass(frozen=True)
-class InitializedStudent:
+class InitializedStudent(NamedTuple):
     """A student before its training, with the projection of its states to the teacher's, if it has one."""
 
     model: MaskedLM | Classifier

@@ -3,10 +3,9 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -65,8 +64,7 @@ def markdown_escape(text: str) -> str:
     return SPECIAL.sub(r"\\\1", one_line(text))
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Cells as they are shown: texts in the first `names` columns, numbers in the others."""
 
     cells: pd.DataFrame
