@@ -22,11 +22,8 @@ def main(stage: Stage) -> None:
     # The static embeddings are of the students' word pieces, which a teacher with another vocabulary lacks.
     encoder = teacher.model if isinstance(teacher.model, BertModel) else load_bert(MaskedLM, paths.TEACHER)
     dev, _ = references[task.dev_splits[0]]
-    featurizers = {
-        "tfidf": tfidf_features(train, pair=task.is_pair),
-        "static": static_features(train, encoder, pair=task.is_pair),
-    }
-    for name, featurizer in featurizers.items():
+    tfidf, static = tfidf_features(train, pair=task.is_pair), static_features(train, encoder, pair=task.is_pair)
+    for name, featurizer in {"tfidf": tfidf, "static": static}.items():
         model = LinearModel(task, featurizer, train)
         scores, predictions = compare_splits(model.predict, references, task)
         save_predictions(paths.predictions(stage.name, f"{stage.instance}-{name}"), predictions)

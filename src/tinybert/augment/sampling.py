@@ -180,9 +180,7 @@ def _tag_by_context(words: list[str], tags: list[str], following: str) -> str:
         is_question = tag_before in SUBJECTS and len(words) > 2 and (words[-3] in DO or tags[-2] == "MD")
         if is_question or before in DO or tag_before in BEFORE_BASE:
             return "VB"
-        if tag_before in BEFORE_NOUN:
-            return "NN"
-        return "VBP" if tag_before in SUBJECTS else "VB"
+        return "NN" if tag_before in BEFORE_NOUN else "VBP" if tag_before in SUBJECTS else "VB"
     return _tag_by_ending(word, before, tag_before, following)
 
 
@@ -206,9 +204,7 @@ def _tag_by_ending(word: str, before: str, tag_before: str, following: str) -> s
     if word.endswith("ing") and len(word) > 4:
         return "NN" if tag_before in ("DT", "PRP$", "JJ") else "VBG"
     if word.endswith("ed") and len(word) > 3:
-        if tag_before in ("DT", "PRP$"):
-            return "JJ"
-        return "VBN" if before in BE | HAVE or following == "by" else "VBD"
+        return "JJ" if tag_before in ("DT", "PRP$") else "VBN" if before in BE | HAVE or following == "by" else "VBD"
     if len(word) > 4 and (ending := next(filter(word.endswith, TAG_OF_ENDING), None)):
         return TAG_OF_ENDING[ending]
     stem = word.removesuffix("er")  # tall(er), happi(er), bigg(er), larg(er)

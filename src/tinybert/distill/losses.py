@@ -55,18 +55,15 @@ def multilabel_prediction(student_logits: Tensor, teacher_logits: Tensor, *, tem
 
     A label's logit z is a softmax over (z, 0).
     """
-    student, teacher = (
-        F.logsigmoid(torch.stack([wide(logits), -wide(logits)], dim=-1) / temperature)
-        for logits in (student_logits, teacher_logits)
-    )
+    both = (torch.stack([wide(logits), -wide(logits)], dim=-1) for logits in (student_logits, teacher_logits))
+    student, teacher = (F.logsigmoid(logits / temperature) for logits in both)
     divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
     return _mean(divergence / student_logits.shape[-1], len(student_logits)) * temperature**2
 
 
 def logit_mse(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """‖z_T − z_S‖²: summed over classes, mean over rows. Source: Tang et al. 2019, sec. 3.2."""
-    squares = F.mse_loss(wide(student_logits), wide(teacher_logits), reduction="sum")
-    return _mean(squares, len(student_logits))
+    return _mean(F.mse_loss(wide(student_logits), wide(teacher_logits), reduction="sum"), len(student_logits))
 
 
 def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:

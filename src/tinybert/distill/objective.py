@@ -164,9 +164,7 @@ class DistillationLoss(nn.Module):
         return frozenset(layer for info in infos for layer in info.student_layers(self.depth))
 
     def _projection_name(self, layer: int) -> str:
-        if layer == 0:
-            return "embedding"
-        return "hidden" if self.config.projection == "shared" else f"hidden_{layer}"
+        return "embedding" if layer == 0 else "hidden" if self.config.projection == "shared" else f"hidden_{layer}"
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch as student and teacher compute it: with padding if losses are means over it."""

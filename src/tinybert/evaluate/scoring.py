@@ -312,10 +312,8 @@ def paired_interval(
         return {"low": 0.0, "high": 0.0}
 
     def differences(weights: Sequence[np.ndarray]) -> np.ndarray:  # (..., seeds)
-        found = [
-            metric(mine, gold, drawn) - share * metric(other, gold, drawn)
-            for (mine, other, gold), drawn in zip(pairs, weights, strict=True)
-        ]
+        both = zip(pairs, weights, strict=True)
+        found = [metric(mine, gold, n) - share * metric(other, gold, n) for (mine, other, gold), n in both]
         return np.stack(found, axis=-1)
 
     of_seeds = differences([np.ones(len(one)) for one in labels])

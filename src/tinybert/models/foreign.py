@@ -73,12 +73,9 @@ class ForeignClassifier(Sized):
         details["takes_segments"] = self.takes_segments
         known = {name: getattr(config, name, 0) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
         self.config = ForeignConfig(
-            **known,
-            max_position_embeddings=_positions(model),
-            problem_type=MULTILABEL if multilabel else None,
-            details=json.dumps(details, sort_keys=True, default=str),
-            losses=row_losses(details),
-        )
+            **known, max_position_embeddings=_positions(model), problem_type=MULTILABEL if multilabel else None,
+            details=json.dumps(details, sort_keys=True, default=str), losses=row_losses(details),
+        )  # fmt: skip
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """Logits, and as hidden states those of each row's first token: (batch, width)."""

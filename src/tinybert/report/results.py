@@ -293,11 +293,8 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     frame = frame.assign(row_ms=frame[batch_ms] / rows).drop(columns=[batch_ms, "dev_examples"]).reset_index()
     frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
     drop = results.params.quantization.max_score_drop
-    chosen = {
-        (at.task, at.model, choose_variant(tree, results.tasks[at.task].headline, drop))
-        for at, tree in results.trees.items()
-        if at.stage == "quantize"
-    }
+    gated = ((at, tree) for at, tree in results.trees.items() if at.stage == "quantize")
+    chosen = {(at.task, at.model, choose_variant(tree, results.tasks[at.task].headline, drop)) for at, tree in gated}
     frame["chosen"] = [tuple(at) in chosen for at in frame[["task", "model", "variant"]].values]
     frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
     frame["beats"] = frame["score"] > frame["task"].map(majority_scores(results))

@@ -252,10 +252,8 @@ def versions_table(results: Results) -> Table:
 
 def answers_table(results: Results) -> Table:
     """Some quiz questions, evenly spaced, with the answers of the teacher and each domain student."""
-    found = {
-        student: results.read(paths.quiz_answers(student, results.params.seed), _answers, pd.DataFrame())
-        for student in results.params.domain.students
-    }
+    files = {student: paths.quiz_answers(student, results.params.seed) for student in results.params.domain.students}
+    found = {student: results.read(path, _answers, pd.DataFrame()) for student, path in files.items()}
     cells = next(iter(found.values()), pd.DataFrame()).drop(columns="student", errors="ignore")
     for student, answers in found.items():
         cells[student] = answers.get("student", ABSENT)
