@@ -344,6 +344,10 @@ class Params(ConfigModel):
                 if not training_of(self, name, "intermediate", task=task).epochs:
                     problem = f"{task} has 0 epochs of phase 1; fix: raise its epochs, or remove pruning"
                     raise ValueError(f"students.{name}.intermediate.pruning: {problem}")
+            least = min(self.pruning.sparsities_percent, default=100)
+            if is_pruned and least < is_pruned.percent:
+                problem = f"below {name}'s {is_pruned.percent} in phase 1 (got {least}); allowed: that or more"
+                raise ValueError(f"pruning.sparsities_percent: {problem}; fix: raise it, or prune less in phase 1")
 
     def _check_published(self) -> None:
         """ONNX Runtime's quantizer, method published, is for BERT only."""

@@ -432,6 +432,16 @@ def test_only_a_phase_1_that_trains_can_prune():
         check_params(changed("students.tinybert4.prediction.pruning", pruning))
 
 
+def test_no_student_is_pruned_to_less_than_it_is():
+    tree = changed("students.tinybert4.intermediate.pruning", {"percent": 60, "ramp_fraction": 0.5, "increments": 6})
+    tree["pruning"]["sparsities_percent"] = [60, 80]
+    check_params(tree)
+    tree["pruning"]["sparsities_percent"] = [20, 60]
+    with pytest.raises(UserError, match=r"sparsities_percent: below tinybert4's 60 in phase 1 \(got 20\)"):
+        check_params(tree)
+
+
+
 def test_seeds_contain_the_seed_once():
     check_params(changed("seeds", [43, 42]))
     for seeds, line in (([43], "seeds: must contain seed 42 \\(got 43\\)"), ([42, 42], "seeds: 42 is listed twice")):
