@@ -441,7 +441,6 @@ def test_no_student_is_pruned_to_less_than_it_is():
         check_params(tree)
 
 
-
 def test_seeds_contain_the_seed_once():
     check_params(changed("seeds", [43, 42]))
     for seeds, line in (([43], "seeds: must contain seed 42 \\(got 43\\)"), ([42, 42], "seeds: 42 is listed twice")):
