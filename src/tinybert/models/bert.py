@@ -81,7 +81,7 @@ class BertConfig(PositionLimit):
 def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor:
     """F.dropout from fewer random bits, because PyTorch's own takes a fifth of a small student's step on a CPU.
 
-    There the probability, below 1, is rounded to a multiple of 1/65536, and each draw of PyTorch's serves four values.
+    There the probability, below 1, is rounded to a multiple of 1/65536, and each draw of PyTorch serves four values.
     """
     dropped = min(round(probability * DROPOUT_LEVELS), DROPOUT_LEVELS - 1)
     if values.device.type != "cpu":

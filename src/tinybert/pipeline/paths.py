@@ -79,12 +79,12 @@ def _of_instance(root: str, ending: str, stage: str, instance: str = "") -> Path
     return Path(root, stage, f"{instance}.{ending}") if instance else Path(root, f"{stage}.{ending}")
 
 
-# Of a stage instance: its metrics, which the report stage collects in metrics/, which is in git; its loss curve;
-# duration and memory, no declared output, because they differ in each run; per-row predictions of its models.
+# Files of a stage instance. The report stage collects all metrics in metrics/, which is in git. Timings are no declared
+# output, because they differ in each run.
 metrics = partial(_of_instance, STAGE_METRICS, "json")
-curve = partial(_of_instance, "reports/curves", "csv")
-timing = partial(_of_instance, "reports/timings", "json")
-predictions = partial(_of_instance, "reports/predictions", "json")
+curve = partial(_of_instance, "reports/curves", "csv")  # the loss curve
+timing = partial(_of_instance, "reports/timings", "json")  # duration and memory
+predictions = partial(_of_instance, "reports/predictions", "json")  # of its models, for each row
 
 
 def quiz_answers(student: str, seed: int | str) -> Path:
