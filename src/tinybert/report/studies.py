@@ -200,9 +200,9 @@ def predictions_of(study: Study, experiment: Experiment, name: str, task: str) -
 
 def maps_of(study: Study, experiment: Experiment, name: str, task: str) -> dict[str, dict[str, float]]:
     """seed -> weights of a variant's learnable layer map at the end of phase 1."""
-    folder = f"metrics/task_distill_intermediate/{task}-{study.student}"
+    folder = f"reports/metrics/task_distill_intermediate/{task}-{study.student}"
     files = {str(seed): f"{folder}-{seed}.json" for seed in experiment.seeds}
-    return {seed: _read(name, file, json.loads)["layer_map"] for seed, file in files.items()}
+    return {seed: _read(name, file, lambda text: json.loads(text)["layer_map"]) for seed, file in files.items()}
 
 
 def _read(name: str, file: str, parse: Callable[[str], Any]) -> Any:

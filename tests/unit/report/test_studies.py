@@ -14,6 +14,7 @@ import pytest
 from tests.support.root import ROOT
 from tinybert.config.load import load_params, merged_profile
 from tinybert.evaluate.scoring import Predictions
+from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_json
 from tinybert.report import studies
@@ -340,13 +341,11 @@ def test_predictions_are_read_from_the_experiment(project, monkeypatch):
 def test_learned_maps_are_read_from_the_experiment(project, monkeypatch):
     import dvc.api
 
-    files = {
-        f"metrics/task_distill_intermediate/cola-tinybert4-{seed}.json": f'{{"layer_map": {{"map_1_1": 0.{seed}}}}}'
-        for seed in (42, 43)
-    }
+    names = [paths.metrics("task_distill_intermediate", f"cola-tinybert4-{seed}") for seed in (42, 43)]
+    files = {str(name): f'{{"layer_map": {{"map_1_1": 0.4{place}}}}}' for place, name in enumerate(names, start=2)}
     monkeypatch.setattr(dvc.api, "read", lambda path, rev: files[path])
     found = studies.maps_of(load_study("small"), plan_of()[0], "older-name-1", "cola")
     assert found == {"42": {"map_1_1": 0.42}, "43": {"map_1_1": 0.43}}
-    files.popitem()
-    with pytest.raises(UserError, match=r"experiment older-name-1: metrics/.*-43\.json cannot be read"):
+    files[str(names[1])] = "{}"  # of a map that is not learnable
+    with pytest.raises(UserError, match=r"experiment older-name-1: reports/metrics/.*-43\.json cannot be read"):
         studies.maps_of(load_study("small"), plan_of()[0], "older-name-1", "cola")
