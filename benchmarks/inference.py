@@ -66,7 +66,7 @@ def write_variants(shape: Shape, work: Work, folder: Path) -> None:
     widths = {layer.input: len(layer.weight) for layer in plan.layers if layer.bias is not None}
     smoothed = {name: replace(plan.ranges[name], factors=np.ones(width, np.float32)) for name, width in widths.items()}
     for variant in INT8_VARIANTS:
-        write_int8(replace(plan, ranges=smoothed), folder / f"{variant}.onnx", variant)
+        write_int8(plan._replace(ranges=smoothed), folder / f"{variant}.onnx", variant)
 
 
 def take_turns(contestants: list[System], work: Work, *, warmup_rounds: int, rounds: int) -> None:

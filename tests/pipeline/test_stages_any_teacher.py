@@ -122,6 +122,7 @@ def test_phase_2_keeps_what_phase_1_pruned(project):
     params["students"]["tinybert4"]["intermediate"]["pruning"] = {
         "percent": 50, "ramp_fraction": 0.5, "increments": 3
     }  # fmt: skip
+    params["pruning"]["sparsities_percent"] = [50]
     write_params(project, params)
     save_family("bert", project / "model", COLA.labels)
     finetune_teacher.main(stage("finetune_teacher", ready=ReadyTeacher(folder=str(project / "model"))))
