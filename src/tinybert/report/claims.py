@@ -41,6 +41,7 @@ MAX_SEEDS = 100
 OfSeeds = Mapping[int, Predictions]  # seed -> predictions
 Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
 LearnedMap = Mapping[str, Mapping[str, float]]  # seed -> weights, by student and teacher layer
+LearnedMaps = Mapping[str, Mapping[str, LearnedMap]]  # task -> variant -> map
 Place = Annotated[str, Field(pattern=r"^[a-z_]+/[^:]+:[a-z0-9_{}-]+$")]
 
 
@@ -189,8 +190,12 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0
 
 
 def map_difference(first: LearnedMap, second: LearnedMap) -> Difference:
-    """The mean absolute difference of two learned layer maps' weights, with Student's interval over seeds."""
-    found = [mean(abs(weight - second[seed][name]) for name, weight in of.items()) for seed, of in first.items()]
+    """The mean absolute difference of two learned layer maps' weights, with Student's interval over seeds.
+
+    Weights that are 1 in both are left out: a student layer with one teacher layer has no choice.
+    """
+    pairs = {seed: [(weight, second[seed][name]) for name, weight in of.items()] for seed, of in first.items()}
+    found = [mean(abs(ours - theirs) for ours, theirs in of if min(ours, theirs) < 1) for of in pairs.values()]
     low, high = t.interval(0.95, len(found) - 1, mean(found), sem(found)) if len(found) > 1 else (math.nan, math.nan)
     return Difference(mean(found), float(low), float(high))
 
@@ -244,13 +249,8 @@ def what_decides(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, *,
     return seeds_needed(len(first), stdev(one.mean for one in singles), of_rows, distance)
 
 
-def judge_claims(
-    study: Study, measured: Measured, *, seed: int, maps: Mapping[str, Mapping[str, LearnedMap]] | None = None
-) -> pd.DataFrame:
-    """A row for each claim and task that was measured: what was published, what was found, and the outcome.
-
-    `maps` are the learned layer maps by task and variant.
-    """
+def judge_claims(study: Study, measured: Measured, *, seed: int, maps: LearnedMaps | None = None) -> pd.DataFrame:
+    """A row for each claim and task that was measured: what was published, what was found, and the outcome."""
     rows = []
     for claim in study.claims:
         for task in claim.tasks or study.in_order(measured):

@@ -200,7 +200,8 @@ def predictions_of(study: Study, experiment: Experiment, name: str, task: str) -
 
 def maps_of(study: Study, experiment: Experiment, name: str, task: str) -> dict[str, dict[str, float]]:
     """seed -> weights of a variant's learnable layer map at the end of phase 1."""
-    folder = f"reports/metrics/task_distill_intermediate/{task}-{study.student}"
+    student = study.variants[experiment.variant].student or study.student
+    folder = f"reports/metrics/task_distill_intermediate/{task}-{student}"
     files = {str(seed): f"{folder}-{seed}.json" for seed in experiment.seeds}
     return {seed: _read(name, file, lambda text: json.loads(text)["layer_map"]) for seed, file in files.items()}
 

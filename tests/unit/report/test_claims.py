@@ -142,8 +142,9 @@ def test_what_decides_depends_on_seeds_and_training():
 
 
 def map_of(*firsts: float) -> dict[str, dict[str, float]]:
-    """Weights of a group of two teacher layers, for seeds from 42."""
-    return {str(42 + number): {"map_1_1": first, "map_1_2": 1 - first} for number, first in enumerate(firsts)}
+    """Weights of a group of two teacher layers and of one of one, for seeds from 42."""
+    rest = {"map_2_3": 1.0}  # has no choice, so it does not count
+    return {str(42 + number): {"map_1_1": first, "map_1_2": 1 - first} | rest for number, first in enumerate(firsts)}
 
 
 def test_layer_maps_are_compared_by_their_weights():
