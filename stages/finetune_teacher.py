@@ -3,7 +3,7 @@
 import torch
 
 from tinybert.config.load import load_params
-from tinybert.config.task_settings import teacher_source
+from tinybert.config.schema import teacher_source
 from tinybert.data.prediction_files import read_predicted_teacher
 from tinybert.data.tasks import read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer

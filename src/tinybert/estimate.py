@@ -14,9 +14,8 @@ from torch import nn
 from torch.utils.benchmark import Timer
 
 from tinybert.config.fields import Architecture, StudentArchitecture, Training, checkpoint_folder, read_config
-from tinybert.config.schema import Params
+from tinybert.config.schema import Params, teacher_source
 from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, training_of
-from tinybert.config.task_settings import teacher_source
 from tinybert.data.corpus import documents, file_articles, matching_files
 from tinybert.data.tasks import TrainingRows
 from tinybert.models.outputs import best_device

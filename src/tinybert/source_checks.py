@@ -11,9 +11,8 @@ from tinybert.augment import sampling
 from tinybert.augment.substitution import stop_words
 from tinybert.augment.word_vectors import from_file
 from tinybert.config.fields import ModelSource, checkpoint_folder, read_config
-from tinybert.config.schema import Params
+from tinybert.config.schema import Params, PredictionFiles, ReadyTeacher, teacher_source
 from tinybert.config.students import check_students
-from tinybert.config.task_settings import PredictionFiles, ReadyTeacher, teacher_source
 from tinybert.data.corpus import file_articles, matching_files
 from tinybert.data.own_tasks import read_task_rows, records
 from tinybert.data.prediction_files import read_predicted_teacher

@@ -27,7 +27,7 @@ from tests.support.project import tiny_params, write_params
 from tests.unit.distill.test_loop import OPTIMIZER
 from tinybert.config.fields import ModelSource, Training
 from tinybert.config.load import load_params
-from tinybert.config.task_settings import FineTuning, PredictionFiles, ReadyTeacher
+from tinybert.config.schema import FineTuning, PredictionFiles, ReadyTeacher
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer

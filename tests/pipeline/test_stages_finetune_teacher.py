@@ -11,7 +11,7 @@ from stages.finetune_teacher import main
 from tests.support.builders import TEACHER, classifier
 from tests.support.fake_stage import FakeStage
 from tests.support.project import tiny_params, write_params
-from tinybert.config.task_settings import FineTuning, ReadyTeacher
+from tinybert.config.schema import FineTuning, ReadyTeacher
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import load_model, save_model

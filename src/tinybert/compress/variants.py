@@ -12,8 +12,7 @@ from tabulate import tabulate
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
 from tinybert.config.fields import HUGE
-from tinybert.config.schema import Calibration, Latency, Quantization
-from tinybert.config.task_settings import METRICS_BY_KIND, TableData
+from tinybert.config.schema import METRICS_BY_KIND, Calibration, Latency, Quantization, TableData
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, NUMBER, Labels, own_row
 from tinybert.data.table_files import Table

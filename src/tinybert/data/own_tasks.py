@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tinybert.config.task_settings import METRICS_BY_KIND, TableData, Tasks
+from tinybert.config.schema import METRICS_BY_KIND, TableData, Tasks
 from tinybert.data.table_files import Row, Table, tables_of
 from tinybert.data.task_sources import read_splits
 from tinybert.data.tasks import TASKS, Task

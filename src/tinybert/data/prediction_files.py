@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tinybert.config.task_settings import PredictionFiles, TableData
+from tinybert.config.schema import PredictionFiles, TableData
 from tinybert.data.own_tasks import Labels, row_id
 from tinybert.data.table_files import Table
 from tinybert.data.tasks import Task

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tinybert.config.fields import Source
-from tinybert.config.task_settings import Tasks
+from tinybert.config.schema import Tasks
 from tinybert.data.tasks import GLUE, Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all

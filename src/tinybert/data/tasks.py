@@ -7,7 +7,7 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter
 
-from tinybert.config.task_settings import REGRESSION_LABEL
+from tinybert.config.schema import REGRESSION_LABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_json

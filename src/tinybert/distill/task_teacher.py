@@ -10,9 +10,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, checkpoint_folder, read_config
-from tinybert.config.schema import Params
+from tinybert.config.schema import Params, ReadyTeacher
 from tinybert.config.students import TASK_PHASES, check_students
-from tinybert.config.task_settings import ReadyTeacher
 from tinybert.data.encoding import Encoded, encode, label_array
 from tinybert.data.tasks import Task, read_rows
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer

@@ -8,9 +8,8 @@ import torch
 
 from tinybert.config.fields import BiLstmArchitecture, ModelSource, checkpoint_folder
 from tinybert.config.load import StageParams
-from tinybert.config.schema import Params, Teacher
+from tinybert.config.schema import REGRESSION_LABEL, Params, Teacher
 from tinybert.config.students import LOGIT_LOSSES, Init, Student
-from tinybert.config.task_settings import REGRESSION_LABEL
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.checkpoints import load_bert, load_pretrained, read_weights

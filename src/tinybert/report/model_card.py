@@ -9,9 +9,8 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from tinybert.compress.pruning import linear_sparsity
 from tinybert.config.load import StageParams
-from tinybert.config.schema import Params
+from tinybert.config.schema import Params, teacher_source
 from tinybert.config.students import MAPPED_LOSSES
-from tinybert.config.task_settings import teacher_source
 from tinybert.data.tasks import Task
 from tinybert.evaluate.scoring import score_drops
 from tinybert.models.checkpoints import Model

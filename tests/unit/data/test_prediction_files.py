@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tinybert.config.task_settings import PredictionFiles
+from tinybert.config.schema import PredictionFiles
 from tinybert.data.prediction_files import FLOOR, read_predicted_teacher
 from tinybert.data.tasks import TASKS, Task
 from tinybert.pipeline import paths

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from tinybert.config.task_settings import GLUE_TASKS
+from tinybert.config.schema import GLUE_TASKS
 from tinybert.data.task_sources import LAYOUTS, TsvLayout
 from tinybert.data.tasks import GLUE, REPRODUCED, TASKS, Task, read_task, write_task
 from tinybert.pipeline.errors import UserError

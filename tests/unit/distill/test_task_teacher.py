@@ -14,7 +14,7 @@ from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
 from tests.unit.distill.test_loop import OPTIMIZER, RUN
 from tinybert.config.fields import HubModel, ModelSource, Training
-from tinybert.config.task_settings import ReadyTeacher
+from tinybert.config.schema import ReadyTeacher
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
