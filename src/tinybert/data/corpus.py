@@ -12,7 +12,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, atomic_file, read_lines
 from tinybert.pipeline.hub import hub_access, hub_dataset
-from tinybert.pipeline.process import TextBar, text_progress_bar
+from tinybert.pipeline.process import TextBar
 from tinybert.synthetic.articles import articles as synthetic_articles
 
 # WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = Section = =
@@ -35,7 +35,7 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
     Yields:
         {"title", "text"}; texts are never empty, titles may be.
     """
-    with text_progress_bar(f"corpus: {settings.source}") as progress:
+    with TextBar(f"corpus: {settings.source}") as progress:
         if settings.source == "synthetic":
             units = synthetic_articles(seed)
         elif settings.source == "hub":

@@ -86,15 +86,13 @@ def load_verified(load: Callable[[], Any], repo_type: str, repository: str, revi
     After a server error, a broken connection or a damaged file it is called at most twice more; damaged files are
     removed from the cache. The library itself retries only some of these errors, and compares sizes, not checksums.
     """
-    waits_s = iter(RETRY_WAITS_S)
-    while True:
+    for wait_s in (*RETRY_WAITS_S, None):
         try:
             try:
                 return load()
             finally:  # a damaged file may also be the cause of an error
                 _remove_damaged(repo_type, repository, revision)
         except Exception as error:
-            wait_s = next(waits_s, None)
             _, is_transient = _diagnose(error)
             if wait_s is None or not is_transient:
                 raise

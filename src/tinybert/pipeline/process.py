@@ -64,9 +64,12 @@ def _style() -> dict[str, Any]:
 
 
 class TextBar(tqdm):
-    """A bar of bytes that also shows documents per second."""
+    """A bar of MB/s, documents/s and, if the total is known, the remaining time; it appears after a second."""
 
     documents = 0
+
+    def __init__(self, title: str, total_bytes: int | None = None) -> None:
+        super().__init__(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=1, **_style())
 
     def advance(self, size_bytes: int, *, documents: int) -> None:
         """Counts what was done since the last call."""
@@ -74,8 +77,3 @@ class TextBar(tqdm):
         rate = self.documents / max(time.time() - self.start_t, 1e-9)
         self.set_postfix_str(f"{rate:,.0f} documents/s", refresh=False)
         self.update(size_bytes)
-
-
-def text_progress_bar(title: str, total_bytes: int | None = None) -> TextBar:
-    """A bar of MB/s, documents/s and, if the total is known, the remaining time; it appears after a second."""
-    return TextBar(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=1, **_style())

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.process import LAUNCHED, LAUNCHER, is_main_process, relaunch, stream, text_progress_bar
+from tinybert.pipeline.process import LAUNCHED, LAUNCHER, TextBar, is_main_process, relaunch, stream
 
 PLACES = [(42, "order"), (42, "order", 0), (42, "order", 0, 0), (42, "masks", 0), (42, "masks", 0, 0), (0, "order", 42)]
 
@@ -69,7 +69,7 @@ def test_a_launcher_that_is_no_command_is_refused(executed, monkeypatch):
 
 
 def test_documents_a_second_stand_behind_the_bytes():
-    with text_progress_bar("read", 100) as bar:
+    with TextBar("read", 100) as bar:
         bar.advance(30, documents=4000)
         bar.start_t -= 4
         bar.advance(20, documents=2000)
