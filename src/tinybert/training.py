@@ -65,8 +65,7 @@ class StageTraining:
         """Trains the model, or continues an interrupted run."""
         params = self.stage.params
         settings = Settings(training, params.optimizer, seed, params.precision, self.pruner)
-        title = " ".join([self.stage.name, *self.stage.items.values()])
-        run = TrainRun(title, self.stage.log_entry, self.checkpoint)
+        run = TrainRun(" ".join([self.stage.name, *self.stage.items.values()]), self.stage.log_entry, self.checkpoint)
         self.curve = train(self.model, self.loss, batches, settings, teacher=teacher, run=run)
 
     def distill(self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int) -> None:
@@ -137,8 +136,7 @@ def distill_phase(stage: Stage) -> None:
         share = pruning.percent / 100 if phase == "intermediate" else 0.0
         pruner = Pruner(student, share, pruning.ramp_fraction, pruning.increments)
     training = StageTraining(stage, student, loss, target, source, tokenizer=tokenizer, pruner=pruner)
-    section = training_of(params, name, phase, task=task.name)
-    training.distill(teacher, rows, section, seed)
+    training.distill(teacher, rows, training_of(params, name, phase, task=task.name), seed)
     training.finish(lambda: {"sparsity": linear_sparsity(student)} if pruner else {})
 
 

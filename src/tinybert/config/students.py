@@ -4,6 +4,7 @@ Pure Python: params are checked on machines and in processes that never import t
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
@@ -114,18 +115,14 @@ def mapped_layers(
     return [list(range(before + 1, end + 1)) for before, end in zip([0, *ends], ends, strict=False)]
 
 
-def _map_choice(named: Iterable[str]) -> Any:
-    """A validator of a map's name or list, run before pydantic's union would report each mistake twice."""
-
-    def choose(value: Any) -> Any:
-        if isinstance(value, str) and value in named:
-            return value
-        if isinstance(value, list | tuple) and value and all(type(one) is int and 1 <= one <= 1000 for one in value):
-            return tuple(value)
-        hint = "; a learnable map is {learnable: {learning_rate: 1.0e-3, init: equal}}" if value == "learnable" else ""
-        raise ValueError(f"must be {', '.join(named)}, or a list of one teacher layer for each student layer{hint}")
-
-    return choose
+def _check_map(named: Iterable[str], value: Any) -> Any:
+    """A map's name or list, checked before pydantic's union would report each mistake twice."""
+    if isinstance(value, str) and value in named:
+        return value
+    if isinstance(value, list | tuple) and value and all(type(one) is int and 1 <= one <= 1000 for one in value):
+        return tuple(value)
+    hint = "; a learnable map is {learnable: {learning_rate: 1.0e-3, init: equal}}" if value == "learnable" else ""
+    raise ValueError(f"must be {', '.join(named)}, or a list of one teacher layer for each student layer{hint}")
 
 
 class LearnableMap(ConfigModel):
@@ -142,7 +139,7 @@ class Learnable(ConfigModel):
 
 
 LayerMap = Annotated[
-    Annotated[str | tuple[int, ...], BeforeValidator(_map_choice(FIXED_MAPS)), Tag("[named]")]
+    Annotated[str | tuple[int, ...], BeforeValidator(partial(_check_map, FIXED_MAPS)), Tag("[named]")]
     | Annotated[Learnable, Tag("[learnable]")],
     Discriminator(lambda value: "[learnable]" if isinstance(value, (dict, Learnable)) else "[named]"),
 ]
@@ -158,7 +155,7 @@ class Init(ModelSource):
         per_task: Phase 1 of each task starts from the layers of the task's teacher.
     """
 
-    teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(_map_choice(ONE_LAYER_MAPS))] = None
+    teacher: Annotated[str | tuple[int, ...] | None, BeforeValidator(partial(_check_map, ONE_LAYER_MAPS))] = None
     per_task: bool = False
 
     def check(self) -> None:
@@ -347,8 +344,7 @@ def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: 
         ours, theirs = getattr(student, name), getattr(teacher, name)
         if ours > theirs:
             problem = f"architecture.{name} is {ours}, the teacher has {theirs} to cut from"
-            fix = f"set architecture.{name} to {theirs} or less, or init to random"
-            raise UserError(f"{key}init.teacher: {problem}; fix: {fix}")
+            raise UserError(f"{key}init.teacher: {problem}; fix: set it to {theirs} or less, or init to random")
     width, heads, widest = student.width, student.heads, teacher.width // teacher.heads
     if heads > teacher.heads or width // heads > widest:
         fitting = [str(n) for n in range(1, teacher.heads + 1) if width % n == 0 and width // n <= widest]

@@ -72,8 +72,7 @@ def write_splits(found: Iterable[dict], *, train: Path, heldout: Path, every: in
         if not all(counts["documents"].values()):
             total = sum(counts["documents"].values())
             problem = f"{every}, but the corpus has {total} documents, so that a split stays empty"
-            fix = "set it between 2 and the number of documents, or raise corpus.max_documents"
-            raise UserError(f"corpus.heldout_every: {problem}; {fix}")
+            raise UserError(f"corpus.heldout_every: {problem}; fix: lower it, or raise corpus.max_documents")
     return counts
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
 from typing import Any
@@ -93,13 +94,11 @@ class Labels:
     @staticmethod
     def score(cell: Any) -> float:
         """The number that a cell holds; ValueError if none."""
-        is_number = NUMBER.fullmatch(cell.strip()) if isinstance(cell, str) else (
-            isinstance(cell, (int, float, Decimal)) and not isinstance(cell, bool)
-        )  # fmt: skip
-        try:
-            score = float(cell) if is_number else math.nan
-        except (ValueError, OverflowError):
-            score = math.nan
+        is_number = isinstance(cell, (int, float, Decimal)) and not isinstance(cell, bool)
+        score = math.nan
+        if is_number or (isinstance(cell, str) and NUMBER.fullmatch(cell.strip())):
+            with suppress(ValueError, OverflowError):  # a signaling NaN, a whole number beyond floats
+                score = float(cell)
         if not abs(score) < 1e9:
             raise ValueError(f"no score (got {cell!r:.40}); allowed: a number between -1e9 and 1e9")
         return score

@@ -46,8 +46,7 @@ def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> di
         return _hub(task, settings) if source == "hub" else _local(task, settings)
     if task.name not in synthetic.TASKS:
         problem = f"{task.name} has no synthetic examples, only {', '.join(synthetic.TASKS)} have"
-        fix = "take it off tasks.run, or set tasks.source to hub or local"
-        raise UserError(f"tasks.source: synthetic: {problem}; {fix}")
+        raise UserError(f"tasks.source: synthetic: {problem}; fix: take it off tasks.run, or set hub or local")
     counts = {"train": settings.synthetic.train_examples, "dev": settings.synthetic.dev_examples}
     return {split: synthetic.examples(task.name, split, count, seed) for split, count in counts.items()}
 
