@@ -93,15 +93,6 @@ class Training(ConfigModel):
         return min(self.epochs * batches, self.max_steps or math.inf)
 
 
-class LocalFolder(ConfigModel):
-    folder: NonEmptyStr
-
-
-class HubDataset(ConfigModel):
-    dataset: NonEmptyStr
-    revision: NonEmptyStr
-
-
 class HubModel(ConfigModel):
     """A model on the Hub; `revision` is a commit, a tag or a branch."""
 

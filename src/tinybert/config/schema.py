@@ -14,10 +14,8 @@ from tinybert.config.fields import (
     Architecture,
     ConfigModel,
     Fraction,
-    HubDataset,
     HubModel,
     ListOf,
-    LocalFolder,
     ModelSource,
     Name,
     NonEmptyList,
@@ -48,6 +46,23 @@ METRICS_BY_KIND = {
 }
 REGRESSION_LABEL = "score"  # the name of a regression's output
 RESERVED_NAMES = ("teacher", "tfidf", "static")  # of students: the teacher and the baselines of a task
+
+
+class LocalFolder(ConfigModel):
+    folder: NonEmptyStr
+
+
+class LocalFile(ConfigModel):
+    file: NonEmptyStr
+
+
+class LocalFiles(ConfigModel):
+    files: NonEmptyList[NonEmptyStr]
+
+
+class HubDataset(ConfigModel):
+    dataset: NonEmptyStr
+    revision: NonEmptyStr
 
 
 class Optimizer(ConfigModel):
@@ -92,10 +107,6 @@ class HubCorpus(HubDataset):
     split: NonEmptyStr
 
 
-class LocalFiles(ConfigModel):
-    files: NonEmptyList[NonEmptyStr]
-
-
 class Corpus(ConfigModel):
     source: Source
     unit: Literal["article", "paragraph"]
@@ -133,10 +144,6 @@ class DomainTrack(Track):
     """Domain distillation; without students there is none."""
 
     students: UniqueOrEmpty[Name]
-
-
-class LocalFile(ConfigModel):
-    file: NonEmptyStr
 
 
 class Quiz(ConfigModel):
