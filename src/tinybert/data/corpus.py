@@ -48,7 +48,7 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
             lines = ((article["title"], line.strip()) for article in units for line in article["text"].split("\n"))
             units = ({"title": title, "text": line} for title, line in lines if line)
         for document in islice(units, settings.max_documents):
-            progress.advance(0, documents=1)
+            progress.advance(0)  # bytes are counted as they are read
             yield document
     if not progress.documents:
         raise UserError(f"corpus.source: {settings.source}: no text in it; fix: give at least two documents")

@@ -136,7 +136,6 @@ class Table:
         import pyarrow
         from pyarrow import parquet
 
-        number = 0
         try:
             # Parquet is read from its end, which a packed file has only once it is unpacked.
             is_packed = self.path.name.lower().endswith(".gz")
@@ -145,10 +144,9 @@ class Table:
                 found = file.schema_arrow.names
                 if len(set(found)) < len(found):
                     raise self.error(f"two columns have one name: {_names(found)}; fix: rename one")
-                for batch in file.iter_batches(batch_rows, columns=None if wanted is None else list(wanted)):
-                    for cells in batch.to_pylist():
-                        number += 1
-                        yield f"row {number}", cells
+                batches = file.iter_batches(batch_rows, columns=None if wanted is None else list(wanted))
+                rows = (cells for batch in batches for cells in batch.to_pylist())
+                yield from ((f"row {number}", cells) for number, cells in enumerate(rows, start=1))
         except UserError:
             raise
         except (pyarrow.ArrowException, OSError, EOFError, ValueError, ArithmeticError, zlib.error) as error:

@@ -150,7 +150,7 @@ def read_documents(path: str | Path, title: str) -> Iterator[dict]:
             text = document.get("text")
             if not isinstance(text, str) or NO_TEXT.search(text):
                 raise UserError(f"{path}: a document has no text; fix: run the stage that wrote it again")
-            progress.advance(len(text.encode()), documents=1)
+            progress.advance(len(text.encode()))
             yield document
 
 

@@ -71,9 +71,9 @@ class TextBar(tqdm):
     def __init__(self, title: str, total_bytes: int | None = None) -> None:
         super().__init__(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=1, **_style())
 
-    def advance(self, size_bytes: int, *, documents: int) -> None:
-        """Counts what was done since the last call."""
-        self.documents += documents
+    def advance(self, size_bytes: int) -> None:
+        """Counts a document of this size."""
+        self.documents += 1
         rate = self.documents / max(time.time() - self.start_t, 1e-9)
         self.set_postfix_str(f"{rate:,.0f} documents/s", refresh=False)
         self.update(size_bytes)

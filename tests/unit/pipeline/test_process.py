@@ -70,9 +70,11 @@ def test_a_launcher_that_is_no_command_is_refused(executed, monkeypatch):
 
 def test_documents_a_second_stand_behind_the_bytes():
     with TextBar("read", 100) as bar:
-        bar.advance(30, documents=4000)
+        bar.documents = 3999
+        bar.advance(30)
         bar.start_t -= 4
-        bar.advance(20, documents=2000)
+        bar.documents += 1999
+        bar.advance(20)
         assert (bar.n, bar.documents) == (50, 6000)
         assert 1400 < int(bar.postfix.removesuffix(" documents/s").replace(",", "")) <= 1500
         assert "50.0/100 " in str(bar) and "documents/s" in str(bar)
