@@ -17,9 +17,9 @@ from torch import Tensor
 
 from tinybert.config.fields import Architecture, RowTokens, Seed, Training, read_config
 from tinybert.config.load import describe_mistake
-from tinybert.config.schema import Optimizer
+from tinybert.config.schema import METRICS_BY_KIND, Kind, Optimizer
 from tinybert.config.students import LayerMap, Learnable, StageLosses
-from tinybert.data.tasks import RATING, Kind, Task
+from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
@@ -239,7 +239,7 @@ def task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:
     """The task that a teacher was fine-tuned on, as its config.json describes it."""
     kind: Kind = "multilabel" if teacher.config.problem_type == MULTILABEL else "classification"
     if len(teacher.labels) == 1:
-        return Task("rows", columns, (), "rows", RATING, kind="regression")
+        return Task("rows", columns, (), "rows", METRICS_BY_KIND["regression"], kind="regression")
     return Task("rows", columns, teacher.labels, "rows", kind=kind)
 
 

@@ -22,9 +22,9 @@ from tests.support.root import ROOT
 from tinybert import Architecture, DistillSettings, distill_student
 from tinybert.api import _gold, _load_student
 from tinybert.config.fields import Training
-from tinybert.config.schema import Optimizer
+from tinybert.config.schema import METRICS_BY_KIND, Optimizer
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import RATING, Task
+from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher, Settings, train
@@ -142,7 +142,8 @@ def test_classes_may_be_named_by_numbers():
 
 def test_a_regression_keeps_its_head(folder):
     write_model(folder / "scorer", classifier("a/d", "0", ("LABEL_0",)))
-    student = _load_student(folder / "scorer", Task("rows", ("text",), (), "rows", RATING, kind="regression"))
+    task = Task("rows", ("text",), (), "rows", METRICS_BY_KIND["regression"], kind="regression")
+    student = _load_student(folder / "scorer", task)
     assert torch.equal(student.classifier.weight, load_task_model(folder / "scorer").classifier.weight)
 
 

@@ -12,11 +12,11 @@ from tabulate import tabulate
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
 from tinybert.config.fields import HUGE
-from tinybert.config.schema import METRICS_BY_KIND, Calibration, Latency, Quantization, TableData
+from tinybert.config.schema import METRICS_BY_KIND, Calibration, Kind, Latency, Quantization, TableData
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, NUMBER, Labels, own_row
 from tinybert.data.table_files import Table
-from tinybert.data.tasks import Kind, Task
+from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores

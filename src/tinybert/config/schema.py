@@ -38,8 +38,9 @@ from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, Student, check_s
 from tinybert.pipeline.errors import UserError
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+Kind = Literal["classification", "regression", "multilabel"]  # of a task
 # The metrics that a task of one's own may name; the first of its kind is the default.
-METRICS_BY_KIND = {
+METRICS_BY_KIND: dict[Kind, tuple[str, ...]] = {
     "classification": ("accuracy", "macro_f1", "f1", "matthews"),
     "regression": ("pearson", "spearman"),
     "multilabel": ("micro_f1", "macro_f1"),
@@ -225,7 +226,7 @@ class TableData(ConfigModel):
     dev_fraction: Annotated[Real, Field(gt=0, le=0.5)] = 0.1
     texts: Annotated[UniqueList[NonEmptyStr], Field(max_length=2)]
     label: NonEmptyStr
-    kind: Literal["classification", "regression", "multilabel"] = "classification"
+    kind: Kind = "classification"
     labels: Annotated[UniqueList[NonEmptyStr], Field(min_length=2)] | None = None
     metric: NonEmptyStr | None = None
     positive: NonEmptyStr | None = None

@@ -2,12 +2,11 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import yaml
 from pydantic import TypeAdapter
 
-from tinybert.config.schema import REGRESSION_LABEL
+from tinybert.config.schema import REGRESSION_LABEL, Kind
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_json
@@ -15,7 +14,6 @@ from tinybert.pipeline.files import read_json, read_jsonl, write_json
 TASK_FILE = "task.json"
 GLUE: dict[str, dict] = yaml.safe_load(Path(__file__).with_name("glue.yaml").read_text(encoding="utf-8"))
 REPRODUCED = {name: entry["reproduced"] for name, entry in GLUE.items() if "reproduced" in entry}
-Kind = Literal["classification", "regression", "multilabel"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,6 @@ class TrainingRows:
     without_prediction: int = 0
 
 
-RATING = ("pearson", "spearman")
 TASK_TYPE = TypeAdapter(Task)
 TASKS = {name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for name, entry in GLUE.items()}
 
