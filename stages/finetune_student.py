@@ -36,7 +36,7 @@ def main(stage: Stage) -> None:
     phases = [training_of(params, name, phase, task=task.name) for phase in own]
     steps = int(sum(at.steps(math.ceil(len(rows) / at.batch_size)) for at in phases))
     training = phases[-1].model_copy(update={"epochs": steps, "max_steps": steps})
-    checkpoints = []
+    checkpoints, fingerprint = list[Checkpoint](), stage.fingerprint()
     for seed in params.seeds:
         torch.manual_seed(seed)
         source = paths.general_student(name)
@@ -44,7 +44,7 @@ def main(stage: Stage) -> None:
         loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
         batches = Batches(examples, batch_size=training.batch_size, seed=seed)
         folder = paths.checkpoints(stage.name, stage.items | {"seed": str(seed)})
-        checkpoints.append(Checkpoint(folder, stage.fingerprint(), is_writer=is_main_process()))
+        checkpoints.append(Checkpoint(folder, fingerprint, is_writer=is_main_process()))
         checkpoints[-1].earlier_seconds = stage.earlier_seconds
         run = TrainRun(f"{stage.name} {stage.instance} {seed}", checkpoint=checkpoints[-1])
         train(student, loss, batches, Settings(training, params.optimizer, seed, params.precision), run=run)
