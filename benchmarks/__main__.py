@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.timing import hardware
 from tinybert.pipeline.files import atomic_file
@@ -24,16 +24,15 @@ BENCHMARKS = (
     ("task_distill", "--task", "cola"),
     ("task_distill", "--task", "cola", "--precision", "float32"),
     ("task_distill", "--task", "mrpc"),
-    ("prediction", "--task", "cola"),
-    ("prediction", "--task", "mrpc"),
+    ("task_distill", "--phase", "prediction", "--task", "cola"),
+    ("task_distill", "--phase", "prediction", "--task", "mrpc"),
     ("augment",),
     ("corpus",),
     ("inference",),
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """A benchmark that has ended: what it printed, and what went wrong where it failed."""
 
     command: str
@@ -62,15 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def texts(name: str, *, data: str | None, vocabulary: str | None) -> list[str]:
     """The options by which benchmark `name` gets its texts and vocabulary."""
-    options: dict[str, str | None] = {}
-    if name in ("task_distill", "prediction"):
-        options = {"--data": data, "--vocabulary": vocabulary}
-    if name == "augment":
-        options = {
-            "--sentences": data and str(Path(data) / "CoLA/train.tsv"),
-            "--tokenizer": vocabulary and str(Path(vocabulary).parent),
-        }
-    return [part for option, value in options.items() if value for part in (option, value)]
+    sentences, folder = data and str(Path(data, "CoLA/train.tsv")), vocabulary and str(Path(vocabulary).parent)
+    options = {
+        "task_distill": {"--data": data, "--vocabulary": vocabulary},
+        "augment": {"--sentences": sentences, "--tokenizer": folder},
+    }
+    return [part for option, value in options.get(name, {}).items() if value for part in (option, value)]
 
 
 def run(module: list[str]) -> Outcome:
@@ -92,25 +88,21 @@ def run(module: list[str]) -> Outcome:
 
 def report(outcomes: list[Outcome]) -> str:
     """The page: a table of the ratios, then what each printed."""
-    table = [f"| `{each.command}` | {each.ratio} | {each.minutes:.1f} |" for each in outcomes]
-    sections = ["\n".join([f"## `{each.command}`", "", "```", *each.lines, *failure(each), "```"]) for each in outcomes]
-    head = [
-        "# Benchmarks",
-        "",
-        f"{datetime.date.today().isoformat()}; {hardware()}. Written by `make bench`. A ratio is the time of a plain",
-        "reference of the published procedure to ours, both measured in one run; that of `corpus` the peak memory on a",
-        "large text to that on a small one.",
-        "",
-        "| command | ratio | minutes |",
-        "|---|---|---|",
-        *table,
-    ]
-    return "\n\n".join(["\n".join(head), *sections]) + "\n"
+    rows = [f"| `{each.command}` | {each.ratio} | {each.minutes:.1f} |" for each in outcomes]
+    sections = []
+    for each in outcomes:
+        failure = [f"FAILED: {each.error}"] if each.error else []
+        sections.append("\n".join([f"## `{each.command}`", "", "```", *each.lines, *failure, "```"]))
+    head = f"""# Benchmarks
 
+{datetime.date.today().isoformat()}; {hardware()}. Written by `make bench`. A ratio is the time of a plain
+reference of the published procedure to ours, both measured in one run; that of `corpus` the peak memory on a
+large text to that on a small one.
 
-def failure(outcome: Outcome) -> list[str]:
-    """The line on a benchmark that failed."""
-    return [f"FAILED: {outcome.error}"] if outcome.error else []
+| command | ratio | minutes |
+|---|---|---|
+"""
+    return "\n\n".join([head + "\n".join(rows), *sections]) + "\n"
 
 
 if __name__ == "__main__":

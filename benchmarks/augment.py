@@ -6,10 +6,9 @@ benchmarks/reference_augment.py in fp32. `--sentences` takes GLUE's CoLA/train.t
 vocab.txt; without them both are made here. The last line is the ratio of seconds a sentence.
 """
 
-import argparse
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import truediv
 from pathlib import Path
 from statistics import mean, median
 
@@ -18,10 +17,10 @@ import torch
 from tokenizers import Tokenizer
 
 from benchmarks import reference
-from benchmarks.ours import bert_config, best_precision
+from benchmarks.ours import argument_parser, bert_config
 from benchmarks.reference import Shape
 from benchmarks.reference_augment import Augmenter, SentenceWord
-from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware
+from benchmarks.timing import StartGun, compare
 from tinybert.augment.substitution import Sentence, WordPredictor, read_sentences, replacement_candidates, substitute
 from tinybert.augment.word_vectors import WordVectors, from_corpus, is_plain_word
 from tinybert.config.schema import Substitution
@@ -79,13 +78,8 @@ class Work:
 
     def settings(self) -> Substitution:
         """Jiao et al.'s."""
-        vectors = {
-            "source": "corpus",
-            "file": "none",
-            "dimensions": 50,
-            "window_words": 5,
-            "max_words": self.vocabulary,
-        }
+        vectors = {"source": "corpus", "file": "none", "dimensions": 50, "window_words": 5}
+        vectors["max_words"] = self.vocabulary
         return Substitution(
             probability=0.4, candidates=15, stop_words="english", second_segment=True, word_vectors=vectors
         )
@@ -128,16 +122,8 @@ def reference_augmenter(
     """The reference with a tokenizer's pieces and our word vectors."""
     vocabulary = masked_lm.embeddings.word.num_embeddings
     pieces = [tokenizer.id_to_token(index) or "" for index in range(vocabulary)]
-    return Augmenter(
-        masked_lm,
-        pieces,
-        vectors.words,
-        vectors.vectors,
-        is_plain_word,
-        settings.candidates,
-        settings.probability,
-        COPIES,
-    )
+    settled = settings.candidates, settings.probability, COPIES
+    return Augmenter(masked_lm, pieces, vectors.words, vectors.vectors, is_plain_word, *settled)
 
 
 def pieces_and_words(sentence: Sentence, tokenizer: Tokenizer) -> tuple[list[str], list[SentenceWord]]:
@@ -159,45 +145,27 @@ def description(work: Work) -> str:
     )
 
 
-def report(name: str, work: Work, seconds: list[float], system: Contestant) -> str:
-    """One line on a contestant."""
-    each = [turn / work.turn_sentences for turn in seconds]
-    return (
-        f"{name:10}{median(each):9.4f} s a sentence ({min(each):.4f} to {max(each):.4f})"
-        f"   peak memory {system.peak_mib:.0f} MiB"
-    )
-
-
-def compare(work: Work, precision: str, *, warmup_turns: int, pairs: int) -> float:
-    """Times both in turn, prints what they take; returns the median ratio of seconds in a pair."""
-    print(f"{work.shape} of random weights, vocabulary {work.vocabulary}; {work.turn_sentences} sentences a turn")
-    print(description(work))
-    print(f"{hardware()}; reference in float32, ours in {precision}", flush=True)
-    with contestant(run_reference, work) as plain, contestant(run_ours, work, precision) as mine:
-        seconds = alternate(plain, mine, warmup_steps=warmup_turns, pairs=pairs)
-    reference_seconds, our_seconds = map(list, zip(*seconds, strict=True))
-    print(report("reference", work, reference_seconds, plain))
-    print(report("ours", work, our_seconds, mine))
-    return median(theirs / our for theirs, our in seconds)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
+    parser = argument_parser(__doc__, SIZES)
     parser.add_argument("--sentences", type=Path, help="GLUE's CoLA/train.tsv; else the synthetic sentences")
     parser.add_argument("--tokenizer", type=Path, help="a folder with BERT's vocab.txt; else learned here")
     parser.add_argument("--turn-sentences", type=int, help="sentences a turn")
     parser.add_argument("--pairs", type=int, default=5, help="timed pairs of turns")
     parser.add_argument("--warmup", type=int, default=1, help="turns of each before")
-    parser.add_argument("--precision", choices=("bfloat16", "float32"), default=best_precision(), help="ours")
     options = parser.parse_args()
-    os.environ["TQDM_DISABLE"] = "1"  # the progress bar, in the process that inherits this
     sizes = SIZES[options.sizes]
     turn_sentences = options.turn_sentences or sizes.turn_sentences
     vocabulary = folder_tokenizer(options.tokenizer).get_vocab_size() if options.tokenizer else sizes.vocabulary
     work = Work(sizes.shape, vocabulary, turn_sentences, options.sentences, options.tokenizer)
-    ratio = compare(work, options.precision, warmup_turns=options.warmup, pairs=options.pairs)
-    print(f"ratio {ratio:.2f}")
+
+    def line(seconds: list[float]) -> str:
+        each = [turn / turn_sentences for turn in seconds]
+        return f"{median(each):9.4f} s a sentence ({min(each):.4f} to {max(each):.4f})"
+
+    print(f"{work.shape} of random weights, vocabulary {vocabulary}; {turn_sentences} sentences a turn")
+    print(description(work))
+    reference_seconds, our_seconds = compare(work, run_reference, run_ours, options, line)
+    print(f"ratio {median(map(truediv, reference_seconds, our_seconds)):.2f}")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@ hidden and attention losses. Ours is the training loop as the stages call it, th
 in fp32. The last line is the ratio of tokens per second.
 """
 
-import argparse
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import truediv
 from statistics import median
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 
 from benchmarks import ours, reference
 from benchmarks.reference import Shape
-from benchmarks.timing import Contestant, StartGun, alternate, contestant, hardware, matrix_rate
+from benchmarks.timing import StartGun, compare, matrix_rate
 from tinybert.config.schema import Masking
 from tinybert.distill.batches import Batches, Masker, text_batch
 from tinybert.distill.loop import LiveTeacher, Settings, train
@@ -130,46 +129,26 @@ def position_labels(batch: Batch) -> torch.Tensor:
     return labels
 
 
-def report(name: str, work: Work, seconds: list[float], system: Contestant) -> str:
-    """One line on a contestant."""
-    middle = median(seconds)
-    return (
-        f"{name:10}{middle:8.3f} s a step ({min(seconds):.3f} to {max(seconds):.3f})"
-        f"{work.tokens / middle:9.0f} tokens/s   peak memory {system.peak_mib:.0f} MiB"
-    )
-
-
-def compare(work: Work, precision: str, *, warmup_steps: int, pairs: int) -> float:
-    """Times both in turn, prints what they take; returns the median ratio of tokens per second in a pair."""
-    print(f"{work.teacher} teaches {work.student}")
-    print(f"{work.batch_rows} x {work.length_tokens} tokens a step; losses: {', '.join(work.losses)}")
-    print(f"{hardware()}; reference in float32, ours in {precision}", flush=True)
-    with contestant(run_reference, work) as plain, contestant(run_ours, work, precision) as mine:
-        seconds = alternate(plain, mine, warmup_steps=warmup_steps, pairs=pairs)
-    reference_seconds, our_seconds = map(list, zip(*seconds, strict=True))
-    print(report("reference", work, reference_seconds, plain))
-    print(report("ours", work, our_seconds, mine))
-    rate = work.step_flops() / median(our_seconds)
-    peak = matrix_rate(getattr(torch, precision))
-    print(
-        f"ours: {rate / 1e9:.0f} GFLOP/s of matrix products, {rate / peak:.0%} of one large {precision} product's rate"
-    )
-    return median(theirs / our for theirs, our in seconds)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", choices=SIZES, default="published", help="small: a trial of the script itself")
+    parser = ours.argument_parser(__doc__, SIZES)
     parser.add_argument("--pairs", type=int, default=7, help="timed pairs of steps")
     parser.add_argument("--warmup", type=int, default=2, help="steps of each before")
     parser.add_argument("--vocabulary", action="store_true", help="masked LM and prediction losses too")
-    parser.add_argument("--precision", choices=("bfloat16", "float32"), default=ours.best_precision(), help="ours")
     options = parser.parse_args()
-    os.environ["TQDM_DISABLE"] = "1"  # the loop's progress bar, in the process that inherits this
-    sizes = SIZES[options.sizes]
-    work = Work(**{**vars(sizes), "vocabulary_losses": options.vocabulary})
-    ratio = compare(work, options.precision, warmup_steps=options.warmup, pairs=options.pairs)
-    print(f"ratio {ratio:.2f}")
+    work = replace(SIZES[options.sizes], vocabulary_losses=options.vocabulary)
+
+    def line(seconds: list[float]) -> str:
+        middle = median(seconds)
+        spread = f"({min(seconds):.3f} to {max(seconds):.3f})"
+        return f"{middle:8.3f} s a step {spread}{work.tokens / middle:9.0f} tokens/s"
+
+    print(f"{work.teacher} teaches {work.student}")
+    print(f"{work.batch_rows} x {work.length_tokens} tokens a step; losses: {', '.join(work.losses)}")
+    reference_seconds, our_seconds = compare(work, run_reference, run_ours, options, line)
+    rate, peak = work.step_flops() / median(our_seconds), matrix_rate(getattr(torch, options.precision))
+    of_peak = f"{rate / peak:.0%} of one large {options.precision} product's rate"
+    print(f"ours: {rate / 1e9:.0f} GFLOP/s of matrix products, {of_peak}")
+    print(f"ratio {median(map(truediv, reference_seconds, our_seconds)):.2f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""The settings that the project's own training runs have in every benchmark of distillation."""
+"""What the benchmarks of distillation and augmentation share: the settings of our training runs, and options."""
+
+import argparse
+import os
+from collections.abc import Collection
 
 from benchmarks import reference
 from benchmarks.reference import Shape
@@ -21,15 +25,8 @@ def training(*, epochs: int, batch_size: int = 1) -> Training:
 
 def bert_config(shape: Shape, vocabulary: int) -> BertConfig:
     """Our config of a BERT of this shape."""
-    return BertConfig(
-        vocabulary,
-        shape.width,
-        shape.layers,
-        shape.heads,
-        shape.feed_forward,
-        hidden_dropout_prob=DROPOUT,
-        attention_probs_dropout_prob=DROPOUT,
-    )
+    dropout = {"hidden_dropout_prob": DROPOUT, "attention_probs_dropout_prob": DROPOUT}
+    return BertConfig(vocabulary, shape.width, shape.layers, shape.heads, shape.feed_forward, **dropout)
 
 
 def best_precision() -> str:
@@ -39,3 +36,12 @@ def best_precision() -> str:
     except UserError:
         return "float32"
     return "bfloat16"
+
+
+def argument_parser(description: str | None, sizes: Collection[str]) -> argparse.ArgumentParser:
+    """A parser with --sizes and --precision, for a process without progress bars, nor any in those that it starts."""
+    os.environ["TQDM_DISABLE"] = "1"
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--sizes", choices=sizes, default="published", help="small: a trial of the script itself")
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default=best_precision(), help="ours")
+    return parser

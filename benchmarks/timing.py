@@ -1,5 +1,6 @@
 """Contestants that take steps in turn, each in a process of its own, so that peaks of memory do not mix."""
 
+import argparse
 import multiprocessing
 import resource
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
@@ -46,6 +48,10 @@ class Contestant:
             sys.exit("a contestant's process ended before its step; see above")
         return seconds
 
+    def report(self, name: str, took: str) -> None:
+        """Prints a line on the time and memory that it took."""
+        print(f"{name:10}{took}   peak memory {self.peak_mib:.0f} MiB")
+
 
 @contextmanager
 def contestant(run: Callable, *arguments) -> Iterator[Contestant]:
@@ -60,18 +66,28 @@ def contestant(run: Callable, *arguments) -> Iterator[Contestant]:
     process.join()
 
 
-def alternate(first: Contestant, second: Contestant, *, warmup_steps: int, pairs: int) -> list[tuple[float, float]]:
-    """Seconds of both in each pair of steps; every other pair starts with the second."""
-    for _ in range(warmup_steps):
-        first.step(), second.step()
-    seconds = []
-    for pair in range(pairs):
-        if pair % 2:
-            later = second.step()
-            seconds.append((first.step(), later))
-        else:
-            seconds.append((first.step(), second.step()))
-    return seconds
+def compare(
+    work: Any, run_reference: Callable, run_ours: Callable, options: argparse.Namespace, line: Callable
+) -> tuple[list[float], list[float]]:
+    """Both take steps of `work` in turn, and a line is printed on each.
+
+    Args:
+        options: `warmup` and `pairs` of steps; every other pair starts with ours. `precision` of ours.
+        line: The seconds of the steps -> a text.
+
+    Returns:
+        Seconds of each step, the reference's and ours, without those of the warm-up.
+    """
+    print(f"{hardware()}; reference in float32, ours in {options.precision}", flush=True)
+    with contestant(run_reference, work) as plain, contestant(run_ours, work, options.precision) as mine:
+        systems = [("reference", plain, []), ("ours", mine, [])]
+        for number in range(-options.warmup, options.pairs):
+            for _, system, seconds in systems[:: -1 if number % 2 else 1]:
+                seconds.append(system.step())
+    for name, system, seconds in systems:
+        del seconds[: options.warmup]
+        system.report(name, line(seconds))
+    return systems[0][2], systems[1][2]
 
 
 def synchronize() -> None:

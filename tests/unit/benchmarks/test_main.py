@@ -51,13 +51,13 @@ def test_a_failure_keeps_other_results_and_sets_the_exit_code(second, code, tmp_
 
 def test_each_benchmark_gets_the_texts_in_its_own_options():
     given = {"data": "glue", "vocabulary": "bert/vocab.txt"}
-    assert texts("prediction", **given) == ["--data", "glue", "--vocabulary", "bert/vocab.txt"]
+    assert texts("task_distill", **given) == ["--data", "glue", "--vocabulary", "bert/vocab.txt"]
     assert texts("augment", **given) == ["--sentences", "glue/CoLA/train.tsv", "--tokenizer", "bert"]
     assert texts("corpus", **given) == texts("augment", data=None, vocabulary=None) == []
 
 
 def test_all_that_is_run_is_there():
     names = [name for name, *_ in everything.BENCHMARKS]
-    assert {"general_distill", "task_distill", "prediction", "augment", "inference", "corpus"} == set(names)
+    assert {"general_distill", "task_distill", "augment", "inference", "corpus"} == set(names)
     assert all(hasattr(importlib.import_module(f"benchmarks.{name}"), "main") for name in names)
     assert everything.REPORT == ROOT / "reports/benchmarks.md"

@@ -12,8 +12,17 @@ import pytest
 import torch
 
 from benchmarks import reference
-from benchmarks.task_phase import INTERMEDIATE, PREDICTION, Measurement, measure, padded_batches, run_ours
-from benchmarks.task_work import SIZES, Work, chosen_work
+from benchmarks.task_distill import (
+    INTERMEDIATE,
+    PREDICTION,
+    SIZES,
+    Measurement,
+    Work,
+    chosen_work,
+    measure,
+    padded_batches,
+    run_ours,
+)
 from tests.support.builders import STUDENT, TEACHER, batch, classifier
 from tests.support.project import ROOT
 from tests.unit.benchmarks.test_timing import renamed, shape_of
@@ -225,10 +234,10 @@ def test_teacher_outputs_are_cached_in_the_intermediate_phase(phase, at_first, t
 
 
 @pytest.mark.parametrize(
-    ("module", "losses"), [("task_distill", "embedding, hidden, attention"), ("prediction", "prediction")]
+    ("phase", "losses"), [("intermediate", "embedding, hidden, attention"), ("prediction", "prediction")]
 )
-def test_prints_both_and_ends_with_the_ratio_of_the_totals(module, losses):
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--sizes", "small", "--blocks", "2"]
+def test_prints_both_and_ends_with_the_ratio_of_the_totals(phase, losses):
+    command = [sys.executable, "-m", "benchmarks.task_distill", "--phase", phase, "--sizes", "small", "--blocks", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     output = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
     lines = output.splitlines()
