@@ -96,23 +96,16 @@ def report(found: dict[tuple[str, str], System]) -> float:
     ratios = {variant: speed_up(original, found[STUDENT, variant]) for variant in INT8_VARIANTS}
     best = max(ratios, key=ratios.get)
     for variant, least in LEAST_SPEED_UPS.items():
-        print(goal(f"{TEACHER} {variant} over its FP32", speed_up(original, found[TEACHER, variant]), at_least=least))
-    print(goal(f"{TEACHER} FP32 over {STUDENT} {best}", ratios[best], at_least=LEAST_RATIO))
-    size_mb = found[STUDENT, best].file_mb
-    print(
-        f"goal: {STUDENT} {best} at most {LARGEST_FILE_MB:g} MB: {verdict(size_mb <= LARGEST_FILE_MB)} ({size_mb:.2f})"
-    )
-    return ratios[best]
+        times = speed_up(original, found[TEACHER, variant])
+        print_goal(f"{TEACHER} {variant} over its FP32 at least {least:g}", times, times >= least)
+    ratio, size_mb = ratios[best], found[STUDENT, best].file_mb
+    print_goal(f"{TEACHER} FP32 over {STUDENT} {best} at least {LEAST_RATIO:g}", ratio, ratio >= LEAST_RATIO)
+    print_goal(f"{STUDENT} {best} at most {LARGEST_FILE_MB:g} MB", size_mb, size_mb <= LARGEST_FILE_MB)
+    return ratio
 
 
-def goal(what: str, value: float, *, at_least: float) -> str:
-    """One line on a goal."""
-    return f"goal: {what} at least {at_least:g}: {verdict(value >= at_least)} ({value:.2f})"
-
-
-def verdict(is_reached: bool) -> str:
-    """In a word."""
-    return "reached" if is_reached else "missed"
+def print_goal(goal: str, value: float, is_reached: bool) -> None:
+    print(f"goal: {goal}: {'reached' if is_reached else 'missed'} ({value:.2f})")
 
 
 def main() -> None:

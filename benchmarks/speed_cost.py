@@ -10,10 +10,10 @@ import argparse
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median, stdev
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +40,7 @@ from tinybert.pipeline.files import read_jsonl
 KEPT_GB = 10.0
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A student's predictions on the dev split, its headline score, and the seconds that both phases took."""
 
     predictions: np.ndarray
@@ -55,12 +54,10 @@ def ways(task: Task, epochs: list[int] | None) -> dict[str, Params]:
     for phase, number in zip(("intermediate", "prediction"), epochs or (), strict=False):
         tree["tasks"][task.name][phase] |= {"epochs": number, "max_steps": None}
     speeds = {"fast": (best_precision(), KEPT_GB), "plain": ("float32", 0.0)}
-    found = {}
-    for name, (precision, kept_gb) in speeds.items():
-        found[name] = check_params(
-            tree | {"precision": precision, "tasks": tree["tasks"] | {"teacher_cache_gb": kept_gb}}
-        )
-    return found
+    return {
+        name: check_params(tree | {"precision": precision, "tasks": tree["tasks"] | {"teacher_cache_gb": kept_gb}})
+        for name, (precision, kept_gb) in speeds.items()
+    }
 
 
 def distilled(params: Params, task_name: str, seed: int) -> Run:
@@ -68,9 +65,8 @@ def distilled(params: Params, task_name: str, seed: int) -> Run:
     task, started = TASKS[task_name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         between = Path(folder) / "intermediate"
-        student, loss = distill_phase(
-            "intermediate", params, task, seed, paths.general_student(params.tasks.students[0])
-        )
+        general = paths.general_student(params.tasks.students[0])
+        student, loss = distill_phase("intermediate", params, task, seed, general)
         between.mkdir()
         save_model(student, between)
         loss.save(between)
@@ -95,7 +91,6 @@ def distill_phase(
     loss.load(source)
     training = training_of(params, name, phase, task=task.name)
     if loss.weights and training.epochs:
-        limit = settings.max_length_tokens
         augmented = list(read_jsonl(paths.augmented(task.name)))
         rows = encode(augmented, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
         cached = CachedTeacher(teacher, loss, rows, TeacherCache.of(params.tasks.teacher_cache_gb))
