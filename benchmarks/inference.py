@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -64,7 +64,7 @@ def write_variants(shape: Shape, work: Work, folder: Path) -> None:
     plan = plan_int8(fp32, [feeds], smoothing=0.0)
     # Factors of 1: the same values through the operators of smoothing.
     widths = {layer.input: len(layer.weight) for layer in plan.layers if layer.bias is not None}
-    smoothed = {name: replace(plan.ranges[name], factors=np.ones(width, np.float32)) for name, width in widths.items()}
+    smoothed = {name: plan.ranges[name]._replace(factors=np.ones(width, np.float32)) for name, width in widths.items()}
     for variant in INT8_VARIANTS:
         write_int8(plan._replace(ranges=smoothed), folder / f"{variant}.onnx", variant)
 

@@ -17,7 +17,6 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -41,8 +40,7 @@ LEAST_GAIN = 4.0  # smoothing must reduce the expected squared rounding error by
 SMALLEST_SHARE = 1e-3  # of the largest channel: smaller channels count as this large
 
 
-@dataclass(frozen=True)
-class Int8Layer:
+class Int8Layer(NamedTuple):
     """A Linear layer, or an embedding table whose rows are looked up by number."""
 
     name: str
@@ -53,8 +51,7 @@ class Int8Layer:
     bias: np.ndarray | None = None  # (out,); None for a table
 
 
-@dataclass(frozen=True)
-class ActivationRange:
+class ActivationRange(NamedTuple):
     """The range of a tensor that Linear layers read: low <= 0 <= high, after its channels are divided by `factors`.
 
     factors: (width,) float32; None without smoothing.
@@ -226,9 +223,9 @@ def fold_smoothing(
         values, reader = writers.get(node.input[2]), readers.get(node.output[0])
         if values is None or reader is None or (factors := ranges[reader.input].factors) is None:
             continue
-        changed[values.name] = replace(values, weight=values.weight / factors, bias=values.bias / factors)
-        changed[reader.name] = replace(reader, weight=reader.weight * factors[:, None])
-        found[reader.input] = replace(ranges[reader.input], factors=None)
+        changed[values.name] = values._replace(weight=values.weight / factors, bias=values.bias / factors)
+        changed[reader.name] = reader._replace(weight=reader.weight * factors[:, None])
+        found[reader.input] = ranges[reader.input]._replace(factors=None)
     return [changed.get(layer.name, layer) for layer in layers], found
 
 
