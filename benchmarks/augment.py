@@ -8,6 +8,7 @@ vocab.txt; without them both are made here. The last line is the ratio of second
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle, islice
 from operator import truediv
 from pathlib import Path
 from statistics import mean, median
@@ -60,10 +61,9 @@ class Work:
 
     def turns(self) -> Iterator[list[str]]:
         """The texts of one turn after the other, from the beginning again at the end."""
-        texts, start = self.texts(), 0
+        endless = cycle(self.texts())
         while True:
-            yield [texts[index % len(texts)] for index in range(start, start + self.turn_sentences)]
-            start += self.turn_sentences
+            yield list(islice(endless, self.turn_sentences))
 
     def word_pieces(self) -> Tokenizer:
         """The folder's tokenizer, or one learned from the sentences and the synthetic articles."""

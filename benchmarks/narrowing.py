@@ -116,7 +116,7 @@ def structures(student: MaskedLM, loss: DistillationLoss, config: BertConfig) ->
 
 
 class Narrower:
-    """Shrinks a student to `config` in the first `fraction` of its steps; called as distill.loop.Pruner is."""
+    """Shrinks a student to `config` in the first `fraction` of its steps; called as compress.pruning.Pruner is."""
 
     def __init__(self, student: MaskedLM, loss: DistillationLoss, config: BertConfig, fraction: float) -> None:
         self.student, self.loss, self.config, self.fraction = student, loss, config, fraction

@@ -6,7 +6,7 @@ always. It imports nothing of tinybert, so that a test can compare the two.
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +22,7 @@ MAX_GRADIENT_NORM = 1.0
 IGNORED = -100  # the label of a token that is not predicted
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Size of a BERT."""
 
     layers: int
@@ -35,8 +34,7 @@ class Shape:
         return f"{self.layers} x {self.width}"
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(NamedTuple):
     """states: embeddings, then each layer (batch, length, width); scores: each layer (batch, heads, query, key)."""
 
     states: list[Tensor]
@@ -198,9 +196,10 @@ class Distillation(nn.Module):
             "attention": sum(F.mse_loss(ours, theirs) for ours, theirs in scores),
         }
 
-    def minimize(self, losses: dict[str, Tensor]) -> None:
-        """One optimizer step on the sum of the losses."""
-        sum(losses.values()).backward()
+    def step(self, *batch: Tensor) -> None:
+        """One optimizer step on the sum of the losses of a batch, which is given as `losses` takes it."""
+        self.student.train()
+        sum(self.losses(*batch).values()).backward()
         nn.utils.clip_grad_norm_(self.trained, MAX_GRADIENT_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -235,11 +234,6 @@ class GeneralDistillation(Distillation):
             "prediction": F.kl_div(log_student, answers, reduction="batchmean") * self.temperature**2,
         }
 
-    def step(self, ids: Tensor, mask: Tensor, labels: Tensor) -> None:
-        """One optimizer step."""
-        self.student.train()
-        self.minimize(self.losses(ids, mask, labels))
-
 
 class TaskDistillation(Distillation):
     """On the examples of a task, all padded to one length; `layers`: the intermediate phase, else the prediction."""
@@ -256,15 +250,9 @@ class TaskDistillation(Distillation):
         student = self.student(ids, mask, segments)
         student_logits = self.student.logits(student)
         if self.layers:
-            return self.layer_losses(
-                without_padded_keys(student, mask), without_padded_keys(self.mapped(teacher), mask)
-            )
+            teacher = self.mapped(teacher)
+            return self.layer_losses(*(without_padded_keys(outputs, mask) for outputs in (student, teacher)))
         return {"prediction": F.cross_entropy(student_logits, teacher_logits.softmax(dim=-1))}
-
-    def step(self, ids: Tensor, mask: Tensor, segments: Tensor) -> None:
-        """One optimizer step."""
-        self.student.train()
-        self.minimize(self.losses(ids, mask, segments))
 
 
 def without_padded_keys(outputs: Outputs, mask: Tensor) -> Outputs:

@@ -7,6 +7,8 @@ and as a candidate is ours, so that a test can compare the two.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +16,7 @@ import torch
 from benchmarks import reference
 
 
-@dataclass(frozen=True)
-class SentenceWord:
+class SentenceWord(NamedTuple):
     """A replaceable word: its place among the sentence's pieces and how many it has, its spelling."""
 
     first_piece: int
@@ -53,11 +54,8 @@ class Augmenter:
             parts = list(pieces)
             for word, choices in zip(words, candidates, strict=True):
                 if choices and rng.random() < self.probability:
-                    rest = [""] * (word.pieces - 1)
-                    parts[word.first_piece : word.first_piece + word.pieces] = [
-                        choices[rng.integers(len(choices))],
-                        *rest,
-                    ]
+                    drawn = [choices[rng.integers(len(choices))], *[""] * (word.pieces - 1)]
+                    parts[word.first_piece : word.first_piece + word.pieces] = drawn
             parts = [part for part in parts if part]
             if parts not in varied:
                 varied.append(parts)
@@ -87,10 +85,5 @@ class Augmenter:
         return self._best(np.argsort(-cosines).tolist(), self.words, word)
 
     def _best(self, order: list[int], names: Sequence[str], word: str) -> list[str]:
-        found = []
-        for index in order:
-            if names[index] != word and self.is_candidate(names[index]):
-                found.append(names[index])
-            if len(found) == self.top_k:
-                break
-        return found
+        found = (names[index] for index in order if names[index] != word and self.is_candidate(names[index]))
+        return list(islice(found, self.top_k))

@@ -15,6 +15,7 @@ import torch
 
 MIB = 2**20
 NO_BF16 = "no bf16 in hardware"
+RATE_REPEATS = 20
 
 
 class StartGun:
@@ -113,14 +114,14 @@ def hardware() -> str:
     return f"{has['cpu_name']} ({', '.join(features)}), {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
-def matrix_rate(dtype: torch.dtype, repeats: int = 20) -> float:
+def matrix_rate(dtype: torch.dtype) -> float:
     """FLOP/s of a product of two large square matrices: what the hardware could do."""
     device, size = ("cuda", 8192) if torch.cuda.is_available() else ("cpu", 2048)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     left @ right
     synchronize()
     started = time.perf_counter()
-    for _ in range(repeats):
+    for _ in range(RATE_REPEATS):
         left @ right
     synchronize()
-    return repeats * 2 * size**3 / (time.perf_counter() - started)
+    return RATE_REPEATS * 2 * size**3 / (time.perf_counter() - started)
