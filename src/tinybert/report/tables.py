@@ -34,8 +34,8 @@ def task_name(results: Results, task: str, split: str = "") -> str:
     return f"{'' if results.tasks[task].is_own else source}{results.tasks[task].title}{ending}"
 
 
-def choice_table(results: Results, *, with_latency: bool = True) -> Table:
-    """Which student to use for each task; `with_latency` adds fastest and milliseconds, which differ between runs."""
+def choice_table(results: Results) -> Table:
+    """Which student to use for each task."""
     teachers = task_systems(results).query("is_headline").drop_duplicates("task").set_index("task")["teacher"]
     rows: list[tuple[str, ...]] = []
     for task, of_task in onnx_systems(results).groupby("task", sort=False):
@@ -47,8 +47,8 @@ def choice_table(results: Results, *, with_latency: bool = True) -> Table:
             rows.append((name, need, f"{at['model']} {at['variant']}", of_teacher, *costs))
         if not found:
             rows.append((name, ABSENT, "none beats the majority class", *[ABSENT] * 3))
-    cells = pd.DataFrame(rows, columns=["task", "take", "system", "score of teacher's", "MB", "ms a row"])
-    return Table(cells, names=3) if with_latency else Table(cells[cells["take"] != "fastest"], 3).without("ms")
+    columns = ["task", "take", "system", "score of teacher's", "MB", "ms a row"]
+    return Table(pd.DataFrame(rows, columns=columns), names=3)
 
 
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
