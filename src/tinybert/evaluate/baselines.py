@@ -45,7 +45,7 @@ def tfidf_features(train: Encoded, *, pair: bool) -> Featurizer:
 
     def featurize(rows: Encoded) -> Features:
         sides = [vectorizer.transform(side) for side in _sides(rows, pair)]
-        return sparse.hstack(_combined(sides, sides[0].multiply(sides[-1])), format="csr")
+        return sparse.hstack(_combined(sides, sparse.csr_matrix.multiply), format="csr")
 
     return Featurizer(featurize)
 
@@ -63,7 +63,7 @@ def static_features(train: Encoded, teacher: BertModel, *, pair: bool) -> Featur
     def means(rows: Encoded) -> np.ndarray:
         sides = [np.stack([embeddings[text].sum(axis=0) / max(len(text), 1) for text in side])
                  for side in _sides(rows, pair)]  # fmt: skip
-        return np.hstack(_combined(sides, sides[0] * sides[-1]))
+        return np.hstack(_combined(sides, np.multiply))
 
     scaler = StandardScaler().fit(means(train))
     return Featurizer(lambda rows: scaler.transform(means(rows)), embeddings)
@@ -151,6 +151,6 @@ def _unigrams_and_bigrams(tokens: np.ndarray) -> list[tuple[int, ...]]:
     return [*zip(tokens.tolist(), strict=True), *itertools.pairwise(tokens.tolist())]
 
 
-def _combined(sides: list, product: Features) -> list:
+def _combined(sides: list, multiply: Callable) -> list:
     """The features of a text; of a pair a, b, |a - b| and a⊙b."""
-    return [*sides, abs(sides[0] - sides[1]), product] if len(sides) > 1 else sides
+    return [*sides, abs(sides[0] - sides[1]), multiply(*sides)] if len(sides) > 1 else sides
