@@ -174,7 +174,7 @@ def _subject(options: argparse.Namespace) -> Subject:
     numbers = {str(number): name for number, name in enumerate(classes) if is_named}
     table, labels = Table(data.train, "ROWS"), Labels(data, classes, numbers)
     rows = [own_row(table, found, labels, data) for found in table.rows(data.columns)]
-    count = options.calibration_rows or max(1, min(CALIBRATION_ROWS, len(rows) // 4))
+    count = options.calibration_rows or max(2, min(CALIBRATION_ROWS, len(rows) // 4))
     if count >= len(rows):
         raise UserError(f"--calibration-rows: leaves no row to score (got {count} of {len(rows)}); fix: more rows")
     random.Random(SEED).shuffle(rows)

@@ -61,7 +61,7 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
         library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
         datasets=_hub_names(data or params.tasks, None if is_teacher else params.corpus),
-        base_model=_hub_names(params.teacher, third_party),
+        base_model=_hub_names(None if is_teacher and is_given else params.teacher, third_party),
         model_name=f"{of.name}-{task.name}" if is_hub else None,
         eval_results=_eval_results(task, params, metrics["quantize"]) if is_hub else None,
     )  # fmt: skip

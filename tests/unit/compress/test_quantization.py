@@ -239,7 +239,7 @@ def test_excluded_nodes_stay_in_float(models, tmp_path, variant):
 
 
 def test_excluding_every_node_is_an_error(models):
-    expected = r"^quantization\.exclude: .*got \['\*'\] for 16 nodes.*fix: remove patterns"
+    expected = r"^quantization\.exclude \(--exclude\): .*got \['\*'\] for 16 nodes.*fix: remove patterns"
     with pytest.raises(UserError, match=expected) as error:
         planned(models["fp32"], exclude=("*",))
     assert "\n" not in str(error.value)

@@ -122,6 +122,13 @@ def test_the_command_writes_measures_and_chooses(work, capsys):
     assert all(found["row_ms"] > 0 for found in results["variants"].values())
 
 
+def test_of_a_few_rows_two_are_for_calibration(work):
+    lines = (work / "rows.csv").read_text().splitlines(keepends=True)
+    (work / "few.csv").write_text("".join(lines[:6]))
+    results = run("few.csv", "--max-score-drop", "1")
+    assert (results["calibration_rows"], results["scored_rows"]) == (2, 3)
+
+
 def test_formats_and_label_numbers_give_the_same_scores(work):
     expected = run("rows.csv", "--max-score-drop", "1")["variants"]["fp32"]["dev"]
     with open("rows.csv", encoding="utf-8", newline="") as handle:
@@ -190,10 +197,10 @@ def test_numbers_do_not_stand_for_classes_that_are_numbers(work):
         (["rows.jsonl"], "ROWS: rows.jsonl: line 1: must be a JSON object (got '[]')"),
         (["rows.csv", "--metric", "pearson"], "--metric: does not fit the model's labels (got pearson); allowed: acc"),
         (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
-        (["one.csv"], "--calibration-rows: leaves no row to score (got 1 of 1)"),
+        (["one.csv"], "--calibration-rows: leaves no row to score (got 2 of 1)"),
         (["rows.csv", "--output", "mine"], "--output: exists, but not from this command (got mine); fix: name"),
         (["rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text); allowed: one"),
-        (["rows.csv", "--exclude", "*"], "quantization.exclude: "),
+        (["rows.csv", "--exclude", "*"], "quantization.exclude (--exclude): "),
         (["quotes.csv"], "ROWS: quotes.csv: line "),
     ],
 )

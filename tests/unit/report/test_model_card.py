@@ -349,6 +349,12 @@ def test_a_card_says_where_the_teacher_came_from(tmp_path, monkeypatch, changes,
     assert (front.get("license") == "apache-2.0") == ("a small BERT" in text)
 
 
+def test_a_teacher_by_a_third_party_is_based_on_that_alone(tmp_path, monkeypatch):
+    params = params_with(tasks__cola__finetuned_teacher=ANOTHER, teacher__source="hub")
+    front, _ = card(tmp_path, task_model(params, monkeypatch, name="teacher"))
+    assert front["base_model"] == ["some/roberta"]
+
+
 def test_collapse_and_sparsity_are_reported(tmp_path, monkeypatch):
     model = classifier(labels=TASKS["cola"].labels)
     with torch.no_grad():
