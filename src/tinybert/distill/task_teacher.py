@@ -147,11 +147,10 @@ def cut_classifier(
         The student with the teacher's classes, in training mode, and the projection of its states to the teacher's,
         (teacher width, student width).
     """
-    config = replace(teacher.config.resized(shape), problem_type=teacher.config.problem_type)
     drawn = stream(0, "cut").permutation(len(rows))
     drawn = drawn[: max(1, int(np.searchsorted(rows.lengths[drawn].cumsum(), CUT_TOKENS)))]
     batches = [rows.batch(drawn[start : start + CUT_ROWS]) for start in range(0, len(drawn), CUT_ROWS)]
-    cut = subclone(teacher, config, layers, batches=batches)
+    cut = subclone(teacher, teacher.config.resized(shape), layers, batches=batches)
     assert isinstance(cut.model, SequenceClassifier) and cut.projection is not None
     return cut.model, cut.projection
 

@@ -63,19 +63,22 @@ class BertConfig(PositionLimit):
     @classmethod
     def of(cls, architecture: Architecture, *, vocab_size: int, max_position_embeddings: int = 512) -> "BertConfig":
         """From an `architecture` section of params."""
-        known = {theirs: getattr(architecture, ours) for ours, theirs in ARCHITECTURE_FIELDS.items()}
-        known |= {"attention_probs_dropout_prob": architecture.dropout}
+        known = _fields_of(architecture)
         return cls(vocab_size=vocab_size, max_position_embeddings=max_position_embeddings, **known)
 
     def resized(self, architecture: Architecture) -> "BertConfig":
-        """A config of another architecture with the same vocabulary, positions and padding token."""
-        sizes = {"vocab_size": self.vocab_size, "max_position_embeddings": self.max_position_embeddings}
-        return replace(self.of(architecture, **sizes), pad_token_id=self.pad_token_id)
+        """A config of another architecture; all that an architecture does not set stays."""
+        return replace(self, **_fields_of(architecture))
 
     @property
     def shape(self) -> Architecture:
         """The sizes that students are checked against, unvalidated: published models may exceed what params allow."""
         return Architecture.model_construct(**{name: getattr(self, at) for name, at in ARCHITECTURE_FIELDS.items()})
+
+
+def _fields_of(architecture: Architecture) -> dict[str, Any]:
+    fields = {theirs: getattr(architecture, ours) for ours, theirs in ARCHITECTURE_FIELDS.items()}
+    return fields | {"attention_probs_dropout_prob": architecture.dropout}
 
 
 def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor:

@@ -136,6 +136,7 @@ def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
     Parts that the checkpoint lacks (head, pooler) are drawn from the global generator; UserError without an encoder.
     """
     config, weights = _read_folder(folder, ("bert",))
+    config["problem_type"] = None  # of a classifier that the encoder comes from
     return _build(MaskedLM, folder, config, weights, optional=("cls.", "bert.pooler.")), MASKED_LM_HEAD in weights
 
 

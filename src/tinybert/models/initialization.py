@@ -127,7 +127,7 @@ def _published_student(config: BertConfig, init: Init, *, teacher_width: int) ->
         if ours != theirs:
             model = init.hub.model if init.hub else init.folder
             raise UserError(f"init: {model}: wrong {name} (got {theirs}); allowed: {ours}; fix: change one of them")
-    student = MaskedLM(replace(config, max_position_embeddings=stored.config.max_position_embeddings))
+    student = MaskedLM(stored.config.resized(config.shape))
     student.load_state_dict(stored.state_dict())
     weights = read_weights(folder / "model.safetensors")
     names = [LAYER_PROJECTION.format(layer=layer) for layer in range(config.num_hidden_layers + 1)]

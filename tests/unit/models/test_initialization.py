@@ -18,6 +18,7 @@ from tinybert.data.tasks import TASKS
 from tinybert.models.bert import MaskedLM
 from tinybert.models.checkpoints import save_model
 from tinybert.models.initialization import finetuned_teacher, initialize_student, start_teacher
+from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 
 SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
@@ -105,6 +106,14 @@ def test_a_start_folder_may_hold_any_encoder(tmp_path):
 def add_weights(folder: Path, **tensors: torch.Tensor) -> None:
     path = folder / "model.safetensors"
     save_file(load_file(path) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}, path)
+
+
+def test_a_released_student_keeps_what_no_architecture_sets(tmp_path):
+    released = masked_lm(replace(STUDENT, type_vocab_size=3, layer_norm_eps=1e-2, problem_type=MULTILABEL))
+    save_model(released, tmp_path)
+    student, sample = start(NARROW, folder=str(tmp_path)).model, batch(positions=torch.tensor([1, 2]))
+    assert student.config == replace(released.config, problem_type=None)
+    assert torch.equal(student.eval()(sample).logits, released(sample).logits)
 
 
 def test_a_released_students_projection_is_taken_where_it_fits(tmp_path):

@@ -80,6 +80,16 @@ def test_of_equal_shape_it_is_the_teachers_layers_bit_for_bit():
     assert torch.equal(cut.projection, torch.eye(24))
 
 
+def test_fields_that_no_architecture_sets_are_the_teachers():
+    published = replace(TEACHER, type_vocab_size=3, layer_norm_eps=1e-2, initializer_range=0.1)
+    teacher, sample = masked_lm(published), batch(positions=torch.tensor([1, 2]))
+    for shape in (TEACHER.shape, NARROW.shape):
+        student = subclone(teacher, published.resized(shape), "bottom", batches=text()).model.eval()
+        assert student.config.resized(TEACHER.shape) == published
+        if shape == TEACHER.shape:
+            assert torch.equal(student(sample).logits, teacher(sample).logits)
+
+
 def test_the_energetic_dimensions_are_kept():
     cut = subclone(planted_teacher(), NARROW, (2, 4), batches=text())
     selection = np.zeros((24, 12))
