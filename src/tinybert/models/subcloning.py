@@ -248,8 +248,9 @@ def _fit(linear: nn.Linear, cut: tuple[Tensor, Tensor], *, inputs: Tensor, targe
 def _ridge(inputs: Tensor, errors: Tensor) -> Tensor:
     """(tokens, in) and (tokens, out) -> (out, in): the linear map from inputs to errors, shrunk toward 0."""
     moments = _moments(inputs)
-    # The mean of a token's squared length, so that the prior has the scale of the inputs.
-    moments.diagonal().add_(PRIOR_TOKENS_PER_INPUT * moments.diagonal().sum() / len(inputs))
+    # The mean of a token's squared length, so that the prior has the scale of the inputs; above 0 for a single token.
+    prior = PRIOR_TOKENS_PER_INPUT * moments.diagonal().sum() / len(inputs)
+    moments.diagonal().add_(prior.clamp_min(torch.finfo(torch.float32).tiny))
     return torch.linalg.solve(moments, (inputs.mT @ errors).double()).mT.float()
 
 

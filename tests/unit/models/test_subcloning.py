@@ -197,6 +197,13 @@ def test_the_classifier_is_the_ridge_regression_of_the_logits():
     np.testing.assert_allclose(student.classifier.bias.detach(), expected, atol=1e-5)
 
 
+def test_a_single_row_is_enough_to_cut_a_classifier():
+    teacher, row = planted_classifier(), batch((7,), 7)
+    student, _ = cut_classifier(teacher, NARROW.shape, (2, 4), rows_of([row]))
+    with torch.inference_mode():
+        torch.testing.assert_close(student.eval()(row).logits, teacher(row).logits, atol=1e-4, rtol=0)
+
+
 def test_layers_that_are_left_out_are_made_good():
     """A plain copy of the same two layers is further from the teacher's logits."""
     teacher = classifier(TEACHER, ("a", "b", "c"))
