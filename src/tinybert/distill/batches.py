@@ -72,6 +72,7 @@ def text_batch(sequences: list[np.ndarray], masker: Masker | None, rng: np.rando
     input_ids, mask = pad(sequences)
     positions = labels = None
     if masker:
+        input_ids[~mask] = masker.special_ids[0]  # [PAD], which is never chosen; its id need not be 0
         positions, labels = map(torch.from_numpy, masker(input_ids.numpy(), rng))  # changes input_ids in place
     return Batch(input_ids, mask, torch.zeros_like(input_ids), labels, positions)
 

@@ -21,6 +21,7 @@ from tinybert.distill.batches import (
     labeled_by_teacher,
     predict,
     spread_batches,
+    text_batch,
 )
 
 MASKING = Masking(rate=0.15, mask_fraction=0.8, random_fraction=0.1)
@@ -114,6 +115,14 @@ def test_masking_follows_its_shares():
 def test_at_least_one_token_is_always_predicted():
     positions, _ = MASKER(np.array([[2, 9, 3]]), np.random.default_rng(1))
     assert positions.tolist() == [1]
+
+
+def test_padding_is_never_predicted_whatever_its_id():
+    masker = replace(MASKER, settings=MASKING.model_copy(update={"rate": 1.0}), special_ids=(4, 5, 6, 7, 8), mask_id=8)
+    sequences = [np.array([6, *range(10, 10 + n), 7]) for n in (1, 4)]
+    found = text_batch(sequences, masker, np.random.default_rng(0))
+    assert found.positions.tolist() == [1, 7, 8, 9, 10]
+    assert found.input_ids[~found.mask].unique().tolist() == [4]
 
 
 def test_heldout_text_is_masked_the_same_for_everybody():
