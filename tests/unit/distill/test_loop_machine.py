@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.root import ROOT
+from tinybert.distill import loop
 from tinybert.distill.loop import start_accelerator
 from tinybert.pipeline.errors import UserError
 
@@ -57,3 +58,9 @@ def test_bfloat16_needs_hardware_support(monkeypatch):
     assert start_accelerator("float32").mixed_precision == "no"
     with pytest.raises(UserError, match="precision: bfloat16 is not supported"):
         start_accelerator("bfloat16")
+
+
+def test_a_process_may_train_in_one_precision_after_the_other(monkeypatch):
+    monkeypatch.setattr(loop, "check_bfloat16", lambda: None)
+    found = [start_accelerator(precision).mixed_precision for precision in ("float32", "bfloat16", "float32")]
+    assert found == ["no", "bf16", "no"]
