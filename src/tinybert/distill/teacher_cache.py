@@ -24,7 +24,7 @@ from tinybert.distill import objective
 from tinybert.distill.batches import Batches, labeled_by_teacher
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationLoss
-from tinybert.models import bert, foreign, outputs
+from tinybert.models import bert, foreign, outputs, packed_linear
 from tinybert.models.checkpoints import TaskModel
 from tinybert.models.foreign import ForeignConfig
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput
@@ -273,6 +273,6 @@ class CachedTeacher(LiveTeacher):
             digest.update(name.encode() + tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         for rows in (self.examples.input_ids, self.examples.token_type_ids):
             digest.update(self.examples.lengths.tobytes() + np.concatenate(rows).tobytes())
-        for module in (outputs, bert, foreign, objective, sys.modules[__name__]):
+        for module in (outputs, bert, packed_linear, foreign, objective, sys.modules[__name__]):
             digest.update(normalized(Path(inspect.getfile(module))).encode())
         return digest.hexdigest()

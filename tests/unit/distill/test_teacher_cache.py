@@ -9,10 +9,12 @@ import torch
 from tests.support.builders import STUDENT, TEACHER, classifier, learnable
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples
 from tinybert.config.fields import Training
+from tinybert.distill import teacher_cache
 from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, OutputFile, TeacherCache
+from tinybert.pipeline.code_digest import normalized
 
 LAYERS = {"embedding": 1.0, "hidden": 1.0, "attention": 1.0}
 HALF = 2e-3  # float16 has 11 bits: relative 5e-4 a number, twice that in a square
@@ -158,6 +160,17 @@ def test_another_teacher_data_or_map_has_other_files(tmp_path, change):
     first = names(tmp_path)
     assert_same_losses(cached_teacher(tmp_path, **change))
     assert len(names(tmp_path) - first) >= 1
+
+
+@pytest.mark.parametrize("module", ["bert.py", "outputs.py", "packed_linear.py", "objective.py"])
+def test_other_code_has_other_files(tmp_path, monkeypatch, module):
+    cached_teacher(tmp_path)
+    first = names(tmp_path)
+    monkeypatch.setattr(
+        teacher_cache, "normalized", lambda path: normalized(path) + ("edited" if path.name == module else "")
+    )
+    cached_teacher(tmp_path)
+    assert len(names(tmp_path)) == 2 * len(first)
 
 
 def test_a_cache_that_is_too_small_says_so_and_is_not_filled(tmp_path, capsys):
