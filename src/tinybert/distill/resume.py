@@ -14,6 +14,7 @@ from typing import IO, Any
 import torch
 
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import atomic_file
 
 VARIABLE = "TINYBERT_CHECKPOINT_SECONDS"
 SECONDS_BETWEEN = 120.0  # unless the variable says otherwise
@@ -76,22 +77,15 @@ class Checkpoint:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._is_ours():
-                self._replace(state | {"seconds": self.earlier_seconds + time.monotonic() - STARTED})
+                archive = io.BytesIO()  # PyTorch's own errors do not say that a disk is full
+                torch.save(state | {"seconds": self.earlier_seconds + time.monotonic() - STARTED}, archive)
+                with atomic_file(self.path, "wb") as handle:
+                    handle.write(archive.getbuffer())
                 self.step = state["step"]
-        except OSError as error:
+        except (OSError, UserError) as error:
             print(f"checkpoint: training continues without one, {self.folder}: {error}", file=sys.stderr)
             self.is_writer = False
         self._last = time.monotonic()
-
-    def _replace(self, state: dict[str, Any]) -> None:
-        temporary = self.path.with_suffix(".partial")
-        try:
-            archive = io.BytesIO()  # PyTorch's own errors do not say that a disk is full
-            torch.save(state, archive)
-            temporary.write_bytes(archive.getbuffer())
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)  # a partial file would keep a full disk full
 
     def describe(self) -> str:
         """What is saved, for error messages."""
@@ -100,8 +94,8 @@ class Checkpoint:
     def remove(self) -> None:
         """Removes the saved state; called when the run's outputs are in place."""
         if "path" in vars(self) and self._is_ours():  # without a path nothing was saved
-            for ending in (".pt", ".partial", ".lock"):
-                self.path.with_suffix(ending).unlink(missing_ok=True)
+            for path in self.folder.glob(f"*{self.path.stem}.*"):  # what a killed process left, too
+                path.unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
         """Whether this process, or the writer of its group, holds the lock; a process that dies releases it."""
