@@ -1,6 +1,6 @@
 """The λ-weighted sum of losses that a student minimizes, and the layer map that pairs layers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -209,45 +209,41 @@ class DistillationLoss(nn.Module):
         return reduce(add, (self.weights[name] * term for name, term in terms.items()))
 
     def _term(self, name: str, student: ModelOutput, targets: DistillationTargets, batch: Batch) -> Tensor:
-        info = self.infos[name]
         function: Callable[..., Tensor] = getattr(losses, name)
         if self.is_multilabel and name == "prediction":  # no published code distills such tasks
             function = losses.multilabel_prediction
         elif self.config.padded_tokens:
             function = getattr(losses, f"published_{name}", function)
-        layers = info.student_layers(self.depth)
-        if name == "hard":
-            return function(student.required_logits, batch.gold)
+        settings = {"temperature": self.config.temperature} if name == "prediction" else {}
+        compared = self._compared(name, student, targets, batch)
+        return reduce(add, (function(*arguments, **settings) for arguments in compared))
+
+    def _compared(
+        self, name: str, student: ModelOutput, targets: DistillationTargets, batch: Batch
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """The arguments of a loss function: what the student exposes and what it imitates, for each layer it reads."""
+        info = self.infos[name]
         if info.reads == "logits":
-            settings = {"temperature": self.config.temperature} if name == "prediction" else {}
-            return function(student.required_logits, targets.required_logits, **settings)
-        if info.reads == "scores":
-            return reduce(add, (function(student.scores[layer], targets.scores[layer], batch.mask) for layer in layers))
-        if info.reads == "relations":
-            fields = ("queries", "keys") if name == "query_key_relation" else ("values", "values")
-            return function(*self._relations(fields, student, targets, batch.real), batch.mask)
-        # A loss that is a mean over rows compares [CLS], the first token of each row.
-        chosen = batch.real.first if info.unit == "rows" else lambda states: states
-        pairs = ((layer, chosen(student.hidden[layer]), chosen(targets.hidden[layer])) for layer in layers)
-        return reduce(add, (function(self._projected(layer, ours), theirs) for layer, ours, theirs in pairs))
+            yield student.required_logits, batch.gold if name == "hard" else targets.required_logits
+        for layer in info.student_layers(self.depth):
+            if info.reads == "scores":
+                yield student.scores[layer], targets.scores[layer], batch.mask
+            elif info.reads == "relations":
+                fields = ("queries", "keys") if name == "query_key_relation" else ("values", "values")
+                # The map mixes relation scores: the axes of queries and keys differ from layer to layer.
+                theirs = {read: self._relation(fields, targets, read, batch.real) for read in self.map.read(layer)}
+                ours = self._relation(fields, student, layer, batch.real)
+                yield ours, self.map.target(layer, theirs), batch.mask
+            else:
+                both = student.hidden[layer], targets.hidden[layer]
+                # A loss that is a mean over rows compares [CLS], the first token of each row.
+                states, target = map(batch.real.first, both) if info.unit == "rows" else both
+                projection = self._projection_name(layer)  # none if the widths are equal
+                yield self.projections[projection](states) if projection in self.projections else states, target
 
-    def _relations(
-        self, fields: tuple[str, str], student: ModelOutput, targets: DistillationTargets, real: RealTokens
-    ) -> tuple[Tensor, Tensor]:
-        """Relations of the student's last layer and of the teacher layers that it is mapped to (MiniLM)."""
-
-        def scores(outputs: ModelOutput, layer: int) -> Tensor:
-            left, right = (real.pad(getattr(outputs, field)[layer]) for field in fields)
-            return losses.relation_scores(left, right, heads=self.config.relation_heads)
-
-        # The map mixes relation scores: the axes of queries and keys differ from layer to layer.
-        theirs = {layer: scores(targets, layer) for layer in self.map.read(self.depth)}
-        return scores(student, self.depth), self.map.target(self.depth, theirs)
-
-    def _projected(self, layer: int, states: Tensor) -> Tensor:
-        """Student states in the teacher's width; unchanged if the widths are equal."""
-        name = self._projection_name(layer)
-        return self.projections[name](states) if name in self.projections else states
+    def _relation(self, fields: tuple[str, str], outputs: ModelOutput, layer: int, real: RealTokens) -> Tensor:
+        left, right = (real.pad(getattr(outputs, field)[layer]) for field in fields)
+        return losses.relation_scores(left, right, heads=self.config.relation_heads)
 
     def start_projections(self, weight: Tensor | None) -> None:
         """Sets every projection, of later stages too.
