@@ -33,7 +33,6 @@ from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, Masker, MicroBatch, spread_batches
 from tinybert.distill.loop import (
     Distiller,
-    FreedMemory,
     LiveTeacher,
     Settings,
     adamw,
@@ -51,7 +50,7 @@ from tinybert.models.initialization import InitializedStudent, general_teacher, 
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
-from tinybert.pipeline.process import dropout_seed
+from tinybert.pipeline.process import FreedMemory, dropout_seed
 
 INITS = ("random", "subcloning", "narrowing")
 SUBCLONING_SEQUENCES = 256  # as in stages/general_distill.py

@@ -1,14 +1,10 @@
 """The one training loop: pretraining, fine-tuning, every kind of distillation, and pruning."""
 
 import contextlib
-import ctypes
 import itertools
-import resource
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,13 +23,10 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.distill.vocabulary import only_used_words
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
-from tinybert.pipeline.process import dropout_seed
+from tinybert.pipeline.process import FreedMemory, dropout_seed
 
 # How long processes wait for the one that fills the teacher cache.
 LONGEST_WAIT = timedelta(hours=12)
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
-LARGEST_INT = 2**31 - 1
-MOST_GROWTH_BYTES = 2**31  # of what the process holds, until freed memory is returned
 
 
 @dataclass(frozen=True)
@@ -196,37 +189,6 @@ def start_accelerator(precision: str) -> Accelerator:
     mixed_precision = "bf16" if precision == "bfloat16" else "no"
     AcceleratorState._reset_state()  # a notebook may train again, in another precision
     return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[unused, patient])
-
-
-class FreedMemory:
-    """Keeps freed memory for reuse, and returns it to the system when the process holds too much; glibc only.
-
-    glibc returns a block of 32 MiB or more immediately, and the gradient of the word embeddings is one: mapping its
-    pages again at each step took a fifth of a small student's step. But the logits of a masked LM have a different size
-    in each batch and do not fit into freed gaps, so the heap grows to a multiple of the memory in use.
-    """
-
-    def __init__(self) -> None:
-        libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
-        self.trim = getattr(libc, "malloc_trim", None)  # absent from musl
-        self.first_bytes: int | None = None
-        if libc and self.trim:
-            # Some versions of glibc refuse so high a threshold; forbidding mmap has the same effect.
-            if not libc.mallopt(M_MMAP_THRESHOLD, LARGEST_INT):
-                libc.mallopt(M_MMAP_MAX, 0)
-            libc.mallopt(M_TRIM_THRESHOLD, LARGEST_INT)
-
-    def after_step(self) -> None:
-        """Returns freed memory if the process grew by MOST_GROWTH_BYTES since the first step or the last return."""
-        if not self.trim:
-            return
-        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
-        held = (resident - shared) * resource.getpagesize()
-        if self.first_bytes is None:
-            self.first_bytes = held
-        elif held > self.first_bytes + MOST_GROWTH_BYTES:
-            self.trim(0)
-            self.first_bytes = None
 
 
 def optimizer_step(

@@ -1,11 +1,14 @@
-"""What a process of a stage needs: its random streams, its place among the launched ones, and progress bars."""
+"""What a process of a stage needs: its random streams, its place among the launched ones, its memory, progress bars."""
 
+import ctypes
 import hashlib
 import os
+import resource
 import shlex
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,9 @@ from tinybert.pipeline.errors import UserError
 # experiment, and changing it reruns nothing.
 LAUNCHER = "TINYBERT_LAUNCHER"
 LAUNCHED = "TINYBERT_LAUNCHED"  # set for the processes that a launcher starts: not every launcher leaves a mark
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
+LARGEST_INT = 2**31 - 1
+MOST_GROWTH_BYTES = 2**31  # of what the process holds, until freed memory is returned
 
 
 def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
@@ -51,6 +57,37 @@ def relaunch(script: str, arguments: list[str]) -> None:
         raise UserError(f"{LAUNCHER}: {command[0]!r} is not a command here; fix: name one, such as accelerate launch")
     os.environ[LAUNCHED] = "1"
     os.execvp(command[0], [*command, "-m", script, *arguments])
+
+
+class FreedMemory:
+    """Keeps freed memory for reuse, and returns it to the system when the process holds too much; glibc only.
+
+    glibc returns a block of 32 MiB or more immediately, and the gradient of the word embeddings is one: mapping its
+    pages again at each step took a fifth of a small student's step. But the logits of a masked LM have a different size
+    in each batch and do not fit into freed gaps, so the heap grows to a multiple of the memory in use.
+    """
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+        self.trim = getattr(libc, "malloc_trim", None)  # absent from musl
+        self.first_bytes: int | None = None
+        if libc and self.trim:
+            # Some versions of glibc refuse so high a threshold; forbidding mmap has the same effect.
+            if not libc.mallopt(M_MMAP_THRESHOLD, LARGEST_INT):
+                libc.mallopt(M_MMAP_MAX, 0)
+            libc.mallopt(M_TRIM_THRESHOLD, LARGEST_INT)
+
+    def after_step(self) -> None:
+        """Returns freed memory if the process grew by MOST_GROWTH_BYTES since the first step or the last return."""
+        if not self.trim:
+            return
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        held = (resident - shared) * resource.getpagesize()
+        if self.first_bytes is None:
+            self.first_bytes = held
+        elif held > self.first_bytes + MOST_GROWTH_BYTES:
+            self.trim(0)
+            self.first_bytes = None
 
 
 def progress_bar(**settings: Any) -> tqdm:

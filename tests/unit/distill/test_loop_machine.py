@@ -14,10 +14,10 @@ from tinybert.pipeline.errors import UserError
 
 SCRIPT = """
 import os, sys, torch
-from tinybert.distill import loop
-from tinybert.distill.loop import FreedMemory
+from tinybert.pipeline import process
+from tinybert.pipeline.process import FreedMemory
 
-loop.MOST_GROWTH_BYTES = 10**9
+process.MOST_GROWTH_BYTES = 10**9
 
 def held():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
