@@ -174,7 +174,7 @@ class CachedTeacher(LiveTeacher):
 
     def __init__(self, model: TaskModel, loss: DistillationLoss, examples: Encoded, cache: TeacherCache) -> None:
         super().__init__(model, loss)
-        self.examples, self.cache, self.is_foreign = examples, cache, isinstance(model.config, ForeignConfig)
+        self.examples, self.cache = examples, cache
         self.files: list[OutputFile] = []  # empty: the teacher is asked live
 
     def check_length(self, batches: Batches) -> None:
@@ -226,13 +226,14 @@ class CachedTeacher(LiveTeacher):
         first = self._compute(self.examples.batch([0]))
         inputs = self._digest()
         # A pass that exposes other layers rounds differently; which run fills the cache must not change a result.
+        # Logits are shared: on a CPU they are equal below FUSED_FROM_TOKENS tokens a row, otherwise up to rounding.
         of_layers = f"{inputs} {list(first)} {self.loss.map.layers if self.loss.map.is_fixed else 'not averaged'}"
-        files = []
+        files, lengths = [], self.examples.lengths
+        if isinstance(self.model.config, ForeignConfig):  # its states are those of each row's first token
+            lengths = np.ones_like(lengths)
         for (name, layer), part in first.items():
             key = hashlib.sha256((inputs if name == "logits" else of_layers).encode()).hexdigest()[:24]
             path = self.cache.folder / f"{name}_{layer}-{key}{ENDING}"
-            # A foreign teacher's states are those of each row's first token.
-            lengths = np.ones_like(self.examples.lengths) if self.is_foreign else self.examples.lengths
             files.append(OutputFile(path, name, layer, part.shape[1], lengths))
         return files
 
@@ -271,8 +272,8 @@ class CachedTeacher(LiveTeacher):
         digest = hashlib.sha256(f"{self.model.config} {self.accelerator.mixed_precision}".encode())
         for name, tensor in self.model.state_dict().items():
             digest.update(name.encode() + tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        for rows in (self.examples.input_ids, self.examples.token_type_ids):
-            digest.update(self.examples.lengths.tobytes() + np.concatenate(rows).tobytes())
+        for rows in (self.examples.input_ids, self.examples.token_type_ids, [self.examples.lengths]):
+            digest.update(np.concatenate(rows).tobytes())
         for module in (outputs, bert, packed_linear, foreign, objective, sys.modules[__name__]):
             digest.update(normalized(Path(inspect.getfile(module))).encode())
         return digest.hexdigest()
