@@ -195,10 +195,9 @@ class Batch:
         labeled, positions = chosen, self.positions
         if positions is not None:
             # A chosen row gets a new number and a new width, and with them its predicted tokens new positions.
-            place = torch.full((len(self.input_ids),), -1)
-            place[chosen] = torch.arange(len(chosen))
-            row, column = place[positions // self.mask.shape[1]], positions % self.mask.shape[1]
-            labeled, positions = row >= 0, (row * length + column)[row >= 0]
+            row, column = positions // self.mask.shape[1], positions % self.mask.shape[1]
+            labeled = torch.isin(row, chosen)
+            positions = torch.searchsorted(chosen, row[labeled]) * length + column[labeled]
         input_ids, mask, segments = (part[chosen, :length] for part in (self.input_ids, self.mask, self.token_type_ids))
         labels = None if self.labels is None else self.labels[labeled]
         numbers = None if self.numbers is None else self.numbers[chosen]
