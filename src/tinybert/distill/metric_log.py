@@ -90,13 +90,12 @@ class MetricLogger:
 
     def state_dict(self) -> dict[str, Any]:
         """The curve, and the values since its last entry; all of them are finite."""
-        return {"step": self.step, "curve": self.curve, "recent": torch.stack(self.recent) if self.recent else None}
+        return {"step": self.step, "curve": self.curve, "recent": self.recent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint; its entries are reported again."""
         self.step, self.curve = state["step"], state["curve"]
-        recent = state["recent"]
-        self.recent = [] if recent is None else list(recent.to(self.accelerator.device).unbind())
+        self.recent = [values.to(self.accelerator.device) for values in state["recent"]]
         for entry in self.curve:
             self.run.on_entry(entry)
         self.bar.initial = self.bar.n = self.step  # the rate shown is that of this process
