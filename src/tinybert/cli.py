@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import date
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 
 
 def profile(argv: Sequence[str]) -> None:
-    """Merges a profile of profiles/ into params.yaml."""
+    """Merges a profile of profiles/ into params.yaml, and prints what it is and needs."""
     from tinybert.config.load import apply_profile
 
     parser = argparse.ArgumentParser(prog="tinybert profile", description=profile.__doc__)
@@ -28,6 +29,8 @@ def profile(argv: Sequence[str]) -> None:
     parser.add_argument("--force", action="store_true", help="merge it into uncommitted changes of params.yaml")
     options = parser.parse_args(argv)
     apply_profile(options.name, force=options.force)
+    lines = Path("profiles", f"{options.name}.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
+    print("".join(takewhile(lambda line: line.startswith("#"), lines)), "next: make repro, or first make init", sep="")
 
 
 def convert(argv: Sequence[str]) -> None:

@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
     options = _options(argv)
     output = options.output or options.folder / "onnx"
     if output.exists() and not (output / RESULTS_FILE).is_file():
-        raise UserError(f"--output: exists, but not from this command (got {output}); fix: name another folder")
+        raise UserError(f"--output: exists, but not from this command (got {output}); fix: --output NEW")
     subject = _subject(options)
     drop, examples = options.max_score_drop, len(subject.calibration)
     calibration = Calibration(examples=examples, batch_size=CALIBRATION_BATCH, smoothing=SMOOTHING)

@@ -339,7 +339,7 @@ def write_page(folder: Path) -> Table:
         frames.append(claims.assign(study=name))
     if not frames:
         known = ", ".join(study_names())
-        raise UserError(f"--folder: no study has run (got {folder}); allowed: {known}; fix: tinybert study NAME")
+        raise UserError(f"--folder: no study has run (got {folder}); fix: tinybert study NAME; allowed: {known}")
     shown = table(pd.concat(frames, ignore_index=True), ["study", "claim", "task", "published"], {
         "difference (95 %)": (_with_interval, "difference", "low", "high"), "outcome": (str, "outcome"),
     })  # fmt: skip

@@ -35,8 +35,11 @@ def task_name(results: Results, task: str, split: str = "") -> str:
 
 
 def choice_table(results: Results) -> Table:
-    """Which student to use for each task."""
-    teachers = task_systems(results).query("is_headline").drop_duplicates("task").set_index("task")["teacher"]
+    """Which student to use for each task, and which control scores as high as the student."""
+    systems = task_systems(results).query("is_headline")
+    teachers = systems.drop_duplicates("task").set_index("task")["teacher"]
+    by_place = reversed(list(systems.groupby(["task", "split"], sort=False)))  # a task's first split counts
+    flags = {(at.task, at.student): _flag(at, of) for _, of in by_place for at in of.itertuples()}
     rows: list[tuple[str, ...]] = []
     for task, of_task in onnx_systems(results).groupby("task", sort=False):
         name, theirs = task_name(results, str(task)), of_task[of_task["model"] + of_task["variant"] == "teacherfp32"]
@@ -44,11 +47,12 @@ def choice_table(results: Results) -> Table:
         for need, at in found.items():
             of_teacher = f"{fixed(at['score'])} of {fixed(teachers[task])}"
             costs = _cost(at, theirs, "size_mb.raw", "smaller", 2), _cost(at, theirs, "row_ms", "faster", 3)
-            rows.append((name, need, f"{at['model']} {at['variant']}", of_teacher, *costs))
+            rows.append((name, need, f"{at['model']} {at['variant']}", of_teacher, *costs, flags[task, at["student"]]))
         if not found:
-            rows.append((name, ABSENT, "none beats the majority class", *[ABSENT] * 3))
-    columns = ["task", "take", "system", "score of teacher's", "MB", "ms a row"]
-    return Table(pd.DataFrame(rows, columns=columns), names=3)
+            rows.append((name, ABSENT, "none beats the majority class", *[ABSENT] * 3, ""))
+    columns = ["task", "take", "system", "score of teacher's", "MB", "ms a row", "flag"]
+    cells = pd.DataFrame(rows, columns=columns)
+    return Table(cells if any(cells["flag"]) else cells.drop(columns="flag"), names=3)
 
 
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
