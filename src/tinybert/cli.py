@@ -30,7 +30,11 @@ def profile(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     apply_profile(options.name, force=options.force)
     lines = Path("profiles", f"{options.name}.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
-    print("".join(takewhile(lambda line: line.startswith("#"), lines)), "next: make repro, or first make init", sep="")
+    print(
+        "".join(takewhile(lambda line: line.startswith("#"), lines)),
+        "next: make repro; for a table of yours, make init first",
+        sep="",
+    )
 
 
 def convert(argv: Sequence[str]) -> None:

@@ -11,7 +11,8 @@ it:
     -->
 
 {row} is the first word of a row's first cell (SST-2 gives sst2), {headline} that task's first metric. * stands for the
-seeds: a number is the mean over them, after ± the standard deviation (n - 1). % and M scale it.
+seeds: a number is the mean over them, after ± the standard deviation (n - 1). % and M scale it. A comment that begins
+"from results/minilm, cola from results/minilm_cola" takes the row of CoLA from another record.
 """
 
 import json
@@ -23,7 +24,10 @@ from statistics import mean, stdev
 from tinybert.data.tasks import TASKS
 
 BEGIN = re.compile(r"<!--\s*from\b")
-MARKER = re.compile(r"<!-- from (results/[a-z0-9_-]+):\n(.*?)\n-->\n\n?((?:\|[^\n]*(?:\n|$))+)", re.DOTALL)
+RECORD = r"results/[a-z0-9_-]+"
+MARKER = re.compile(
+    rf"<!-- from ({RECORD})(?:, (\w+) from ({RECORD}))?:\n(.*?)\n-->\n\n?((?:\|[^\n]*(?:\n|$))+)", re.DOTALL
+)
 COLUMN = re.compile(r"(.+?) = (\S+) (\S+)")
 NUMBER = r"[-−+]?(?:\d[\d,]*)?(?:\.\d+|\d)"
 CELL = re.compile(rf"({NUMBER})(?: ± ({NUMBER}))?(?: ?(%|M|MB|s))?")
@@ -42,16 +46,17 @@ def mistakes(document: Path, root: Path) -> list[str]:
     if len(markers) != len(BEGIN.findall(text)):
         found.append("a marker is malformed, or no table follows it")
     for marker in markers:
-        record, columns, table = marker.groups()
-        if (root / record).is_dir():
-            found += table_mistakes(columns.splitlines(), table.splitlines(), root / record)
-        else:
-            found.append(f"{record}: no such record")
+        record, row, other, columns, table = marker.groups()
+        if lacking := [name for name in (record, other) if name and not (root / name).is_dir()]:
+            found.append(f"{lacking[0]}: no such record")
+            continue
+        records = {row: root / other, "": root / record} if other else {"": root / record}
+        found += table_mistakes(columns.splitlines(), table.splitlines(), records)
     return [f"{document.name}: {mistake}" for mistake in found]
 
 
-def table_mistakes(columns: list[str], table: list[str], record: Path) -> Iterator[str]:
-    """Yields the mistakes of one table; `columns` are the marker's lines."""
+def table_mistakes(columns: list[str], table: list[str], records: dict[str, Path]) -> Iterator[str]:
+    """Yields the mistakes of one table; `columns` are the marker's lines, `records` those of rows, "" of all others."""
     parsed = [COLUMN.fullmatch(line.strip()) for line in columns]
     yield from (f"not COLUMN = FILE KEY: {line}" for line, match in zip(columns, parsed, strict=True) if not match)
     sources = {match[1]: (match[2], match[3]) for match in parsed if match}
@@ -66,7 +71,7 @@ def table_mistakes(columns: list[str], table: list[str], record: Path) -> Iterat
             if name not in sources:
                 if re.search(r"\d", cell):
                     yield f"{row[0]}, {name}: {cell} has no source in the marker"
-            elif mistake := cell_mistake(cell, row[0], sources[name], record):
+            elif mistake := cell_mistake(cell, row[0], sources[name], records):
                 yield f"{row[0]}, {name}: {mistake}"
 
 
@@ -75,12 +80,13 @@ def split_row(line: str) -> list[str]:
     return [cell.strip().strip("*`") for cell in line.strip().strip("|").split("|")]
 
 
-def cell_mistake(cell: str, label: str, source: tuple[str, str], record: Path) -> str:
+def cell_mistake(cell: str, label: str, source: tuple[str, str], records: dict[str, Path]) -> str:
     """What is wrong with a cell; empty if its numbers are those of the record."""
     printed = CELL.fullmatch(cell)
     if not printed:
         return f"no number (got {cell!r})"
     row = re.sub(r"[^a-z0-9_]", "", label.lower().partition(" ")[0])
+    record = records.get(row, records[""])
     names = {"{row}": row, "{headline}": TASKS[row].headline if row in TASKS else "{headline}"}
     file, key = (re.sub(r"{\w+}", lambda found: names.get(found[0], found[0]), part) for part in source)
     try:

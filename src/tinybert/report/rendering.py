@@ -16,7 +16,6 @@ from tinybert.pipeline.files import one_line
 ABSENT = "–"
 COLLAPSED = "collapsed"
 NO_BETTER = "≤ majority"  # the majority class scores as well
-FLAGS = (COLLAPSED, "≤ ")  # beginnings of flags; a control may follow
 # What opens or closes a construct of Markdown, HTML or a formula within a line.
 SPECIAL = re.compile(r"([\\`*_\[\]<>|~&#!$])")
 TERMINAL_CELL = 16  # characters of a cell's line on the terminal
@@ -79,7 +78,9 @@ class Table(NamedTuple):
     def html(self) -> Markup:
         """The table as HTML; texts are escaped, flags are marked."""
         flag = Markup('<strong class="flag">{}</strong>')
-        shown = self.cells.map(lambda text: (flag if text.startswith(FLAGS) else Markup("{}")).format(text))
+        shown = self.cells.map(
+            lambda text: (flag if text == COLLAPSED or text.startswith("≤ ") else Markup("{}")).format(text)
+        )
         with pd.option_context("display.max_colwidth", None):  # else pandas cuts cells
             shown = shown.rename(columns=escape)
             return Markup(shown.to_html(index=False, escape=False, border=0, classes=f"names{self.names}"))

@@ -39,7 +39,8 @@ def choice_table(results: Results) -> Table:
     systems = task_systems(results).query("is_headline")
     teachers = systems.drop_duplicates("task").set_index("task")["teacher"]
     by_place = reversed(list(systems.groupby(["task", "split"], sort=False)))  # a task's first split counts
-    flags = {(at.task, at.student): _flag(at, of) for _, of in by_place for at in of.itertuples()}
+    students = ((at, of) for _, of in by_place for at in of.itertuples() if at.stage == "evaluate")
+    flags = {(at.task, at.student): _flag(at, of) for at, of in students}
     rows: list[tuple[str, ...]] = []
     for task, of_task in onnx_systems(results).groupby("task", sort=False):
         name, theirs = task_name(results, str(task)), of_task[of_task["model"] + of_task["variant"] == "teacherfp32"]

@@ -43,7 +43,7 @@ def test_of_fewer_rows_than_asked_for_all_are_drawn():
 def test_rows_all_the_same_are_refused():
     ids = [np.full(5, 7)] * 10
     with pytest.raises(
-        UserError, match=r"^all 9 rows drawn for calibration are the same; allowed: two .*calibration\.examples"
+        UserError, match=r"^quantization\.calibration\.examples \(--calibration-rows\): all 9 rows drawn are the same; "
     ):
         calibration_feeds(Encoded(ids, ids, labels=None), examples=9, batch_size=4, seed=0)
 

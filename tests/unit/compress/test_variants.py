@@ -198,7 +198,7 @@ def test_numbers_do_not_stand_for_classes_that_are_numbers(work):
         (["rows.csv", "--metric", "pearson"], "--metric: does not fit the model's labels (got pearson); allowed: acc"),
         (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
         (["one.csv"], "--calibration-rows: leaves no row to score (got 2 of 1)"),
-        (["rows.csv", "--output", "mine"], "--output: exists, but not from this command (got mine); fix: name"),
+        (["rows.csv", "--output", "mine"], "--output: exists, but not from this command (got mine); fix: --output NEW"),
         (["rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text); allowed: one"),
         (["rows.csv", "--exclude", "*"], "quantization.exclude (--exclude): "),
         (["quotes.csv"], "ROWS: quotes.csv: line "),

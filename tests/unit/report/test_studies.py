@@ -206,7 +206,8 @@ def test_a_mistake_in_any_study_appears_before_the_first_runs(project, monkeypat
 
 
 def test_a_page_without_evidence_names_the_fix(project):
-    with pytest.raises(UserError, match=r"--folder: no study has run \(got reports/studies\); fix: tinybert study NAME; allowed: small$"):
+    expected = r"--folder: no study has run \(got reports/studies\); fix: tinybert study NAME; allowed: small$"
+    with pytest.raises(UserError, match=expected):
         main([])
 
 
