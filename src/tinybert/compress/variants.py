@@ -132,7 +132,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--metric", help=metrics)
     share, count = _number(float, 0, 1), _number(int, 1, HUGE)
     parser.add_argument("--max-score-drop", type=share, default=0.01, help="of the chosen file, 0 to 1 (0.01)")
-    parser.add_argument("--calibration-rows", type=count, help="drawn, and not scored (128, at most a quarter, at least 2)")
+    parser.add_argument("--calibration-rows", type=count, help="drawn, not scored (128; 2 to a quarter)")
     parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
     parser.add_argument("--max-length", type=_number(int, 8, 512), default=512, help="tokens of a row (512)")
     parser.add_argument("--output", type=Path, help="an earlier one of this command is replaced (FOLDER/onnx)")
