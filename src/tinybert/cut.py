@@ -98,7 +98,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     sizes = [f"--{name.replace('_', '-')}" for name in SIZES if getattr(options, name) is not None]
     if options.speedup is None and not sizes:
-        raise UserError("--speedup: no size given; allowed: also --layers, --width, ...; fix: --speedup 2, or sizes")
+        raise UserError("--speedup: no size given; allowed: --layers, --width, ...; fix: --speedup 2, or sizes")
     if options.speedup is not None and not options.speedup >= 1:
         raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")
     if options.speedup is not None and sizes:

@@ -45,11 +45,11 @@ def test_only_the_section_and_what_is_run_change(project):
     assert removed == [
         "  students: [lazy, attentive, little_professor, tinybert4]",
         "  students: [lazy, attentive, little_professor]",
-        "  run: [cola]               # sst2 would add about two minutes",
+        "  run: [cola]               # sst2 would add about four minutes",
     ]
     assert added[:4] == [
         "  students: []",
-        "  run: [my_table]           # sst2 would add about two minutes",
+        "  run: [my_table]           # sst2 would add about four minutes",
         "  my_table:",
         "    data: {train: my table.csv, texts: [message], label: topic, kind: classification}",
     ]
@@ -133,9 +133,9 @@ def test_many_classes_take_more_epochs(project, classes, rows, epochs):
 )
 def test_a_teacher_of_many_classes_learns_faster(project, classes, rate, expected):
     params = (project / "params.yaml").read_text()
-    teacher = "teacher: {epochs: 6, max_steps: null, batch_size: 32, learning_rate: "
-    assert f"{teacher}1.0e-3" in params
-    (project / "params.yaml").write_text(params.replace(f"{teacher}1.0e-3", f"{teacher}{rate:.1e}"))
+    teacher = "teacher: {epochs: 8, max_steps: null, batch_size: 32, learning_rate: "
+    assert f"{teacher}5.0e-4" in params
+    (project / "params.yaml").write_text(params.replace(f"{teacher}5.0e-4", f"{teacher}{rate:.1e}"))
     task = init(write(project / "many.csv", [f"class {number % classes}" for number in range(360)]))
     assert task.teacher.learning_rate == pytest.approx(expected)
     assert task.prediction.learning_rate == 1e-3
