@@ -9,8 +9,6 @@ and last the ratio of the times; outputs that an earlier run cached are used, so
 import argparse
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import NamedTuple
@@ -61,7 +59,7 @@ def ways(task: Task, epochs: list[int] | None) -> dict[str, Params]:
 
 
 def distilled(params: Params, task_name: str, seed: int) -> Run:
-    """Both phases with one seed, to be called in a process of its own: Accelerate keeps to one precision."""
+    """Both phases with one seed."""
     task, started = TASKS[task_name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         between = Path(folder) / "intermediate"
@@ -122,12 +120,11 @@ def main() -> None:
         f"epochs, {options.seeds} seeds; fast: {params.precision}; {task.headline} on {len(dev)} dev rows"
     )
     runs: dict[str, list[Run]] = {name: [] for name in speeds}
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        for number in range(options.seeds):
-            seed, names = params.seed + number, list(speeds)
-            for name in names if number % 2 else reversed(names):  # neither is always the first
-                runs[name].append(pool.submit(distilled, speeds[name], task.name, seed).result())
-                print(f"seed {seed}, {name}: {runs[name][-1].score:.3f} in {runs[name][-1].seconds:.0f} s", flush=True)
+    for number in range(options.seeds):
+        seed, names = params.seed + number, list(speeds)
+        for name in names if number % 2 else reversed(names):  # neither is always the first
+            runs[name].append(distilled(speeds[name], task.name, seed))
+            print(f"seed {seed}, {name}: {runs[name][-1].score:.3f} in {runs[name][-1].seconds:.0f} s", flush=True)
     report(runs, task, dev, seed=params.seed)
 
 

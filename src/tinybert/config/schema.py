@@ -257,7 +257,8 @@ class TableData(ConfigModel):
         if self.metric and self.metric not in allowed:
             raise ValueError(f"metric: not one of {self.kind} (got {self.metric}); allowed: {', '.join(allowed)}")
         if (self.metric == "f1") != (self.positive is not None):
-            raise ValueError(f"positive: required with metric f1, not allowed otherwise (got {self.positive})")
+            problem = f"required with metric f1, not allowed otherwise (got {self.positive})"
+            raise ValueError(f"positive: {problem}; fix: change one of them")
         if self.labels and (self.kind == "regression" or (self.positive and self.positive not in self.labels)):
             raise ValueError("labels: a regression has none, and positive is one of them; fix: correct labels")
         is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in self.splits.values())

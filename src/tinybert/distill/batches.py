@@ -55,9 +55,9 @@ class Masker:
         ordinary = np.flatnonzero(~np.isin(tokens, self.special_ids))
         if not len(ordinary):
             raise UserError("masking: a batch has no word piece but special ones; the text does not fit the tokenizer")
-        chosen = ordinary[rng.random(len(ordinary)) < self.settings.rate]
-        if not len(chosen):
-            chosen = rng.choice(ordinary, size=1)
+        # Exactly that share of a batch: arrays of equal size in every step keep memory from fragmenting.
+        count = max(1, round(self.settings.rate * len(ordinary)))
+        chosen = np.sort(rng.choice(ordinary, count, replace=False))
         labels = tokens[chosen].copy()
         fate, settings = rng.random(len(chosen)), self.settings
         masked = fate < settings.mask_fraction

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, is_initialized
 from torch import Tensor, nn
 
 from tinybert.config.fields import Training
@@ -187,7 +187,8 @@ def start_accelerator(precision: str) -> Accelerator:
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)
     patient = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
     mixed_precision = "bf16" if precision == "bfloat16" else "no"
-    AcceleratorState._reset_state()  # a notebook may train again, in another precision
+    if is_initialized() and AcceleratorState().mixed_precision != mixed_precision:
+        AcceleratorState._reset_state()  # a notebook trains again, in another precision
     return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[unused, patient])
 
 

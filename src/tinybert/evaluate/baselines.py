@@ -44,8 +44,8 @@ def tfidf_features(train: Encoded, *, pair: bool) -> Featurizer:
     vectorizer.fit([text for side in _sides(train, pair) for text in side])
 
     def featurize(rows: Encoded) -> Features:
-        sides = [vectorizer.transform(side) for side in _sides(rows, pair)]
-        return sparse.hstack(_combined(sides, sparse.csr_matrix.multiply), format="csr")
+        sides = [sparse.csr_array(vectorizer.transform(side)) for side in _sides(rows, pair)]
+        return sparse.hstack(_combined(sides), format="csr")
 
     return Featurizer(featurize)
 
@@ -63,7 +63,7 @@ def static_features(train: Encoded, teacher: BertModel, *, pair: bool) -> Featur
     def means(rows: Encoded) -> np.ndarray:
         sides = [np.stack([embeddings[text].sum(axis=0) / max(len(text), 1) for text in side])
                  for side in _sides(rows, pair)]  # fmt: skip
-        return np.hstack(_combined(sides, np.multiply))
+        return np.hstack(_combined(sides))
 
     scaler = StandardScaler().fit(means(train))
     return Featurizer(lambda rows: scaler.transform(means(rows)), embeddings)
@@ -127,7 +127,7 @@ class LinearModel:
         # A label that no training row has, or that all have, has no coefficients.
         linear = [at for at in getattr(fitted, "estimators_", [fitted]) if hasattr(at, "coef_")]
         outputs = sum(np.atleast_2d(at.coef_).shape[0] for at in linear)
-        nonzero = sparse.csr_matrix(self.featurizer.transform(rows)).nnz / len(rows)
+        nonzero = sparse.csr_array(self.featurizer.transform(rows)).nnz / len(rows)
         tokens = rows.lengths.mean() - (3 if self.task.is_pair else 2)
         parameters = sum(at.coef_.size + np.size(at.intercept_) for at in linear) + table.size
         return {"parameters": parameters, "flops": float(2 * nonzero * outputs + tokens * table.shape[1])}
@@ -151,6 +151,6 @@ def _unigrams_and_bigrams(tokens: np.ndarray) -> list[tuple[int, ...]]:
     return [*zip(tokens.tolist(), strict=True), *itertools.pairwise(tokens.tolist())]
 
 
-def _combined(sides: list, multiply: Callable) -> list:
+def _combined(sides: list) -> list:
     """The features of a text; of a pair a, b, |a - b| and a⊙b."""
-    return [*sides, abs(sides[0] - sides[1]), multiply(*sides)] if len(sides) > 1 else sides
+    return [*sides, abs(sides[0] - sides[1]), sides[0] * sides[1]] if len(sides) > 1 else sides

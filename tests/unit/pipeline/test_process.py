@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -78,3 +80,10 @@ def test_documents_a_second_stand_behind_the_bytes():
         assert (bar.n, bar.documents) == (50, 6000)
         assert 1400 < int(bar.postfix.removesuffix(" documents/s").replace(",", "")) <= 1500
         assert "50.0/100 " in str(bar) and "documents/s" in str(bar)
+
+
+def test_a_bar_can_be_switched_off():
+    code = "from tinybert.pipeline.process import TextBar; bar = TextBar('read', 100); bar.advance(30); print(bar.n)"
+    command, environment = [sys.executable, "-c", code], {**os.environ, "TQDM_DISABLE": "1"}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (printed.stdout, printed.stderr) == ("0\n", "")
