@@ -528,14 +528,18 @@ class Params(ConfigModel):
         if not re.fullmatch("[a-z]{2,3}|multilingual", self.language):
             raise ValueError(f"language: no code (got {self.language}); allowed: two or three letters of ISO 639, "
                              f"such as en, or multilingual")  # fmt: skip
-        sources = {"corpus": self.corpus.source, "teacher": self.teacher.source}
+        copies = any(self.tasks[task].augmented_copies for task in self.tasks.run)
+        students = any(student.reads_text for student in self.used_students.values())
+        sources = {"teacher": self.teacher.source}
+        if copies or students or self.domain.students or self.tasks.teacher_encoder == "pretrained":
+            sources["corpus"] = self.corpus.source
         sources |= {"tasks": self.tasks.source} if set(self.tasks.run) & set(GLUE_TASKS) else {}
         sources |= {"domain_evaluation.quiz": self.domain_evaluation.quiz.source} if self.domain.students else {}
         for section, source in sources.items():
             if source == "synthetic":
                 raise ValueError(f"{section}.source: synthetic texts are English (got language {self.language}); "
                                  f"allowed: your own; fix: bring some, or set language to en")  # fmt: skip
-        if not any(self.tasks[task].augmented_copies for task in self.tasks.run):
+        if not copies:
             return
         found, augmentation = f"is for English (got language {self.language})", self.augmentation
         if augmentation.strategy == "substitution" and augmentation.substitution.stop_words == "english":

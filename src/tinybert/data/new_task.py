@@ -16,7 +16,6 @@ from scipy.stats import entropy
 
 from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.config.students import TASK_PHASES
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
 from tinybert.data.tasks import Task
@@ -35,8 +34,6 @@ TOKENS_PER_WORD = 1.5  # without a tokenizer
 # MANY_CLASSES_RATE. With 77 classes it scores .86 after 6 epochs at 5e-5, .93 at 2e-4 (docs/log.md).
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
 CLASSES, MOST_CLASSES, MANY_CLASSES_RATE = 8, 80, 2e-4
-MOST_AUGMENTED_ROWS = 20_000
-HEAD_STEPS = 500  # of masked-LM training, if the head is only used for augmentation
 SHOWN_CLASSES = 12
 FEW_ROWS = 200  # of dev: a single one is half a point
 PHASES = ("teacher", "intermediate", "prediction", "pruning")
@@ -99,20 +96,15 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
     section = params.tasks[params.tasks.run[0]].model_dump(mode="json", exclude_defaults=True)
     rows = len(splits["train"])
     section |= {"data": data, "max_length_tokens": length_tokens(params, task, splits["train"]), "train_fraction": 1.0}
-    section["finetuned_teacher"] = None
-    if rows > MOST_AUGMENTED_ROWS:
-        section["augmented_copies"] = 0
+    # Augmented rows had no clear effect (docs/log.md), and need text and a trained masked-LM head.
+    section |= {"finetuned_teacher": None, "augmented_copies": 0}
     classes = min(max(len(task.labels), CLASSES), MOST_CLASSES)
     epochs = next(of for most, of in EPOCHS.items() if rows * CLASSES / classes <= most)
     if len(task.labels) > CLASSES:
         rate = section["teacher"]["learning_rate"]
         section["teacher"]["learning_rate"] = max(rate, min(4 * rate, MANY_CLASSES_RATE))
     for phase, number in zip(PHASES, epochs, strict=True):
-        training = section[phase]
-        # Augmented copies are rows of an epoch too; the steps are those of the table's own rows.
-        is_augmented = section["augmented_copies"] and phase in TASK_PHASES
-        steps = number * math.ceil(rows / training["batch_size"])
-        training |= {"epochs": number, "max_steps": steps if is_augmented else None}
+        section[phase] |= {"epochs": number, "max_steps": None}
     return section
 
 
@@ -141,7 +133,8 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     Returns:
         The other settings that it changed, as `key: value`.
     """
-    changed = [f"tasks.run: [{name}]", "domain.students: none"]
+    kept = [student for student in params.general.students if student in params.tasks.students]
+    changed = [f"tasks.run: [{name}]", "domain.students: none", f"general.students: [{', '.join(kept)}]"]
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 4096
     yaml.default_flow_style = True  # a setting on one line, as the other sections have them
@@ -149,15 +142,13 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     tree = yaml.load(PARAMS.read_text(encoding="utf-8"))
     tree["tasks"]["run"][:] = [name]
     tree["domain"]["students"][:] = []
-    kept = [student for student in params.general.students if student in params.tasks.students]
-    if kept != list(params.general.students):
-        tree["general"]["students"][:] = kept
-        changed.append(f"general.students: [{', '.join(kept)}]")
-    starts_from_given = params.tasks.teacher_encoder == "given" and not section["teacher"].get("encoder")
-    pretraining = params.teacher.pretraining
-    if starts_from_given and pretraining.epochs and (pretraining.max_steps or math.inf) > HEAD_STEPS:
-        tree["teacher"]["pretraining"]["max_steps"] = HEAD_STEPS
-        changed.append(f"teacher.pretraining.max_steps: {HEAD_STEPS}")
+    tree["general"]["students"][:] = kept
+    encoder = section["teacher"].get("encoder") or params.tasks.teacher_encoder
+    if encoder != "pretrained" and not any(params.students[student].reads_text for student in kept):
+        tree["corpus"]["source"], tree["teacher"]["pretraining"]["max_steps"] = "synthetic", 1
+        changed.append(
+            "corpus.source: synthetic; teacher.pretraining.max_steps: 1, because nothing else reads the text"
+        )
     if params.precision == "bfloat16":
         try:
             check_bfloat16()

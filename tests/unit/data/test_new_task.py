@@ -73,21 +73,26 @@ def test_kind_and_metric_follow_the_labels(project, labels, kind, metric):
     assert (data.kind, data.metric, data.train) == (kind, metric, f"topics.{ending}")
 
 
-def test_without_domain_students_a_head_is_trained_briefly(project, capsys):
+def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
     params = (project / "params.yaml").read_text()
-    local = params.replace("source: synthetic         # synthetic:", "source: local   # synthetic:")
-    assert local != params
-    (project / "params.yaml").write_text(local)
+    for old, new in (
+        ("source: synthetic         # synthetic:", "source: local             # synthetic:"),
+        ("corpus:\n  source: synthetic ", "corpus:\n  source: local     "),
+        ("teacher_encoder: pretrained ", "teacher_encoder: given "),
+    ):
+        assert params.count(old) == 1
+        params = params.replace(old, new)
+    (project / "params.yaml").write_text(params)
     init(write(project / "tickets.csv", ["war", "peace"] * 30))
-    assert load_params().teacher.pretraining.max_steps is None  # task teachers start from the encoder that it trains
-    local = local.replace("teacher_encoder: pretrained ", "teacher_encoder: given ")
-    (project / "params.yaml").write_text(local)
+    assert load_params().corpus.source == "local"  # general distillation reads it
+    before, after = params.split("  tinybert4: ")
+    stage = "    general: {losses: {attention: 1.0, hidden: 1.0, embedding: 1.0}}"
+    after = after.replace("init: {teacher: uniform}", "init: {teacher: uniform, per_task: true}", 1)
+    (project / "params.yaml").write_text(f"{before}  tinybert4: {after.replace(stage, '    general: null', 1)}")
     init(write(project / "topics.csv", ["war", "peace"] * 30))
-    assert load_params().teacher.pretraining.max_steps == 500
-    assert "teacher.pretraining.max_steps: 500\nnext: make repro\n" in capsys.readouterr().out
-    (project / "params.yaml").write_text(local.replace("    max_steps: null         #", "    max_steps: 20         #"))
-    init(write(project / "topics.csv", ["war", "peace"] * 30))
-    assert load_params().teacher.pretraining.max_steps == 20
+    read = load_params()
+    assert (read.corpus.source, read.teacher.pretraining.max_steps) == ("synthetic", 1)
+    assert "; corpus.source: synthetic; teacher.pretraining.max_steps: 1, because" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
@@ -113,8 +118,7 @@ def test_length_and_epochs_follow_the_rows(project, capsys):
     short = init(write(project / "short.csv", ["a", "b"] * 30))
     assert short.max_length_tokens == 16  # 5 words × 1.5 and two special tokens
     assert (short.teacher.epochs, short.prediction.epochs) == (10, 10)
-    # Augmented copies are not further epochs: 10 epochs of 54 rows in batches of 32.
-    assert short.augmented_copies == 1 and short.prediction.max_steps == 20 and short.teacher.max_steps is None
+    assert short.augmented_copies == 0 and short.prediction.max_steps is None
     long = init(write(project / "long.csv", ["a", "b"] * 15_000, words=40))
     assert long.max_length_tokens == 72
     assert (long.teacher.epochs, long.augmented_copies, long.prediction.max_steps) == (3, 0, None)
