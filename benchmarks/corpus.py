@@ -2,22 +2,23 @@
 
 `python -m benchmarks.corpus`: 100 MB and 1 GB of the synthetic articles (repeated, with numbered titles) in a
 temporary folder, which needs three times the larger size; each step works on the entire text in a fresh process, with
-the published dictionary and sequences of 128 tokens; the tokenizer has a thread for each usable CPU. Its peak memory is
-the maximum that the process and those it starts hold resident (VmHWM). The last line is the ratio of the peaks,
-large to small: memory must not grow with the corpus.
+the filter of params.yaml and sequences of 128 tokens; the tokenizer has a thread for each usable CPU. Peak memory is
+the maximum that the process holds resident (VmHWM). The last line is the ratio of the peaks, large to small: memory
+must not grow with the corpus.
 """
 
 import argparse
-import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import count, cycle
+from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 
+from tinybert.config.load import load_params
 from tinybert.config.schema import Tokenize
 from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
@@ -30,17 +31,6 @@ MB = 10**6
 LIMIT_MIB = 2048
 DISTINCT_BYTES = 20 * MB
 VOCABULARY_SIZE = 4000
-SAMPLE_INTERVAL_S = 0.2
-SETTINGS = SimpleNamespace(
-    subjects={
-        "history": ("history", "empire", "war", "ancient", "king", "queen"),
-        "geography": ("geography", "river", "mountain", "capital", "population"),
-    },
-    matching="whole_word",
-    ignore_case=True,
-    min_hits=1,
-    min_hits_per_1000_words=0.0,
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -90,8 +80,8 @@ def up_to(size_bytes: int, found: Iterable[dict[str, str]]) -> Iterator[dict[str
 
 
 def filter_text(folder: Path) -> None:
-    """The step `filter`, with the published dictionary."""
-    filter_file(folder / TEXT, folder / "kept.jsonl", SETTINGS)
+    """The step `filter`, with the terms of params.yaml."""
+    filter_file(folder / TEXT, folder / "kept.jsonl", load_params().filter)
 
 
 def tokenize_text(folder: Path) -> None:
@@ -105,35 +95,16 @@ STEPS = {"filter": filter_text, "tokenize": tokenize_text}
 
 def measure(step: Callable[[Path], None], folder: Path) -> tuple[float, float]:
     """Seconds and peak memory (MiB) of step(folder) in a process of its own."""
-    process = multiprocessing.get_context("spawn").Process(target=step, args=(folder,))
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure_here, step, folder).result()
+
+
+def measure_here(step: Callable[[Path], None], folder: Path) -> tuple[float, float]:
+    """The same in this process, with the peak of its entire life."""
     started = time.monotonic()
-    process.start()
-    peaks_mib: dict[int, float] = {}
-    while process.is_alive():
-        peaks_mib |= family_peaks_mib(process.pid)
-        process.join(SAMPLE_INTERVAL_S)
-    if process.exitcode:
-        sys.exit(f"{step.__name__}: ended with {process.exitcode}; see above")
-    return time.monotonic() - started, sum(peaks_mib.values())
-
-
-def family_peaks_mib(root: int) -> dict[int, float]:
-    """Process id -> the most memory it has held resident so far (MiB), of process `root` and all its descendants."""
-    statuses = {int(folder.name): read_status(folder) for folder in Path("/proc").glob("[0-9]*")}
-    family = [root]
-    for member in family:
-        family += [pid for pid, status in statuses.items() if status.get("PPid") == str(member)]
-    fields = {pid: statuses.get(pid, {}).get("VmHWM") for pid in family}
-    return {pid: int(peak.removesuffix(" kB")) / 1024 for pid, peak in fields.items() if peak}
-
-
-def read_status(folder: Path) -> dict[str, str]:
-    """The fields of a process's status; none when it is gone."""
-    try:
-        lines = (folder / "status").read_text().splitlines()
-    except OSError:
-        return {}
-    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    step(folder)
+    seconds, status = time.monotonic() - started, Path("/proc/self/status").read_text()
+    return seconds, int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Claims: the files of studies/, the outcomes of their claims by saved predictions, and a page of all claims.
 
-The evidence of a study is a folder: the predictions of all variants for each task and seed, and about.json. The page
-follows from these folders and the files of studies/.
+The evidence of a study is a folder: <task>-<seed>.json with the predictions of all variants, and about.json, a list of
+the runs that made them. The page follows from these folders and the files of studies/.
 """
 
 import math
+import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -294,13 +295,20 @@ def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
     })  # fmt: skip
 
 
-def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping[str, object]) -> None:
-    """Replaces the folder of a study's evidence: <task>-<seed>.json with the predictions by variant, and about.json.
+def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping[str, Any]) -> None:
+    """Replaces the evidence of the tasks that were measured; that of the study's other tasks stays.
 
-    UserError if the variants were measured on different rows.
+    `about` describes the run. UserError if the variants were measured on different rows.
     """
+    tasks = study.in_order(measured)
+    earlier = read_json(folder / "about.json") if (folder / "about.json").is_file() else []
+    for run in earlier:
+        run["tasks"] = [task for task in run["tasks"] if task not in tasks]
+    others = [run for run in earlier if run["tasks"]]
     with atomic_folder(folder) as target:
-        for task in study.in_order(measured):
+        for path in (path for run in others for task in run["tasks"] for path in folder.glob(f"{task}-*.json")):
+            shutil.copy(path, target)
+        for task in tasks:
             for seed, first in measured[task, next(iter(study.variants))].items():
                 systems = {variant: measured[task, variant][seed] for variant in study.variants}
                 for variant, found in systems.items():
@@ -308,7 +316,7 @@ def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping
                         where, fix = f"{folder.name}, {task}, seed {seed}, {variant}", "remove them by dvc exp remove"
                         raise UserError(f"{where}: its rows differ from those of the first variant; fix: {fix}")
                 save_predictions(target / f"{task}-{seed}.json", systems)
-        write_json(target / "about.json", about)
+        write_json(target / "about.json", [*others, {"tasks": tasks} | dict(about)])
 
 
 def read_evidence(folder: Path) -> dict[tuple[str, str], dict[int, Predictions]]:
@@ -328,14 +336,14 @@ def write_page(folder: Path) -> Table:
         name = about.parent.name
         if name not in study_names():
             raise UserError(f"{about.parent}: no such study in {STUDIES} (got {name}); fix: rm -r {about.parent}")
-        study, measured, details = load_study(name), read_evidence(about.parent), read_json(about)
-        seed = details["params"]["seed"]
-        claims = judge_claims(study, measured, seed=seed, maps=details.get("layer_maps"))
+        study, measured, runs = load_study(name), read_evidence(about.parent), read_json(about)
+        seed, maps = runs[0]["params"]["seed"], {task: of for run in runs for task, of in run["layer_maps"].items()}
+        claims = judge_claims(study, measured, seed=seed, maps=maps)
         variants = variants_table(study, measured, seed=seed)
         if len(claims):
             with atomic_file(about.parent / "claims.svg") as handle:
                 handle.write(_chart(claims, name))
-        sections.append({"name": name, "study": study, "about": details, "variants": variants, "claims": len(claims)})
+        sections.append({"name": name, "study": study, "runs": runs, "variants": variants, "claims": len(claims)})
         frames.append(claims.assign(study=name))
     if not frames:
         known = ", ".join(study_names())

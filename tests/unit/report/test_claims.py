@@ -9,6 +9,7 @@ import yaml
 from tests.unit.report.test_studies import SMALL
 from tinybert.evaluate.scoring import Predictions, paired_interval
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import read_json
 from tinybert.report.claims import (
     FAILS,
     HOLDS,
@@ -181,7 +182,7 @@ def evidence(tmp_path, monkeypatch):
     (tmp_path / "studies/small.yaml").write_text(SMALL)
     measured = {("cola", "uniform"): with_hits(150, 151), ("cola", "top"): with_hits(100, 101)}
     params = {"seed": 42, "teacher": {"source": "hub", "hub": {"model": "a/b"}}, "tasks": {"source": "local"}}
-    about = {"revision": "0123456789", "processor": "a CPU", "params": params}
+    about = {"revision": "0123456789", "processor": "a CPU", "params": params, "layer_maps": {}}
     save_evidence(tmp_path / "claims/small", small(), measured, about)
     return tmp_path / "claims", measured
 
@@ -200,9 +201,28 @@ def test_page_follows_from_evidence_alone(evidence):
     cells = write_page(folder).cells
     assert cells["outcome"].tolist() == ["holds"] and cells["difference (95 %)"][0].startswith("+0.250 (+0.")
     page = " ".join((folder / "README.md").read_text().split())
-    assert "Teacher: hub a/b. Rows: local." in page and "| cola | top | accuracy | 0.502 ± 0.004 | 2 |" in page
+    assert (
+        "- cola: teacher hub a/b, rows local, saved at 0123456789 on a CPU." in page
+        and "| cola | top | accuracy | 0.502 ± 0.004 | 2 |" in page
+    )
     chart = (folder / "small/claims.svg").read_text()
     assert "uniform beats top, cola" in chart and chart.startswith("<svg ") and ' xmlns="http' in chart
+
+
+def test_tasks_that_are_not_measured_again_keep_their_evidence(evidence):
+    folder, first = evidence
+    study, about = small(tasks=["cola", "mrpc"]), read_json(folder / "small/about.json")[0]
+    further = {("mrpc", variant): with_hits(90, 95) for variant in study.variants}
+    save_evidence(folder / "small", study, further, about | {"tasks": ["mrpc"], "revision": "second"})
+    again = {("cola", variant): with_hits(70, 75) for variant in study.variants}
+    assert set(read_evidence(folder / "small")) == {*first, *further}
+    save_evidence(folder / "small", study, again, about | {"tasks": ["cola"], "revision": "third"})
+    runs = [(run["tasks"], run["revision"]) for run in read_json(folder / "small/about.json")]
+    assert runs == [(["mrpc"], "second"), (["cola"], "third")]
+    found = read_evidence(folder / "small")
+    assert (
+        found["cola", "uniform"][42].score == again["cola", "uniform"][42].score != first["cola", "uniform"][42].score
+    )
 
 
 def test_a_changed_study_keeps_the_page(evidence):
