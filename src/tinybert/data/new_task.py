@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> None:
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {data.get('metric', task.headline)}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
-    print(f"params.yaml: {'; '.join(changed)}\nnext: make repro")
+    print("\n".join(f"params.yaml: {change}" for change in changed), "next: make repro", sep="\n")
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher that has read this project's own text only; fix: before "
               "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip
@@ -146,9 +146,7 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     encoder = section["teacher"].get("encoder") or params.tasks.teacher_encoder
     if encoder != "pretrained" and not any(params.students[student].reads_text for student in kept):
         tree["corpus"]["source"], tree["teacher"]["pretraining"]["max_steps"] = "synthetic", 1
-        changed.append(
-            "corpus.source: synthetic; teacher.pretraining.max_steps: 1, because nothing else reads the text"
-        )
+        changed += ["corpus.source: synthetic (no model reads text)", "teacher.pretraining.max_steps: 1"]
     if params.precision == "bfloat16":
         try:
             check_bfloat16()

@@ -92,7 +92,7 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
     init(write(project / "topics.csv", ["war", "peace"] * 30))
     read = load_params()
     assert (read.corpus.source, read.teacher.pretraining.max_steps) == ("synthetic", 1)
-    assert "; corpus.source: synthetic; teacher.pretraining.max_steps: 1, because" in capsys.readouterr().out
+    assert "params.yaml: corpus.source: synthetic (no model reads text)\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
