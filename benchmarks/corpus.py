@@ -2,7 +2,7 @@
 
 `python -m benchmarks.corpus`: 100 MB and 1 GB of the synthetic articles (repeated, with numbered titles) in a
 temporary folder, which needs three times the larger size; each step works on the entire text in a fresh process, with
-the filter of params.yaml and sequences of 128 tokens; the tokenizer has a thread for each usable CPU. Peak memory is
+the published terms and sequences of 128 tokens; the tokenizer has a thread for each usable CPU. Peak memory is
 the maximum that the process holds resident (VmHWM). The last line is the ratio of the peaks, large to small: memory
 must not grow with the corpus.
 """
@@ -18,8 +18,7 @@ from itertools import count, cycle
 from multiprocessing import get_context
 from pathlib import Path
 
-from tinybert.config.load import load_params
-from tinybert.config.schema import Tokenize
+from tinybert.config.schema import Filter, Tokenize
 from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
@@ -31,6 +30,13 @@ MB = 10**6
 LIMIT_MIB = 2048
 DISTINCT_BYTES = 20 * MB
 VOCABULARY_SIZE = 4000
+
+
+FILTER = Filter(
+    subjects={"history": ("history", "empire", "war", "ancient", "king", "queen"),
+              "geography": ("geography", "river", "mountain", "capital", "population")},
+    matching="whole_word", ignore_case=True, min_hits=1, min_hits_per_1000_words=0.0,
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -80,8 +86,8 @@ def up_to(size_bytes: int, found: Iterable[dict[str, str]]) -> Iterator[dict[str
 
 
 def filter_text(folder: Path) -> None:
-    """The step `filter`, with the terms of params.yaml."""
-    filter_file(folder / TEXT, folder / "kept.jsonl", load_params().filter)
+    """The step `filter`, with the published terms."""
+    filter_file(folder / TEXT, folder / "kept.jsonl", FILTER)
 
 
 def tokenize_text(folder: Path) -> None:

@@ -528,18 +528,14 @@ class Params(ConfigModel):
         if not re.fullmatch("[a-z]{2,3}|multilingual", self.language):
             raise ValueError(f"language: no code (got {self.language}); allowed: two or three letters of ISO 639, "
                              f"such as en, or multilingual")  # fmt: skip
-        copies = any(self.tasks[task].augmented_copies for task in self.tasks.run)
-        students = any(student.reads_text for student in self.used_students.values())
-        sources = {"teacher": self.teacher.source}
-        if copies or students or self.domain.students or self.tasks.teacher_encoder == "pretrained":
-            sources["corpus"] = self.corpus.source
+        sources = {"teacher": self.teacher.source} | ({"corpus": self.corpus.source} if self.reads_text else {})
         sources |= {"tasks": self.tasks.source} if set(self.tasks.run) & set(GLUE_TASKS) else {}
         sources |= {"domain_evaluation.quiz": self.domain_evaluation.quiz.source} if self.domain.students else {}
         for section, source in sources.items():
             if source == "synthetic":
                 raise ValueError(f"{section}.source: synthetic texts are English (got language {self.language}); "
                                  f"allowed: your own; fix: bring some, or set language to en")  # fmt: skip
-        if not copies:
+        if not self.augments:
             return
         found, augmentation = f"is for English (got language {self.language})", self.augmentation
         if augmentation.strategy == "substitution" and augmentation.substitution.stop_words == "english":
@@ -593,6 +589,19 @@ class Params(ConfigModel):
                 problem = f"published supports BERT only (got the BiLSTM {model}); allowed: smoothed"
                 fix = f"use smoothed, or remove {model} from quantization.models"
                 raise ValueError(f"quantization.method: {problem}; fix: {fix}")
+
+    @property
+    def augments(self) -> bool:
+        """Whether a task has augmented rows."""
+        return any(self.tasks[task].augmented_copies for task in self.tasks.run)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the tokenizer or a model that is used may depend on the corpus."""
+        run = [settings for task in self.tasks.run if not (settings := self.tasks[task]).finetuned_teacher]
+        starts = [settings.teacher.encoder or self.tasks.teacher_encoder for settings in run]
+        students = self.domain.students or any(student.reads_text for student in self.used_students.values())
+        return bool(self.teacher.source == "synthetic" or self.augments or students or "pretrained" in starts)
 
     @property
     def used_students(self) -> dict[str, Student]:

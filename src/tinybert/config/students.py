@@ -252,7 +252,7 @@ class Student(ConfigModel):
 
     @property
     def reads_text(self) -> bool:
-        """Whether its initial weights or general distillation depend on the corpus."""
+        """Whether its initial weights or general distillation may depend on the corpus."""
         return self.general is not None or (self.init.teacher is not None and not self.init.per_task)
 
     def check(self) -> None:

@@ -1,6 +1,7 @@
 """`tinybert init`: looks at a table, writes the section of a new task into params.yaml and prints what it found."""
 
 import argparse
+import glob
 import io
 import math
 import re
@@ -14,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from scipy.stats import entropy
 
-from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
+from tinybert.config.load import PARAMS, check_params, load_params, merge, read_yaml
 from tinybert.config.schema import Params
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
@@ -134,7 +135,9 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
         The other settings that it changed, as `key: value`.
     """
     kept = [student for student in params.general.students if student in params.tasks.students]
-    changed = [f"tasks.run: [{name}]", "domain.students: none", f"general.students: [{', '.join(kept)}]"]
+    changed = [f"tasks.run: [{name}]", "domain.students: none"]
+    if kept != list(params.general.students):
+        changed.append(f"general.students: [{', '.join(kept)}]")
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 4096
     yaml.default_flow_style = True  # a setting on one line, as the other sections have them
@@ -143,10 +146,6 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     tree["tasks"]["run"][:] = [name]
     tree["domain"]["students"][:] = []
     tree["general"]["students"][:] = kept
-    encoder = section["teacher"].get("encoder") or params.tasks.teacher_encoder
-    if encoder != "pretrained" and not any(params.students[student].reads_text for student in kept):
-        tree["corpus"]["source"], tree["teacher"]["pretraining"]["max_steps"] = "synthetic", 1
-        changed += ["corpus.source: synthetic (no model reads text)", "teacher.pretraining.max_steps: 1"]
     if params.precision == "bfloat16":
         try:
             check_bfloat16()
@@ -155,6 +154,13 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
             changed.append("precision: float32, because this machine has no bf16")
     tree["tasks"][name] = CommentedMap(section)
     tree["tasks"][name].fa.set_block_style()
+    overlay = {"tasks": {"run": [name], name: section}, "domain": {"students": []}, "general": {"students": kept}}
+    if not check_params(merge(read_yaml(PARAMS), overlay)).reads_text:
+        changed.append("teacher.pretraining.max_steps: 1 (no model reads text)")
+        tree["teacher"]["pretraining"]["max_steps"] = 1
+        if params.corpus.source == "local" and not any(map(glob.glob, params.corpus.local.files)):
+            tree["corpus"]["source"] = "synthetic"
+            changed.append("corpus.source: synthetic (the files of corpus.local are absent)")
     text = io.StringIO()
     yaml.dump(tree, text)
     check_params(YAML(typ="safe", pure=True).load(text.getvalue()))

@@ -55,7 +55,7 @@ class Masker:
         ordinary = np.flatnonzero(~np.isin(tokens, self.special_ids))
         if not len(ordinary):
             raise UserError("masking: a batch has no word piece but special ones; the text does not fit the tokenizer")
-        # Exactly that share of a batch: arrays of equal size in every step keep memory from fragmenting.
+        # Exactly that share of a batch: arrays of nearly equal size in all steps fragment memory less.
         count = max(1, round(self.settings.rate * len(ordinary)))
         chosen = np.sort(rng.choice(ordinary, count, replace=False))
         labels = tokens[chosen].copy()

@@ -306,8 +306,9 @@ def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping
         run["tasks"] = [task for task in run["tasks"] if task not in tasks]
     others = [run for run in earlier if run["tasks"]]
     with atomic_folder(folder) as target:
-        for path in (path for run in others for task in run["tasks"] for path in folder.glob(f"{task}-*.json")):
-            shutil.copy(path, target)
+        for task in (task for run in others for task in run["tasks"]):
+            for path in folder.glob(f"{task}-*.json"):
+                shutil.copy(path, target)
         for task in tasks:
             for seed, first in measured[task, next(iter(study.variants))].items():
                 systems = {variant: measured[task, variant][seed] for variant in study.variants}
@@ -316,7 +317,7 @@ def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping
                         where, fix = f"{folder.name}, {task}, seed {seed}, {variant}", "remove them by dvc exp remove"
                         raise UserError(f"{where}: its rows differ from those of the first variant; fix: {fix}")
                 save_predictions(target / f"{task}-{seed}.json", systems)
-        write_json(target / "about.json", [*others, {"tasks": tasks} | dict(about)])
+        write_json(target / "about.json", [*others, dict(about) | {"tasks": tasks}])
 
 
 def read_evidence(folder: Path) -> dict[tuple[str, str], dict[int, Predictions]]:

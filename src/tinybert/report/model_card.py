@@ -54,23 +54,24 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
     third_party, _ = teacher_source(task.name, settings, params.tasks.teacher_encoder) or (None, "")
     data, ready = settings.data, settings.finetuned_teacher
     is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))
+    on_text = any(entry["stage"] == "general_distill" and entry["steps"] for entry in of.provenance)
     is_given = ready or third_party
     is_ours = is_synthetic and not is_given and params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
         language=params.language, license="apache-2.0" if is_ours else None,
         library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
-        datasets=_hub_names(data or params.tasks, None if is_teacher else params.corpus),
+        datasets=_hub_names(data or params.tasks, params.corpus if on_text else None),
         base_model=_hub_names(None if is_teacher and is_given else params.teacher, third_party),
         model_name=f"{of.name}-{task.name}" if is_hub else None,
         eval_results=_eval_results(task, params, metrics["quantize"]) if is_hub else None,
     )  # fmt: skip
     _write(folder, of, card_data, "task_card.md.j2", {
         "task": task, "data": data, "metrics": metrics,
-        "is_teacher": is_teacher, "is_synthetic": is_synthetic, "ready": ready, "third_party": third_party,
+        "is_teacher": is_teacher, "on_text": on_text, "is_synthetic": is_synthetic, "ready": ready,
         # The value of a params key in the last stage that read it; None if none did.
         "read_last": lambda key: next((at["params"][key] for at in of.provenance[::-1] if key in at["params"]), None),
-        "folder": paths.final(task.name, of.name),
+        "folder": paths.final(task.name, of.name), "third_party": third_party,
         "sparsity": linear_sparsity(of.model) or None,
         "chosen": chosen, "drop": score_drops(metrics["quantize"], task.headline)[chosen],
         "is_portable": params.quantization.method == "smoothed",

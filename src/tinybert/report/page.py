@@ -19,7 +19,8 @@ TERMINAL_SUMMARY = Path("reports/summary.txt")
 SUMMARY_METRICS = Path("reports/summary_metrics.json")
 METRICS = Path("metrics")
 # Name in summary_metrics.json -> key of `domain_scores`.
-DOMAIN = {"perplexity": "domain.perplexity", "cloze_accuracy": "cloze.all.top1", "agreement": "agreement.domain.top1"}
+DOMAIN_KEYS = {"perplexity": "domain.perplexity", "cloze_accuracy": "cloze.all.top1",
+               "agreement": "agreement.domain.top1"}  # fmt: skip
 TABLES = {
     "choice": tables.choice_table,
     "tasks": tables.task_table,
@@ -94,7 +95,7 @@ def summary_metrics(results: Results) -> dict[str, dict[str, dict[str, float | N
     """The few numbers that `dvc exp show` and `dvc metrics diff` list: track or task -> student -> numbers."""
     means, tree = domain_scores(results)["mean"], dict[str, dict[str, dict[str, Any]]]({"domain": {}})
     for student in results.params.domain.students:
-        tree["domain"][student] = {name: means.get(key, {}).get(student) for name, key in DOMAIN.items()}
+        tree["domain"][student] = {name: means.get(key, {}).get(student) for name, key in DOMAIN_KEYS.items()}
     scores = task_systems(results).query("is_headline and stage == 'evaluate'").drop_duplicates(["task", "student"])
     for at in scores.to_dict("records"):
         found = {"score": at["score"], "retention_above_majority": at["above_majority"]}

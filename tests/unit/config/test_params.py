@@ -50,6 +50,10 @@ def german(**changes) -> dict:
 
 
 COPIES = {"tasks__reviews__augmented_copies": 2}
+# Students cut out of their task's teacher, which starts from the encoder as provided.
+NO_TEXT = {"tasks__reviews__teacher__encoder": "given", "domain__students": [], "general__students": ["tinybert4"],
+           "tasks__students": ["tinybert4"], "students__tinybert4__init": {"teacher": "uniform", "per_task": True},
+           "students__tinybert4__general": None}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -60,6 +64,7 @@ COPIES = {"tasks__reviews__augmented_copies": 2}
         COPIES | {"augmentation__substitution__stop_words": "local/stop_words.txt"},
         COPIES | {"augmentation__strategy": "sampling", "augmentation__sampling__pos_tagger": "off"},
         {"language": "multilingual"},
+        {"corpus__source": "synthetic"} | NO_TEXT,
     ],
 )
 def test_other_languages_are_accepted(changes):
@@ -72,6 +77,10 @@ def test_other_languages_are_accepted(changes):
         ({"language": "German"}, "language: no code (got German); allowed: two or three letters of ISO 639"),
         (
             {"corpus__source": "synthetic"},
+            "corpus.source: synthetic texts are English (got language de); allowed: your own",
+        ),
+        (
+            NO_TEXT | {"corpus__source": "synthetic", "tasks__reviews__teacher__encoder": "pretrained"},
             "corpus.source: synthetic texts are English (got language de); allowed: your own",
         ),
         ({"tasks__run": ["cola"]}, "tasks.source: synthetic texts are English (got language de)"),

@@ -89,10 +89,16 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
     stage = "    general: {losses: {attention: 1.0, hidden: 1.0, embedding: 1.0}}"
     after = after.replace("init: {teacher: uniform}", "init: {teacher: uniform, per_task: true}", 1)
     (project / "params.yaml").write_text(f"{before}  tinybert4: {after.replace(stage, '    general: null', 1)}")
-    init(write(project / "topics.csv", ["war", "peace"] * 30))
+    (project / "local/wiki").mkdir(parents=True)
+    (project / "local/wiki/text.jsonl.gz").touch()
+    init(write(project / "others.csv", ["war", "peace"] * 30))
     read = load_params()
-    assert (read.corpus.source, read.teacher.pretraining.max_steps) == ("synthetic", 1)
-    assert "params.yaml: corpus.source: synthetic (no model reads text)\n" in capsys.readouterr().out
+    assert (read.corpus.source, read.teacher.pretraining.max_steps) == ("local", 1)
+    assert "params.yaml: teacher.pretraining.max_steps: 1 (no model reads text)\n" in capsys.readouterr().out
+    (project / "local/wiki/text.jsonl.gz").unlink()
+    init(write(project / "topics.csv", ["war", "peace"] * 30))
+    assert load_params().corpus.source == "synthetic"
+    assert "params.yaml: corpus.source: synthetic (the files of corpus.local are absent)\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
