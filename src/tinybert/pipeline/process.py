@@ -110,9 +110,9 @@ class TextBar(tqdm):
 
     def advance(self, size_bytes: int) -> None:
         """Counts a document of this size."""
+        self.documents += 1
         if self.disable:  # TQDM_DISABLE=1; there is no start_t then
             return
-        self.documents += 1
         rate = self.documents / max(time.time() - self.start_t, 1e-9)
         self.set_postfix_str(f"{rate:,.0f} documents/s", refresh=False)
         self.update(size_bytes)

@@ -82,8 +82,8 @@ def test_documents_a_second_stand_behind_the_bytes():
         assert "50.0/100 " in str(bar) and "documents/s" in str(bar)
 
 
-def test_a_bar_can_be_switched_off():
-    code = "from tinybert.pipeline.process import TextBar; bar = TextBar('read', 100); bar.advance(30); print(bar.n)"
+def test_a_bar_that_is_switched_off_still_counts_documents():
+    code = "from tinybert.pipeline.process import TextBar; bar = TextBar('read', 9); bar.advance(9); print(bar.documents)"
     command, environment = [sys.executable, "-c", code], {**os.environ, "TQDM_DISABLE": "1"}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert (printed.stdout, printed.stderr) == ("0\n", "")
+    assert (printed.stdout, printed.stderr) == ("1\n", "")
