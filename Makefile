@@ -5,7 +5,6 @@
 # make init ARGS="TABLE --text COLUMN --label COLUMN"        a task for a table of yours, written into params.yaml
 # make compare  experiments side by side          make ui         MLflow's page on this machine
 # make record NAME=minilm    copies a finished run's numbers and settings to results/, for git
-# make register MODEL=cola/tinybert4   a final model in MLflow's registry
 # make bench    speed and memory against a plain reference (BENCH="--data local/glue --vocabulary .../vocab.txt")
 # make ask Q="The capital city of France is [MASK]."   answers of the teacher and the domain students
 PYTHON ?= python3
@@ -13,7 +12,7 @@ VENV := .venv
 TINYBERT := PYTHONPATH=src python -m tinybert.cli
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: setup setup-dev repair init repro test test-long coverage lint bench compare ui ask profile study record register
+.PHONY: setup setup-dev repair init repro test test-long coverage lint bench compare ui ask profile study record
 .DEFAULT_GOAL := repro
 
 setup: $(VENV)/requirements.done
@@ -78,5 +77,3 @@ study: setup
 record: setup
 	@$(TINYBERT) record $(NAME)
 
-register: setup
-	@$(TINYBERT) register $(MODEL)

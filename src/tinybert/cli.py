@@ -29,12 +29,9 @@ def profile(argv: Sequence[str]) -> None:
     parser.add_argument("--force", action="store_true", help="merge it into uncommitted changes of params.yaml")
     options = parser.parse_args(argv)
     apply_profile(options.name, force=options.force)
-    lines = Path("profiles", f"{options.name}.yaml").read_text(encoding="utf-8").splitlines(keepends=True)
-    print(
-        "".join(takewhile(lambda line: line.startswith("#"), lines)),
-        "next: make repro; for a table of yours, make init first",
-        sep="",
-    )
+    lines = Path("profiles", f"{options.name}.yaml").read_text(encoding="utf-8").splitlines()
+    print(*takewhile(lambda line: line.startswith("#"), lines), sep="\n")
+    print("next: make repro; for a table of yours, make init first")
 
 
 def convert(argv: Sequence[str]) -> None:
@@ -44,17 +41,6 @@ def convert(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="tinybert convert", description=convert.__doc__)
     parser.add_argument("folder", type=Path, help="a model folder with pytorch_model.bin")
     print(convert_pickle(parser.parse_args(argv).folder))
-
-
-def register(argv: Sequence[str]) -> None:
-    """Adds a final model to MLflow's registry."""
-    from tinybert.pipeline.paths import final
-    from tinybert.pipeline.tracking import register_model
-
-    parser = argparse.ArgumentParser(prog="tinybert register", description=register.__doc__)
-    parser.add_argument("model", help="task/model or domain/student, for example cola/tinybert4")
-    track, _, name = parser.parse_args(argv).model.partition("/")
-    print(register_model(f"{track}-{name}", final(track, name)))
 
 
 def record(argv: Sequence[str]) -> None:
@@ -192,7 +178,7 @@ def repair(argv: Sequence[str]) -> None:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (profile, convert, record, register, push, repair)
+    command.__name__: command for command in (profile, convert, record, push, repair)
 }
 # Commands that are the `main` of a module, and what they do.
 MODULES = {

@@ -17,24 +17,13 @@ def test_help_names_all_commands_and_imports_nothing_heavy():
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True)
     assert found.returncode == 0 and found.stdout.endswith("[]\n")
-    for name in ("ask", "study", "profile", "convert", "push", "quantize", "record", "register"):
+    for name in ("ask", "study", "profile", "convert", "push", "quantize", "record"):
         assert f"\n    {name} " in found.stdout
 
 
-@pytest.mark.parametrize("command", ["convert", "push", "profile", "quantize", "record", "register", "ask"])
+@pytest.mark.parametrize("command", ["convert", "push", "profile", "quantize", "record", "ask"])
 def test_each_command_has_help_of_its_own(command, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
     assert ended.value.code == 0
     assert f"usage: tinybert {command}" in capsys.readouterr().out
-
-
-def test_a_final_model_is_registered(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(SystemExit, match=r"models/final/cola/tinybert4: absent; fix: run dvc repro, or dvc pull"):
-        cli.main(["register", "cola/tinybert4"])
-    (tmp_path / "models/final/cola/tinybert4").mkdir(parents=True)
-    for version in (1, 2):
-        cli.main(["register", "cola/tinybert4"])
-        assert capsys.readouterr().out == f"cola-tinybert4, version {version}: models/final/cola/tinybert4\n"

@@ -257,8 +257,8 @@ class TableData(ConfigModel):
         if self.metric and self.metric not in allowed:
             raise ValueError(f"metric: not one of {self.kind} (got {self.metric}); allowed: {', '.join(allowed)}")
         if (self.metric == "f1") != (self.positive is not None):
-            problem = f"required with metric f1, not allowed otherwise (got {self.positive})"
-            raise ValueError(f"positive: {problem}; fix: change one of them")
+            problem = f"set for metric f1, and for no other (got {self.positive} for {self.metric})"
+            raise ValueError(f"positive: must be {problem}; fix: set positive, or choose another metric")
         if self.labels and (self.kind == "regression" or (self.positive and self.positive not in self.labels)):
             raise ValueError("labels: a regression has none, and positive is one of them; fix: correct labels")
         is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in self.splits.values())
@@ -600,7 +600,8 @@ class Params(ConfigModel):
         """Whether the tokenizer or a model that is used may depend on the corpus."""
         run = [settings for task in self.tasks.run if not (settings := self.tasks[task]).finetuned_teacher]
         starts = [settings.teacher.encoder or self.tasks.teacher_encoder for settings in run]
-        students = self.domain.students or any(student.reads_text for student in self.used_students.values())
+        used = self.used_students.values()
+        students = self.domain.students or any(of.general or (of.init.teacher and not of.init.per_task) for of in used)
         return bool(self.teacher.source == "synthetic" or self.augments or students or "pretrained" in starts)
 
     @property

@@ -250,11 +250,6 @@ class Student(ConfigModel):
         """The stages that it does not skip."""
         return {stage: losses for stage in STAGES if (losses := getattr(self, stage))}
 
-    @property
-    def reads_text(self) -> bool:
-        """Whether its initial weights or general distillation may depend on the corpus."""
-        return self.general is not None or (self.init.teacher is not None and not self.init.per_task)
-
     def check(self) -> None:
         lists = {"layer_map": self.layer_map, "init.teacher": self.init.teacher}
         lists |= {f"{stage}.layer_map": losses.layer_map for stage, losses in self.stages.items()}

@@ -156,11 +156,11 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     tree["tasks"][name].fa.set_block_style()
     overlay = {"tasks": {"run": [name], name: section}, "domain": {"students": []}, "general": {"students": kept}}
     if not check_params(merge(read_yaml(PARAMS), overlay)).reads_text:
-        changed.append("teacher.pretraining.max_steps: 1 (no model reads text)")
+        changed.append("teacher.pretraining.max_steps: 1, because no model reads text")
         tree["teacher"]["pretraining"]["max_steps"] = 1
         if params.corpus.source == "local" and not any(map(glob.glob, params.corpus.local.files)):
             tree["corpus"]["source"] = "synthetic"
-            changed.append("corpus.source: synthetic (the files of corpus.local are absent)")
+            changed.append("corpus.source: synthetic, because the files of corpus.local are absent")
     text = io.StringIO()
     yaml.dump(tree, text)
     check_params(YAML(typ="safe", pure=True).load(text.getvalue()))

@@ -83,7 +83,7 @@ class Checkpoint:
                     handle.write(archive.getbuffer())
                 self.step = state["step"]
         except (OSError, UserError) as error:
-            print(f"checkpoint: training continues without one: {error}", file=sys.stderr)
+            print(f"checkpoint: not saved, training continues: {error}", file=sys.stderr)
             self.is_writer = False
         self._last = time.monotonic()
 

@@ -40,7 +40,7 @@ class Featurizer(NamedTuple):
 
 def tfidf_features(train: Encoded, *, pair: bool) -> Featurizer:
     """Sublinear TF-IDF of the training rows' tokens and token pairs."""
-    vectorizer = TfidfVectorizer(analyzer=_unigrams_and_bigrams, sublinear_tf=True)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=lambda tokens: [*zip(tokens), *itertools.pairwise(tokens)])
     vectorizer.fit([text for side in _sides(train, pair) for text in side])
 
     def featurize(rows: Encoded) -> Features:
@@ -145,10 +145,6 @@ def _sides(rows: Encoded, pair: bool) -> list[list[np.ndarray]]:
     first = [ids[1 : length - 1] for ids, length in zip(rows.input_ids, lengths, strict=True)]
     second = [ids[length:-1] for ids, length in zip(rows.input_ids, lengths, strict=True)]
     return [first, second] if pair else [first]
-
-
-def _unigrams_and_bigrams(tokens: np.ndarray) -> list[tuple[int, ...]]:
-    return [*zip(tokens.tolist(), strict=True), *itertools.pairwise(tokens.tolist())]
 
 
 def _combined(sides: list) -> list:

@@ -24,7 +24,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import one_line
 from tinybert.pipeline.paths import project_root
 from tinybert.pipeline.process import is_main_process
@@ -197,24 +196,6 @@ def main() -> None:
         print(f"tracking: continues without MLflow: {reason}", file=sys.stderr)
         with suppress(Exception):  # the same store, which has been reported
             run.end("FAILED")
-
-
-def register_model(name: str, folder: Path) -> str:
-    """Adds a model folder to MLflow's registry as a new version; UserError if it is absent. Returns a line about it."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: absent; fix: run dvc repro, or dvc pull")
-    mlflow = import_mlflow()
-    from mlflow.exceptions import MlflowException
-
-    client = mlflow.MlflowClient()
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise UserError(f"mlflow: {one_line(error):.300}") from error
-    tags = {"mlflow.source.git.commit": head_revision(), "dvc.path": str(folder)}
-    made = client.create_model_version(name, source=str(folder.resolve()), tags=tags)
-    return f"{name}, version {made.version}: {folder}"
 
 
 def import_mlflow() -> Any:

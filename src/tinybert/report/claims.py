@@ -298,13 +298,16 @@ def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
 def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping[str, Any]) -> None:
     """Replaces the evidence of the tasks that were measured; that of the study's other tasks stays.
 
-    `about` describes the run. UserError if the variants were measured on different rows.
+    Args:
+        folder: Of the study's evidence.
+        about: What describes the run: revision, processor, overrides, params, layer_maps.
+
+    Raises:
+        UserError: The variants were measured on different rows.
     """
     tasks = study.in_order(measured)
     earlier = read_json(folder / "about.json") if (folder / "about.json").is_file() else []
-    for run in earlier:
-        run["tasks"] = [task for task in run["tasks"] if task not in tasks]
-    others = [run for run in earlier if run["tasks"]]
+    others = [run | {"tasks": left} for run in earlier if (left := [one for one in run["tasks"] if one not in tasks])]
     with atomic_folder(folder) as target:
         for task in (task for run in others for task in run["tasks"]):
             for path in folder.glob(f"{task}-*.json"):

@@ -94,11 +94,14 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
     init(write(project / "others.csv", ["war", "peace"] * 30))
     read = load_params()
     assert (read.corpus.source, read.teacher.pretraining.max_steps) == ("local", 1)
-    assert "params.yaml: teacher.pretraining.max_steps: 1 (no model reads text)\n" in capsys.readouterr().out
+    assert "params.yaml: teacher.pretraining.max_steps: 1, because no model reads text\n" in capsys.readouterr().out
     (project / "local/wiki/text.jsonl.gz").unlink()
     init(write(project / "topics.csv", ["war", "peace"] * 30))
     assert load_params().corpus.source == "synthetic"
-    assert "params.yaml: corpus.source: synthetic (the files of corpus.local are absent)\n" in capsys.readouterr().out
+    assert (
+        "params.yaml: corpus.source: synthetic, because the files of corpus.local are absent\n"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])

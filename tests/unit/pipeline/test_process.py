@@ -83,7 +83,9 @@ def test_documents_a_second_stand_behind_the_bytes():
 
 
 def test_a_bar_that_is_switched_off_still_counts_documents():
-    code = "from tinybert.pipeline.process import TextBar; bar = TextBar('read', 9); bar.advance(9); print(bar.documents)"
+    code = (
+        "from tinybert.pipeline.process import TextBar; bar = TextBar('read', 9); bar.advance(9); print(bar.documents)"
+    )
     command, environment = [sys.executable, "-c", code], {**os.environ, "TQDM_DISABLE": "1"}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert (printed.stdout, printed.stderr) == ("1\n", "")
