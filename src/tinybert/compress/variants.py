@@ -24,7 +24,7 @@ from tinybert.models.bert import SequenceClassifier
 from tinybert.models.checkpoints import Classifier, load_bert
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
+from tinybert.pipeline.files import atomic_folder, file_sizes_mb, read_json, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 CHECKED_ROWS = (1, 32)  # sizes of the batches of scored rows on which the exported graph must agree with PyTorch
@@ -134,7 +134,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-score-drop", type=share, default=0.01, help="of the chosen file, 0 to 1 (0.01)")
     parser.add_argument("--calibration-rows", type=count, help="drawn, not scored (128; 2 to a quarter)")
     parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
-    parser.add_argument("--max-length", type=_number(int, 8, 512), default=512, help="tokens of a row (512)")
+    parser.add_argument("--max-length", type=_number(int, 8, 512), help="tokens of a row (the tokenizer's limit)")
     parser.add_argument("--output", type=Path, help="an earlier one of this command is replaced (FOLDER/onnx)")
     return parser.parse_args(argv)
 
@@ -181,7 +181,9 @@ def _subject(options: argparse.Namespace) -> Subject:
     if kind == "regression":
         scores = [row["label"] for row in rows]
         task = replace(task, score_range=(min(scores), max(scores)))
-    longest = min(options.max_length, model.config.max_position_embeddings)
+    file = options.folder / "tokenizer_config.json"
+    limit = read_json(file).get("model_max_length", 512) if file.is_file() else 512
+    longest = min(options.max_length or limit, model.config.max_position_embeddings)
     encoded = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
     return Subject(model, task, next(encoded), next(encoded))
 

@@ -75,6 +75,9 @@ def main(argv: Sequence[str]) -> None:
     written = f"{task.kind}, {data.get('metric', task.headline)}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
     print("\n".join(f"params.yaml: {change}" for change in changed), "next: make repro", sep="\n")
+    if params.teacher.source == "local" and not paths.resolve(params.teacher.local.folder).is_dir():
+        print(f"warning: teacher.local.folder: absent (got {params.teacher.local.folder}), so the length is a guess; "
+              f"fix: bring it, then git checkout params.yaml and run make profile and this command again")  # fmt: skip
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher that has read this project's own text only; fix: before "
               "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip

@@ -83,7 +83,10 @@ class MetricLogger:
         index = int((~values[step].isfinite()).nonzero()[-1])
         name = "gradient" if index == 0 else f"{self.names[index]} loss"
         self.bar.close()
-        checkpoint = self.run.checkpoint.describe() if self.run.checkpoint else "no checkpoint is kept"
+        saved = self.run.checkpoint
+        checkpoint = (
+            f"last good checkpoint: step {saved.step}, {saved.path}" if saved and saved.step else "no checkpoint"
+        )
         place = f"step {self.step - len(values) + step + 1} of {self.steps}"
         fix = f"lower learning_rate{' or its λ' if index else ''}, or set precision to float32 ({checkpoint})"
         raise UserError(f"{place}: the {name} is {values[step, index].item()}; fix: {fix}")

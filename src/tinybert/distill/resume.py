@@ -87,10 +87,6 @@ class Checkpoint:
             self.is_writer = False
         self._last = time.monotonic()
 
-    def describe(self) -> str:
-        """What is saved, for error messages."""
-        return "no checkpoint yet" if self.step is None else f"last good checkpoint: step {self.step}, {self.path}"
-
     def remove(self) -> None:
         """Removes the saved state; called when the run's outputs are in place."""
         if "path" in vars(self) and self._is_ours():  # without a path nothing was saved

@@ -12,9 +12,10 @@ import torch
 from tests.support.builders import STUDENT, classifier
 from tests.support.families import save_family
 from tinybert import cli
+from tinybert.compress import variants
 from tinybert.compress.variants import passing_variant
 from tinybert.data.tasks import TASKS
-from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import save_model
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_jsonl
@@ -120,6 +121,15 @@ def test_the_command_writes_measures_and_chooses(work, capsys):
     assert (results["calibration_rows"], results["scored_rows"]) == (10, 30)
     assert list(results["variants"]) == [*VARIANTS] and results["variants"]["fp32"]["agreement"] == 1.0
     assert all(found["row_ms"] > 0 for found in results["variants"].values())
+
+
+def test_rows_are_cut_to_the_tokenizers_limit(work):
+    def longest(*options: str) -> int:
+        return max(variants._subject(variants._options(["model", "rows.csv", *options])).scored.lengths)
+
+    assert longest() > 9
+    save_tokenizer(folder_tokenizer(work / "model"), work / "model", max_length_tokens=9)
+    assert (longest(), longest("--max-length", "8")) == (9, 8)
 
 
 def test_of_a_few_rows_two_are_for_calibration(work):
