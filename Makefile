@@ -76,4 +76,3 @@ study: setup
 
 record: setup
 	@$(TINYBERT) record $(NAME)
-

@@ -182,7 +182,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 # Commands that are the `main` of a module, and what they do.
 MODULES = {
-    "cut": ("cut", "Cuts a smaller BERT out of a fine-tuned one, without training."),
+    "cut": ("cut", "Cuts a smaller BERT out of a fine-tuned one, with or without training."),
     "ask": ("evaluate.language_model", "Asks the teacher and the domain students a question with one [MASK]."),
     "init": ("data.new_task", "Writes a task for a table of yours into params.yaml."),
     "study": ("report.studies", "Runs a published comparison of studies/ and tests its claims."),

@@ -182,7 +182,7 @@ def _subject(options: argparse.Namespace) -> Subject:
         scores = [row["label"] for row in rows]
         task = replace(task, score_range=(min(scores), max(scores)))
     file = options.folder / "tokenizer_config.json"
-    limit = read_json(file).get("model_max_length", 512) if file.is_file() else 512
+    limit = (read_json(file).get("model_max_length") if file.is_file() else None) or 512
     longest = min(options.max_length or limit, model.config.max_position_embeddings)
     encoded = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
     return Subject(model, task, next(encoded), next(encoded))

@@ -18,7 +18,7 @@ from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.models.checkpoints import save_model
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_json, write_jsonl
+from tinybert.pipeline.files import read_json, write_json, write_jsonl
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.synthetic.examples import examples
 
@@ -130,6 +130,12 @@ def test_rows_are_cut_to_the_tokenizers_limit(work):
     assert longest() > 9
     save_tokenizer(folder_tokenizer(work / "model"), work / "model", max_length_tokens=9)
     assert (longest(), longest("--max-length", "8")) == (9, 8)
+    for unlimited in (None, 10**30):  # transformers writes this number
+        config = read_json(work / "model/tokenizer_config.json") | {"model_max_length": unlimited}
+        write_json(work / "model/tokenizer_config.json", config)
+        assert longest() > 9
+    (work / "model/tokenizer_config.json").unlink()
+    assert longest() > 9
 
 
 def test_of_a_few_rows_two_are_for_calibration(work):
