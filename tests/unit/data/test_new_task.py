@@ -45,11 +45,11 @@ def test_only_the_section_and_what_is_run_change(project):
     assert removed == [
         "  students: [lazy, attentive, little_professor, tinybert4]",
         "  students: [lazy, attentive, little_professor]",
-        "  run: [cola]               # sst2 would add about four minutes",
+        "  run: [cola]",
     ]
     assert added[:4] == [
         "  students: []",
-        "  run: [my_table]           # sst2 would add about four minutes",
+        "  run: [my_table]",
         "  my_table:",
         "    data: {train: my table.csv, texts: [message], label: topic, kind: classification}",
     ]
