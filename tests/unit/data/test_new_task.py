@@ -38,18 +38,20 @@ def init(*arguments: str):
 
 
 def test_only_the_section_and_what_is_run_change(project):
-    before = (project / "params.yaml").read_text().splitlines()
+    text = (project / "params.yaml").read_text().replace("  run: [cola]\n", "  run: [cola]               # a comment\n")
+    (project / "params.yaml").write_text(text)
+    before = text.splitlines()
     init(write(project / "my table.csv", ["war", "peace"] * 30))
     after = (project / "params.yaml").read_text().splitlines()
     removed, added = ([line for line in one if line not in other] for one, other in ((before, after), (after, before)))
     assert removed == [
         "  students: [lazy, attentive, little_professor, tinybert4]",
         "  students: [lazy, attentive, little_professor]",
-        "  run: [cola]",
+        "  run: [cola]               # a comment",
     ]
     assert added[:4] == [
         "  students: []",
-        "  run: [my_table]",
+        "  run: [my_table]           # a comment",
         "  my_table:",
         "    data: {train: my table.csv, texts: [message], label: topic, kind: classification}",
     ]
