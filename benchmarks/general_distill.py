@@ -75,8 +75,10 @@ class Work:
         return flops
 
 
+PUBLISHED = Work(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), 30522, batch_rows=32, length_tokens=128)
 SIZES = {
-    "published": Work(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), 30522, batch_rows=32, length_tokens=128),
+    "published": PUBLISHED,
+    "large_batch": replace(PUBLISHED, batch_rows=512),  # fills a GPU
     "small": Work(Shape(4, 24, 48, 3), Shape(2, 12, 24, 3), 50, batch_rows=4, length_tokens=16),
 }
 
