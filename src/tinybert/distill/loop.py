@@ -23,6 +23,7 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.distill.vocabulary import only_used_words
 from tinybert.models.checkpoints import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
+from tinybert.models.packed_linear import for_inference
 from tinybert.pipeline.process import FreedMemory, dropout_seed
 
 # How long processes wait for the one that fills the teacher cache.
@@ -41,7 +42,10 @@ class Settings:
 
 
 class LiveTeacher:
-    """A teacher that runs at every step, in evaluation mode and without gradient, for the losses that read it."""
+    """A teacher that runs at every step, in evaluation mode and without gradient, for the losses that read it.
+
+    In bfloat16 all of it is converted once: autocast would convert its weights at every step.
+    """
 
     def __init__(self, model: Model, loss: DistillationLoss) -> None:
         self.model, self.loss = model, loss
@@ -54,6 +58,8 @@ class LiveTeacher:
         """Puts the teacher on the run's device; `epochs` is how often each row will be read."""
         self.accelerator = accelerator
         self.model.to(accelerator.device).eval()
+        if accelerator.mixed_precision == "bf16":
+            self.model = for_inference(self.model, torch.bfloat16)
 
     def __call__(self, batch: Batch) -> ModelOutput:
         """The outputs that the losses of this step read."""
@@ -61,8 +67,8 @@ class LiveTeacher:
 
     @torch.no_grad()
     def ask(self, batch: Batch, spec: OutputSpec) -> ModelOutput:
-        """The teacher's outputs in the precision of the run."""
-        with self.accelerator.autocast():
+        """The teacher's outputs."""
+        with torch.autocast(batch.mask.device.type, enabled=False):
             return self.model(batch, spec)
 
 

@@ -27,7 +27,7 @@ from tinybert.distill.objective import DistillationLoss
 from tinybert.models import bert, foreign, outputs, packed_linear
 from tinybert.models.checkpoints import TaskModel
 from tinybert.models.foreign import ForeignConfig
-from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput
+from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec
 from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import normalized
 from tinybert.pipeline.process import progress_bar
@@ -192,7 +192,8 @@ class CachedTeacher(LiveTeacher):
 
         Padding is not cached, so losses that read padding use the live teacher.
         """
-        super().begin(accelerator)
+        self.accelerator = accelerator
+        self.model.to(accelerator.device).eval()
         if epochs < 1 or not self.cache.limit_bytes or self.loss.computes_padding:
             return
         files = self._files()
@@ -212,6 +213,12 @@ class CachedTeacher(LiveTeacher):
             fields[file.field][file.layer] = file.read(rows).to(batch.mask.device)
         logits = fields.pop("logits")[0]
         return (DistillationTargets if self.loss.map.is_fixed else ModelOutput)(**fields, logits=logits)
+
+    @torch.no_grad()
+    def ask(self, batch: Batch, spec: OutputSpec) -> ModelOutput:
+        """The teacher's outputs, states in float32 where autocast keeps them: they are computed once."""
+        with self.accelerator.autocast():
+            return self.model(batch, spec)
 
     def _compute(self, batch: Batch) -> dict[tuple[str, int], Tensor]:
         """All that is cached of a batch, by field and layer; logits last."""

@@ -21,6 +21,7 @@ from tinybert.pipeline.errors import UserError
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
 FUSED_FROM_TOKENS = 129
 TOKENS_MULTIPLE = 64  # of all rows of a batch
+DENSE_FROM = 0.95  # share of real tokens from which padding is computed too: cheaper than moving all others
 OUTPUT_ONLY = frozenset({"hidden"})
 # Key of an `architecture` section of params -> field of config.json.
 ARCHITECTURE_FIELDS = {
@@ -228,21 +229,22 @@ class Bert(nn.Module):
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
         """The requested outputs without logits, and the last hidden state: (tokens, width), or of [CLS] only."""
-        layout = RealTokens(batch.mask, with_padding=batch.computes_padding, multiple=TOKENS_MULTIPLE)
+        padding = batch.computes_padding
+        layout = RealTokens(batch.mask, with_padding=padding, multiple=TOKENS_MULTIPLE, dense_from=DENSE_FROM)
         found, hidden = ModelOutput(), self.embeddings.of(batch, layout)
         if 0 in want.hidden:
-            found.hidden[0] = hidden[: layout.count]
+            found.hidden[0] = layout.outputs_of(hidden)
         depth = len(self.encoder.layer)
         last = depth if want.logits else max(want.hidden | want.scores | want.qkv, default=0)
         for number, layer in enumerate(self.encoder.layer[:last], start=1):
             exposed = {name for name, layers in want.layers.items() if number in layers}
             is_read = want.logits or number < last
-            rows = batch.real.first_rows if want.only_first and number == depth else None
+            rows = layout.first_rows if want.only_first and number == depth else None
             results = layer(hidden, layout, exposed | OUTPUT_ONLY if is_read else exposed, rows)
             for name in exposed:
-                getattr(found, name)[number] = results[name] if name == "scores" else results[name][: layout.count]
+                getattr(found, name)[number] = results[name] if name == "scores" else layout.outputs_of(results[name])
             hidden = results.get("hidden", hidden)
-        return found, hidden[: layout.count]
+        return found, layout.outputs_of(hidden)
 
 
 class MaskedLMHead(nn.Module):

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -69,16 +70,20 @@ class RealTokens:
         with_padding: Whether padding is computed too.
         multiple: Padding follows the real tokens until their number is a multiple of this, or no padding is left.
             oneDNN compiles its products for each new number of tokens, and malloc searches longer for new sizes.
+        dense_from: If at least this share of the places is real, all are computed as in an exported graph.
     """
 
-    def __init__(self, mask: Tensor, *, with_padding: bool = False, multiple: int = 1) -> None:
+    def __init__(self, mask: Tensor, *, with_padding: bool = False, multiple: int = 1, dense_from: float = inf) -> None:
         self.mask = mask
         self.index: Tensor | None = None  # (tokens,) int64 places in the flattened mask; None: nothing is moved
+        self.outputs: Tensor | None = None  # places of the real tokens if nothing is moved except the outputs
         self.count: int | None = None  # of tokens without the padding that follows; None: nothing does
         if not torch.onnx.is_in_onnx_export():
             computed = torch.ones_like(mask) if with_padding else mask
             self.index = computed.flatten().nonzero().squeeze(1)
-            if missing := -len(self.index) % multiple:
+            if len(self.index) >= dense_from * mask.numel():
+                self.outputs, self.index = self.index, None
+            elif missing := -len(self.index) % multiple:
                 self.count = len(self.index)
                 self.index = torch.cat([self.index, (~computed).flatten().nonzero().squeeze(1)[:missing]])
 
@@ -94,7 +99,9 @@ class RealTokens:
         if self.index is None:
             return slice(None), slice(1)
         rows, length = self.mask.shape
-        return torch.searchsorted(self.index, torch.arange(0, rows * length, length, device=self.index.device))
+        return torch.searchsorted(
+            self.index[: self.count], torch.arange(0, rows * length, length, device=self.index.device)
+        )
 
     def unpad(self, rows: Tensor) -> Tensor:
         """(batch, length, …) -> (tokens, …)."""
@@ -106,6 +113,13 @@ class RealTokens:
             return tokens
         padded = tokens.new_zeros(self.mask.numel(), tokens.shape[-1])
         return padded.index_copy_(0, self.index, tokens).unflatten(0, self.mask.shape)
+
+    def outputs_of(self, computed: Tensor) -> Tensor:
+        """The computed tokens without padding, (tokens, width); of [CLS] alone, (batch, width)."""
+        if self.outputs is None:
+            return computed[: self.count]
+        flat = computed.flatten(0, 1)
+        return flat if len(flat) in (len(self.outputs), len(self.mask)) else flat.index_select(0, self.outputs)
 
     def first(self, tokens: Tensor) -> Tensor:
         """[CLS] of each row: (tokens, width), or first tokens only, -> (batch, width)."""

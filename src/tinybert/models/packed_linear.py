@@ -59,6 +59,8 @@ def linear_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -
     """F.linear with gradients, by oneDNN if it is a product of float32 matrices on a CPU; equal up to rounding."""
     # An exporter must see F.linear, and may not be asked for numbers of rows.
     is_traced = torch.onnx.is_in_onnx_export() or torch.compiler.is_compiling()
+    if hidden.ndim == 3 and not is_traced:
+        return linear_float32(hidden.flatten(0, 1), weight, bias).unflatten(0, hidden.shape[:2])
     if is_traced or hidden.ndim != 2 or not hidden.dtype == weight.dtype == torch.float32 or not hidden.numel():
         return F.linear(hidden, weight, bias)
     is_small = weight.numel() < LEAST_WEIGHTS

@@ -11,7 +11,7 @@ from tests.support.builders import STUDENT, TEACHER, classifier, learnable, mask
 from tinybert.config.fields import Training
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import Batches
-from tinybert.distill.loop import Distiller, LiveTeacher, Settings, adamw, lr_factor, train
+from tinybert.distill.loop import Distiller, LiveTeacher, Settings, adamw, lr_factor, start_accelerator, train
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
@@ -42,6 +42,25 @@ def distill(losses, run_settings, *, student=None, teacher=None, run=RUN, **conf
     batches = Batches(examples(), batch_size=8, seed=7)
     curve = train(student, loss, batches, run_settings, teacher=LiveTeacher(teacher, loss), run=run)
     return student, teacher, curve
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_live_teacher_computes_in_the_precision_of_the_run(precision):
+    teacher = classifier(TEACHER, seed=2)
+    loss = DistillationLoss(DistillationConfig({"hidden": 1.0, "prediction": 1.0}), STUDENT, TEACHER)
+    batch = next(Batches(examples(), batch_size=8, seed=7).epoch(0))
+    with torch.no_grad():
+        exact = teacher.eval()(batch, loss.teacher_spec())
+    live, accelerator = LiveTeacher(teacher, loss), start_accelerator(precision)
+    live.begin(accelerator)
+    with accelerator.autocast():  # as in the loop
+        found = live(batch)
+    assert next(teacher.parameters()).dtype == torch.float32
+    tolerance = 0.05 if precision == "bfloat16" else 1e-5
+    for layer, states in found.hidden.items():
+        assert states.dtype == getattr(torch, precision)
+        torch.testing.assert_close(states.float(), exact.hidden[layer], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found.logits.float(), exact.logits, rtol=tolerance, atol=tolerance)
 
 
 def test_a_constant_learning_rate_has_no_warm_up():

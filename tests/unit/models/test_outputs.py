@@ -2,7 +2,8 @@
 
 import torch
 
-from tinybert.models.outputs import RealTokens
+from tinybert.models.bert import BertConfig, SequenceClassifier
+from tinybert.models.outputs import Batch, OutputSpec, RealTokens
 
 
 def test_real_tokens_are_unpadded_and_padded():
@@ -14,3 +15,38 @@ def test_real_tokens_are_unpadded_and_padded():
     assert real.first(tokens)[:, 0].tolist() == [0, 6, 12]
     assert real.columns.tolist() == [0, 1, 0, 0, 1, 2]
     assert real.at(tokens, torch.tensor([7, 1, 3]))[:, 0].tolist() == [14, 2, 6]
+
+
+def test_outputs_do_not_depend_on_whether_padding_is_computed(monkeypatch):
+    torch.manual_seed(3)
+    config = BertConfig(30, 12, 2, 3, 24, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = SequenceClassifier(config, ("a", "b")).double().eval()
+    lengths = torch.tensor([6, 6, 5, 6])  # 23 of 24 places
+    mask = torch.arange(6) < lengths[:, None]
+    batch = Batch(torch.randint(1, 30, (4, 6)) * mask, mask, torch.zeros(4, 6, dtype=torch.int64))
+    every = OutputSpec(frozenset({0, 1, 2}), frozenset({1, 2}), frozenset({1, 2}))
+    found = {}
+    for share in (1.0, 0.9):  # moved, dense
+        monkeypatch.setattr("tinybert.models.bert.DENSE_FROM", share)
+        with torch.no_grad():
+            found[share] = model(batch, every), model(batch, OutputSpec(only_first=True)).logits
+    (moved, moved_logits), (dense, dense_logits) = found[1.0], found[0.9]
+    for name in ("hidden", "queries", "keys", "values"):
+        for layer, states in getattr(moved, name).items():
+            assert len(states) == 23
+            torch.testing.assert_close(getattr(dense, name)[layer], states, rtol=1e-12, atol=1e-12)
+    real = (mask[:, :, None] & mask[:, None])[:, None]
+    for layer, scores in moved.scores.items():
+        torch.testing.assert_close(dense.scores[layer] * real, scores * real, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(dense.logits, moved.logits, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(dense_logits, moved_logits, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(dense_logits, dense.logits, rtol=1e-12, atol=1e-12)
+
+
+def test_dense_rows_are_not_moved():
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    dense, rows = RealTokens(mask, dense_from=0.8), torch.arange(12.0).view(2, 3, 2)
+    assert dense.unpad(rows) is rows and dense.pad(rows) is rows
+    assert dense.outputs_of(rows)[:, 0].tolist() == [0, 2, 4, 6, 8]
+    assert dense.outputs_of(rows[dense.first_rows])[:, 0].tolist() == [0, 6]
+    assert dense.columns.tolist() == [0, 1, 2]
