@@ -21,7 +21,7 @@ from tinybert.pipeline.errors import UserError
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
 FUSED_FROM_TOKENS = 129
 TOKENS_MULTIPLE = 64  # of all rows of a batch
-DENSE_FROM = 0.95  # share of real tokens from which padding is computed too: cheaper than moving all others
+DENSE_FROM = 0.95  # share of real tokens from which padding is computed too: cheaper than gathering the others
 OUTPUT_ONLY = frozenset({"hidden"})
 # Key of an `architecture` section of params -> field of config.json.
 ARCHITECTURE_FIELDS = {
