@@ -411,9 +411,9 @@ class Tasks(ConfigModel):
 
 
 class Pruning(ConfigModel):
-    """Unstructured pruning of task students; sparsity rises along a cubic ramp."""
+    """Unstructured pruning of task students, none without a percent; sparsity rises along a cubic ramp."""
 
-    sparsities_percent: UniqueList[Percent]
+    sparsities_percent: UniqueOrEmpty[Percent]
     ramp_fraction: PositiveFraction
 
 

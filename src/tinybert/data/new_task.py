@@ -132,13 +132,15 @@ def balance(label: pd.Series) -> float:
 
 
 def write_section(name: str, section: dict[str, Any], params: Params) -> list[str]:
-    """Adds the section to params.yaml as the only task to run, without domain students; comments and order stay.
+    """Adds the section to params.yaml as the only task to run; no domain or pruned students; comments and order stay.
 
     Returns:
         The other settings that it changed, as `key: value`.
     """
-    kept = [student for student in params.general.students if student in params.tasks.students]
-    changed = [f"tasks.run: [{name}]", "domain.students: none"]
+    students = params.tasks.students
+    kept = [student for student in params.general.students if student in students]
+    models = [name for name in params.quantization.models if name in ("teacher", *students)] or [*students]
+    changed = [f"tasks.run: [{name}]", "domain.students: none", "pruning.sparsities_percent: none"]
     if kept != list(params.general.students):
         changed.append(f"general.students: [{', '.join(kept)}]")
     yaml = YAML()
@@ -149,6 +151,8 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     tree["tasks"]["run"][:] = [name]
     tree["domain"]["students"][:] = []
     tree["general"]["students"][:] = kept
+    tree["pruning"]["sparsities_percent"][:] = []
+    tree["quantization"]["models"][:] = models
     if params.precision == "bfloat16":
         try:
             check_bfloat16()

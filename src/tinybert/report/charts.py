@@ -129,13 +129,13 @@ def line_chart(title: str, found: Mapping[str, Mapping[str, Points]], x: str) ->
 
 
 def pruning_chart(results: Results) -> Markup:
-    """Score over sparsity of each task's students, from the unpruned student on."""
+    """Score over sparsity of each task's students, from the unpruned student on; empty without pruned students."""
     found: dict[str, dict[str, Points]] = {}
     for place, of in pruned_students(results).groupby(["task", "student"], sort=False):
         task, student = map(str, place)
         line = [0.0, *(100 * of["sparsity"])], [of["unpruned"].iloc[0], *of["score"]]
         found.setdefault(f"{task_name(results, task)}: {results.tasks[task].headline}", {})[student] = line
-    return line_chart("score over sparsity", found, "% of weights that are zero")
+    return line_chart("score over sparsity", found, "% of weights that are zero") if found else Markup()
 
 
 def curve_charts(results: Results) -> dict[str, Markup]:

@@ -315,7 +315,7 @@ def pruned_students(results: Results) -> pd.DataFrame:
         global seed, from which it was pruned), and majority.
     """
     frame = wide(results.select("prune", variant=""), ["task", "model"]).reset_index()
-    frame[["student", "target"]] = frame["model"].str.rsplit("_pruned", n=1, expand=True)
+    frame[["student", "target"]] = frame["model"].str.extract(r"(.+)_pruned(\d+)$")
     whole = results.select("evaluate", seed=results.params.seed, variant="student", is_headline=True)
     unpruned = whole.drop_duplicates(["task", "model"]).set_index(["task", "model"])["value"].rename("unpruned")
     return frame.join(unpruned, on=["task", "student"]).assign(majority=frame["task"].map(majority_scores(results)))

@@ -48,6 +48,7 @@ def test_only_the_section_and_what_is_run_change(project):
         "  students: [lazy, attentive, little_professor, tinybert4]",
         "  students: [lazy, attentive, little_professor]",
         "  run: [cola]               # a comment",
+        "  sparsities_percent: [20]  # one pruned student per value (published: 20); []: none",
     ]
     assert added[:4] == [
         "  students: []",
@@ -55,7 +56,15 @@ def test_only_the_section_and_what_is_run_change(project):
         "  my_table:",
         "    data: {train: my table.csv, texts: [message], label: topic, kind: classification}",
     ]
+    assert added[-1] == "  sparsities_percent: []    # one pruned student per value (published: 20); []: none"
     assert load_params().general.students == ("tinybert4",)
+
+
+def test_pruned_students_are_neither_made_nor_exported(project):
+    path = project / "params.yaml"
+    path.write_text(path.read_text().replace("models: [teacher, tinybert4]", "models: [tinybert4, tinybert4_pruned20]"))
+    init(write(project / "topics.csv", ["war", "peace"] * 30))
+    assert load_params().quantization.models == ("tinybert4",)
 
 
 @pytest.mark.parametrize(

@@ -386,3 +386,12 @@ def test_a_run_without_domain_students_shows_tasks_alone(tree):
     for text in texts:
         assert "retains" in text and "erplexity" not in text and "nan" not in text.lower().replace("finance", "")
     assert json.loads((tree / "reports/summary_metrics.json").read_text()).keys() == {"domain", "mrpc", "mnli"}
+
+
+def test_a_run_without_pruned_students_has_no_table_of_them(tree):
+    changed = small_tree()
+    changed["pruning"]["sparsities_percent"] = []
+    build_report(check_params(changed), tree)
+    summary = (tree / "reports/summary.md").read_text()
+    assert "INT8" in summary and "Pruned students" not in summary
+    assert not re.search("pruned", (tree / SUMMARY_METRICS).read_text())
