@@ -3,8 +3,8 @@
 `python -m benchmarks.task_distill [--phase prediction]`: BERT-base with random weights teaches TinyBERT4 on a task's
 training rows, 32 in a batch; embedding, hidden and attention losses for 20 epochs, or soft cross-entropy on the logits
 for 3 epochs. The reference is benchmarks/reference.py: every row padded to 64 tokens (pairs: 128), the teacher asked at
-every step, fp32. Ours is the training run as the stages call it: padding computed in attention alone, bf16 where the
-hardware has it, the teacher's outputs cached (up to 8 GB). The intermediate phase fills the cache, the prediction phase
+every step, fp32. Ours is the training run as the stages call it: little padding computed, bf16 where the hardware has
+it, the teacher's outputs cached (up to 8 GB). The intermediate phase fills the cache, the prediction phase
 opens it after an epoch of the intermediate one; the total of ours counts both. Ours runs its first epoch alone, which
 checks cached outputs as it reads them; then the two take turns: a step of the reference, all of whose steps are alike,
 and several of ours, whose batches come in the random order of an epoch. The last line is the ratio of the totals.

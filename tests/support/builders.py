@@ -1,5 +1,6 @@
 """Small models and batches for tests."""
 
+import pytest
 import torch
 
 from tinybert.config.students import Learnable, LearnableMap
@@ -8,6 +9,13 @@ from tinybert.models.outputs import Batch
 
 TEACHER = BertConfig(50, 24, 4, 3, 48, max_position_embeddings=32)
 STUDENT = BertConfig(50, 12, 2, 3, 24, max_position_embeddings=32)
+
+
+def bfloat16_works() -> bool:
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+PRECISIONS = ["float32", pytest.param("bfloat16", marks=pytest.mark.skipif(not bfloat16_works(), reason="no bf16"))]
 
 
 def masked_lm(config=STUDENT, seed=0) -> MaskedLM:

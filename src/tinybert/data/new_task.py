@@ -139,10 +139,13 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     """
     students = params.tasks.students
     kept = [student for student in params.general.students if student in students]
-    models = [name for name in params.quantization.models if name in ("teacher", *students)] or [*students]
+    models = [model for model in params.quantization.models if model in ("teacher", *students)] or [*students]
     changed = [f"tasks.run: [{name}]", "domain.students: none", "pruning.sparsities_percent: none"]
-    if kept != list(params.general.students):
-        changed.append(f"general.students: [{', '.join(kept)}]")
+    lists = (
+        ("general.students", params.general.students, kept),
+        ("quantization.models", params.quantization.models, models),
+    )
+    changed += [f"{key}: [{', '.join(after)}]" for key, before, after in lists if after != list(before)]
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 4096
     yaml.default_flow_style = True  # a setting on one line, as the other sections have them

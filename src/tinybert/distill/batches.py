@@ -1,7 +1,7 @@
 """The data of training runs: rows in a new random order each epoch, masked text, and micro-batches.
 
 Batches of rows of similar length would need less padding but cost score (docs/log.md, "batches of similar length").
-Only attention computes padding here (models/outputs.py, RealTokens).
+Models compute little padding anyway (models/outputs.py, RealTokens).
 """
 
 from collections.abc import Iterator

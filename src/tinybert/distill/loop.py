@@ -48,7 +48,7 @@ class LiveTeacher:
     """
 
     def __init__(self, model: Model, loss: DistillationLoss) -> None:
-        self.model, self.loss = model, loss
+        self.given, self.model, self.loss = model, model, loss
 
     def check_length(self, batches: Batches) -> None:
         """Raises UserError if rows have more tokens than the teacher has positions."""
@@ -57,9 +57,8 @@ class LiveTeacher:
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
         """Puts the teacher on the run's device; `epochs` is how often each row will be read."""
         self.accelerator = accelerator
-        self.model.to(accelerator.device).eval()
-        if accelerator.mixed_precision == "bf16":
-            self.model = for_inference(self.model, torch.bfloat16)
+        model = self.given.to(accelerator.device).eval()
+        self.model = for_inference(model, torch.bfloat16) if accelerator.mixed_precision == "bf16" else model
 
     def __call__(self, batch: Batch) -> ModelOutput:
         """The outputs that the losses of this step read."""

@@ -216,7 +216,7 @@ class CachedTeacher(LiveTeacher):
 
     @torch.no_grad()
     def ask(self, batch: Batch, spec: OutputSpec) -> ModelOutput:
-        """The teacher's outputs, states in float32 where autocast keeps them: they are computed once."""
+        """The teacher's outputs by autocast, the same whether the cache stores them or not."""
         with self.accelerator.autocast():
             return self.model(batch, spec)
 

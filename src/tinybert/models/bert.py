@@ -123,7 +123,7 @@ class Embeddings(nn.Module):
         return dropout(self.LayerNorm(summed + self.position_embeddings(positions)), self.dropout, self.training)
 
     def of(self, batch: Batch, layout: RealTokens) -> Tensor:
-        """The embeddings of a batch: (tokens, width)."""
+        """The embeddings of a batch: (tokens, width), or (batch, length, width) if nothing is moved."""
         return self(layout.unpad(batch.input_ids), layout.unpad(batch.token_type_ids), layout.columns)
 
 
@@ -199,7 +199,7 @@ class Layer(nn.Module):
         """The fields of ModelOutput that `want` names, and those they are computed from.
 
         Args:
-            hidden: (tokens, width), or (batch, length, width) in an exported graph.
+            hidden: (tokens, width), or (batch, length, width) if nothing is moved.
             layout: Which tokens attend to each other.
             want: Some of "hidden" (the layer's output), "scores", "queries", "keys", "values".
             rows: One token of each row, an index into `hidden`: queries and output are computed for these only, keys
@@ -228,7 +228,7 @@ class Bert(nn.Module):
         self.pooler = Parts({"dense": Linear(config.hidden_size, config.hidden_size)})
 
     def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
-        """The requested outputs without logits, and the last hidden state: (tokens, width), or of [CLS] only."""
+        """The requested outputs without logits, and what the head reads: (tokens, width), or that of [CLS] only."""
         padding = batch.computes_padding
         layout = RealTokens(batch.mask, with_padding=padding, multiple=TOKENS_MULTIPLE, dense_from=DENSE_FROM)
         found, hidden = ModelOutput(), self.embeddings.of(batch, layout)
@@ -244,7 +244,7 @@ class Bert(nn.Module):
             for name in exposed:
                 getattr(found, name)[number] = results[name] if name == "scores" else layout.outputs_of(results[name])
             hidden = results.get("hidden", hidden)
-        return found, layout.outputs_of(hidden)
+        return found, layout.outputs_of(hidden) if want.logits else hidden
 
 
 class MaskedLMHead(nn.Module):

@@ -63,14 +63,15 @@ class DistillationTargets(ModelOutput):
 class RealTokens:
     """Where the real tokens of padded rows are: models compute these only, and only attention sees rows.
 
-    In an exported graph their number is unknown: every place counts as a token, nothing is moved, `at` does not exist.
+    In an exported graph, where their number is unknown, and in nearly full batches (`dense_from`) nothing is moved:
+    every place is computed as a token, and `at` does not exist.
 
     Args:
         mask: (batch, length) bool, True on real tokens.
         with_padding: Whether padding is computed too.
         multiple: Padding follows the real tokens until their number is a multiple of this, or no padding is left.
             oneDNN compiles its products for each new number of tokens, and malloc searches longer for new sizes.
-        dense_from: If at least this share of the places is real, all are computed as in an exported graph.
+        dense_from: If at least this share of the places is real, nothing is moved.
     """
 
     def __init__(self, mask: Tensor, *, with_padding: bool = False, multiple: int = 1, dense_from: float = inf) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.builders import TEACHER, batch, masked_lm
+from tests.support.builders import TEACHER, batch, bfloat16_works, masked_lm
 from tests.unit.augment.test_substitution import CORPUS, settings
 from tinybert.augment import substitution
 from tinybert.augment.substitution import (
@@ -125,10 +125,6 @@ def test_the_order_of_two_close_logits_changes_nothing():
         for close in ([3.0, 3.000001], [3.000001, 3.0])
     ]
     assert best == [[[2, 3]], [[2, 3]]]
-
-
-def bfloat16_works() -> bool:
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @pytest.mark.skipif(not bfloat16_works(), reason="no bfloat16 in this machine")

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from tests.support.builders import STUDENT, TEACHER, classifier, learnable
+from tests.support.builders import PRECISIONS, STUDENT, TEACHER, classifier, learnable
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples
 from tinybert.config.fields import Training
 from tinybert.distill import teacher_cache
@@ -46,6 +46,15 @@ def cached_teacher(folder, loss=None, *, limit_bytes=10**8, data=None, model=Non
     found = CountingTeacher(model, loss or loss_of(LAYERS), data or examples(), cache)
     found.begin(start_accelerator("float32"))
     return found
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_in_bf16_live_and_cached_outputs_are_alike(tmp_path, precision):
+    teacher = CountingTeacher(classifier(TEACHER, seed=2), loss_of(LAYERS), examples(), TeacherCache(tmp_path, 10**8))
+    teacher.begin(start_accelerator(precision))
+    assert next(teacher.model.parameters()).dtype == torch.float32
+    assert teacher.live(examples().batch(ROWS)).hidden[2].dtype == torch.float32
+    assert_same_losses(teacher, rel=0.02)
 
 
 def names(folder) -> set[str]:

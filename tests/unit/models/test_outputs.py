@@ -1,7 +1,10 @@
 """Real tokens and batches."""
 
+import pytest
 import torch
 
+from tests.support.builders import STUDENT, TEACHER, batch, masked_lm
+from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.outputs import Batch, OutputSpec, RealTokens
 
@@ -41,6 +44,29 @@ def test_outputs_do_not_depend_on_whether_padding_is_computed(monkeypatch):
     torch.testing.assert_close(dense.logits, moved.logits, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(dense_logits, moved_logits, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(dense_logits, dense.logits, rtol=1e-12, atol=1e-12)
+
+
+def test_losses_do_not_depend_on_whether_padding_is_computed(monkeypatch):
+    rows = batch((7, 7, 6), labels=torch.tensor([9, 8, 7]), positions=torch.tensor([1, 13, 19]))
+    names = ("hard", "prediction", "hidden", "embedding", "attention", "pkd", "value_relation")
+    torch.manual_seed(3)
+    config = DistillationConfig(dict.fromkeys(names, 1.0), relation_heads=3)
+    loss, teacher = DistillationLoss(config, STUDENT, TEACHER).double(), masked_lm(TEACHER, seed=2).double()
+    found = {}
+    for share in (1.0, 0.9):  # moved, dense: 20 of 21 places are real
+        monkeypatch.setattr("tinybert.models.bert.DENSE_FROM", share)
+        student = masked_lm(seed=1).double()
+        with torch.no_grad():
+            targets = teacher(rows, loss.teacher_spec())
+        terms = loss(student(rows, loss.student_spec), targets, rows)
+        loss.total(terms).backward()
+        found[share] = terms, [weight.grad for weight in student.bert.parameters() if weight.grad is not None]
+    (moved, moved_gradients), (dense, dense_gradients) = found[1.0], found[0.9]
+    assert {name: term.item() for name, term in dense.items()} == pytest.approx(
+        {name: term.item() for name, term in moved.items()}, rel=1e-12
+    )
+    assert len(moved_gradients) > 30
+    torch.testing.assert_close(dense_gradients, moved_gradients, rtol=1e-9, atol=1e-12)
 
 
 def test_dense_rows_are_not_moved():

@@ -85,11 +85,13 @@ def test_an_inference_copy_keeps_the_model():
 
 
 @pytest.mark.usefixtures("operators")
-@pytest.mark.parametrize(("rows", "width_in", "width_out"), [(1, 256, 256), (70, 256, 300), (70, 96, 130)])
+@pytest.mark.parametrize(
+    ("rows", "width_in", "width_out"), [((1,), 256, 256), ((70,), 256, 300), ((70,), 96, 130), ((7, 10), 256, 300)]
+)
 def test_linear_float32_equals_float64_with_gradients(rows, width_in, width_out):
     torch.manual_seed(5)
-    parts = torch.randn(rows, width_in), torch.randn(width_out, width_in), torch.randn(width_out)
-    scale = torch.randn(rows, width_out)
+    parts = torch.randn(*rows, width_in), torch.randn(width_out, width_in), torch.randn(width_out)
+    scale = torch.randn(*rows, width_out)
     results = {}
     for dtype in (torch.float32, torch.float64):
         leaves = [part.to(dtype, copy=True).requires_grad_() for part in parts]
