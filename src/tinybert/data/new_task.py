@@ -140,22 +140,19 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     students = params.tasks.students
     kept = [student for student in params.general.students if student in students]
     models = [model for model in params.quantization.models if model in ("teacher", *students)] or [*students]
-    changed = [f"tasks.run: [{name}]", "domain.students: none", "pruning.sparsities_percent: none"]
-    lists = (
-        ("general.students", params.general.students, kept),
-        ("quantization.models", params.quantization.models, models),
-    )
-    changed += [f"{key}: [{', '.join(after)}]" for key, before, after in lists if after != list(before)]
+    lists = {"tasks.run": [name], "domain.students": [], "pruning.sparsities_percent": [], "general.students": kept,
+             "quantization.models": models}  # fmt: skip
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 4096
     yaml.default_flow_style = True  # a setting on one line, as the other sections have them
     yaml.representer.add_representer(type(None), lambda by, _: by.represent_scalar("tag:yaml.org,2002:null", "null"))
     tree = yaml.load(PARAMS.read_text(encoding="utf-8"))
-    tree["tasks"]["run"][:] = [name]
-    tree["domain"]["students"][:] = []
-    tree["general"]["students"][:] = kept
-    tree["pruning"]["sparsities_percent"][:] = []
-    tree["quantization"]["models"][:] = models
+    changed = []
+    for key, after in lists.items():
+        track, field = key.split(".")
+        if tree[track][field] != after:
+            changed.append(f"{key}: [{', '.join(after)}]")
+            tree[track][field][:] = after
     if params.precision == "bfloat16":
         try:
             check_bfloat16()

@@ -63,8 +63,7 @@ def linear_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -
         return linear_float32(hidden.flatten(0, 1), weight, bias).unflatten(0, hidden.shape[:2])
     if is_traced or hidden.ndim != 2 or not hidden.dtype == weight.dtype == torch.float32 or not hidden.numel():
         return F.linear(hidden, weight, bias)
-    is_small = weight.numel() < LEAST_WEIGHTS
-    if is_small or not has_onednn(hidden.device) or torch.is_autocast_enabled(hidden.device.type):
+    if weight.numel() < LEAST_WEIGHTS or not has_onednn(hidden.device) or torch.is_autocast_enabled(hidden.device.type):
         return F.linear(hidden, weight, bias)
     return _OneDnnLinear.apply(hidden, weight, bias)
 

@@ -26,10 +26,7 @@ MOST_GROWTH_BYTES = 2**31  # of what the process holds, until freed memory is re
 
 
 def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
-    """A random generator that shares nothing with those of other purposes ("order", "masks"), places or seeds.
-
-    `place` is such as epoch, step and row.
-    """
+    """A random generator that shares nothing with those of other purposes ("order"), places (epoch, row) or seeds."""
     # The number of places is part of NumPy's seed, which drops trailing zeros: (42, 0) alone would be as (42, 0, 0).
     tag = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:4])
     return np.random.default_rng((tag, len(place), *place, seed))
