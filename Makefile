@@ -6,7 +6,7 @@
 # make compare  experiments side by side          make ui         MLflow's page on this machine
 # make record NAME=minilm    copies a finished run's numbers and settings to results/, for git
 # make bench    speed and memory against a plain reference (BENCH="--data local/glue --vocabulary .../vocab.txt")
-# make ask Q="The capital city of France is [MASK]."   answers of the teacher and the domain students
+# make ask Q="The capital city of France is [MASK]."   predictions of the teacher and the domain students
 PYTHON ?= python3
 VENV := .venv
 TINYBERT := PYTHONPATH=src python -m tinybert.cli

@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
     if task.is_regression:
         same = f"correlation with the teacher's scores: {np.corrcoef(expected, found)[0, 1]:.4f}"
     else:
-        same = f"same answer as the teacher: {np.mean((expected == found).reshape(count, -1).all(axis=1)):.1%}"
+        same = f"same prediction as the teacher: {np.mean((expected == found).reshape(count, -1).all(axis=1)):.1%}"
     print(f"parameters: {student.model.parameter_count:,} of {teacher.parameter_count:,}")
     print(f"{same} ({count:,} held-out rows)")
     print(f"{options.output}: model and tokenizer, after {time.monotonic() - started:.0f} s; "

@@ -29,7 +29,7 @@ def test_of_the_teachers_shape_the_cut_gives_its_answers(work, capsys):
     cli.main(["cut", "model", "rows.csv", "--output", "small", "--layers", "2"])
     parameters, same, written = capsys.readouterr().out.splitlines()
     assert parameters.startswith("parameters: ")
-    assert same == "same answer as the teacher: 100.0% (8 held-out rows)"
+    assert same == "same prediction as the teacher: 100.0% (8 held-out rows)"
     assert written.startswith("small: model and tokenizer, after ")
     small, given = (load_bert(SequenceClassifier, folder) for folder in ("small", "model"))
     assert small.labels == given.labels and small.config.hidden_size == 24

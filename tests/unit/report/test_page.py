@@ -188,7 +188,7 @@ def test_summary_names_the_best(made):
     text = " ".join((made[0] / "reports/summary.md").read_text(encoding="utf-8").split())
     assert "Domain, best first: perplexity little_professor 9.13, lazy 9.51, attentive 10.03; " in text
     assert "cloze accuracy lazy 0.300, little_professor 0.280, attentive 0.260." in text
-    assert "tinybert4 retains 56.0 % of the teacher's lead over the majority class on average over 3 splits" in text
+    assert "tinybert4 retains 56.0 % of the teacher's score above the majority class on average over 3 splits" in text
     assert "Collapsed: tinybert4 on synthetic MNLI matched, tinybert4 on synthetic MNLI mismatched" in text
     assert "| synthetic MRPC | smallest | tinybert4 int8-qdq | 0.720 of 0.850 | 1.21 (36.7 × smaller) |" in text
     assert "| synthetic MNLI | – | none beats the majority class |" in text  # it collapsed
