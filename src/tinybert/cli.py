@@ -70,7 +70,7 @@ def describe_run() -> dict[str, Any]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    from tinybert.pipeline import files, paths, tracking
+    from tinybert.pipeline import files, paths, revision
 
     try:
         repo = Repo()
@@ -86,15 +86,15 @@ def describe_run() -> dict[str, Any]:
         seconds[name] = files.read_json(path)["seconds"]
     generated = [f":!{path}" for path in ("params.yaml", "dvc.lock", "metrics", "reports", "results")]
     # With --branch git prints one line more, so that a git that fails does not count as clean.
-    lines = tracking.git("status", "--porcelain", "--branch", "--", ".", *generated).splitlines()
+    lines = revision.git("status", "--porcelain", "--branch", "--", ".", *generated).splitlines()
     if len(lines) != 1:
         got = f"{len(lines) - 1}, first {lines[1]}" if lines else "no git"
         raise UserError(f"git status: uncommitted files (got {got}); fix: commit them")
-    code = {"revision": tracking.head_revision(), "date": date.today().isoformat()}
+    code = {"revision": revision.head_revision(), "date": date.today().isoformat()}
     machine = {"processor": torch.cpu.get_capabilities()["cpu_name"], "threads": torch.get_num_threads()}
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
-    versions = {"python": sys.version.split()[0]} | tracking.package_versions()
+    versions = {"python": sys.version.split()[0]} | revision.package_versions()
     return code | machine | {"versions": versions, "total_seconds": round(sum(seconds.values()), 1), "seconds": seconds}
 
 

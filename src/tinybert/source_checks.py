@@ -11,7 +11,7 @@ from tinybert.augment import sampling
 from tinybert.augment.substitution import stop_words
 from tinybert.augment.word_vectors import from_file
 from tinybert.config.fields import ModelSource, checkpoint_folder, read_config
-from tinybert.config.schema import Params, PredictionFiles, ReadyTeacher, teacher_source
+from tinybert.config.schema import Params, ReadyTeacher, teacher_source
 from tinybert.config.students import check_students
 from tinybert.data.corpus import file_articles, matching_files
 from tinybert.data.own_tasks import read_task_rows, records
@@ -65,7 +65,10 @@ def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
     for task in params.tasks.run:
         settings = params.tasks[task]
         if (ready := settings.finetuned_teacher) and ready.predictions:
-            yield partial(check_predictions, task, ready.predictions)
+            files, key = ready.predictions, f"tasks.{task}.finetuned_teacher.predictions"
+            for split in ("train", "dev", "test"):
+                if path := getattr(files, split):
+                    yield partial(Table(path, f"{key}.{split}").check_columns, (files.id, *files.columns))
         if found := teacher_source(task, settings, params.tasks.teacher_encoder):
             sources.setdefault(found[1], (found[0], []))[1].append(task)
     for key, (source, tasks) in sources.items():
@@ -167,13 +170,6 @@ def _unread_task(params: Params, name: str, config: Mapping[str, Any]) -> Task:
     theirs = tuple(map(str, names.values())) if isinstance(names, dict) and names else ("LABEL_0", "LABEL_1")
     labels = () if data.kind == "regression" else data.labels or theirs
     return Task(name, data.texts, labels, name, kind=data.kind, is_own=True)
-
-
-def check_predictions(task: str, files: PredictionFiles) -> None:
-    """Looks for the columns of the files of a task teacher's predictions."""
-    key = f"tasks.{task}.finetuned_teacher.predictions"
-    tables = (Table(name, f"{key}.{split}") for split in ("train", "dev", "test") if (name := getattr(files, split)))
-    check_all(partial(table.check_columns, (files.id, *files.columns)) for table in tables)
 
 
 def check_init(params: Params, name: str) -> None:

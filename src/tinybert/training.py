@@ -83,8 +83,13 @@ class StageTraining:
         batches = Batches(sequences, masker, batch_size=training.batch_size, seed=seed)
         self.run(batches, training, seed, teacher=LiveTeacher(teacher, self.loss))
 
-    def save(self) -> None:
-        """Replaces the model folder, which has all that later stages need, and writes the loss curve."""
+    def finish(self, measure: Callable[[], dict] = dict) -> None:
+        """Saves the model, writes the metrics of the run and what `measure` returns, and removes the checkpoint.
+
+        Only the first of several processes does so. The model folder has all that later stages need.
+        """
+        if not is_main_process():
+            return
         history = checkpoints.read_provenance(self.source) if self.source else []
         with atomic_folder(self.target) as folder:
             save_model(self.model, folder)
@@ -95,17 +100,9 @@ class StageTraining:
             elif not isinstance(self.model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way
                 shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
         self.stage.write_curve(self.curve)
-
-    def finish(self, measure: Callable[[], dict] = dict) -> None:
-        """Saves the model, writes the metrics of the run and what `measure` returns, and removes the checkpoint.
-
-        Only the first of several processes does so.
-        """
-        if is_main_process():
-            self.save()
-            self.stage.write_metrics(training_metrics(self.model, self.curve) | measure())
-            self.stage.earlier_seconds = self.checkpoint.earlier_seconds
-            self.checkpoint.remove()
+        self.stage.write_metrics(training_metrics(self.model, self.curve) | measure())
+        self.stage.earlier_seconds = self.checkpoint.earlier_seconds
+        self.checkpoint.remove()
 
 
 def distill_phase(stage: Stage) -> None:

@@ -45,7 +45,7 @@ def test_the_checkpoint_is_kept_until_the_metrics_are_written(training):
 
 
 def test_the_model_folder_has_weights_and_tokenizer(training):
-    training.save()
+    training.finish()
     assert load_model(training.target).parameter_count == training.model.parameter_count
     assert {"config.json", "model.safetensors", "training.json", "vocab.txt"} <= {
         path.name for path in training.target.iterdir()
@@ -55,8 +55,8 @@ def test_the_model_folder_has_weights_and_tokenizer(training):
 
 def test_the_provenance_of_the_source_is_passed_on(training, tmp_path):
     training.source, history = tmp_path / "source", [{"stage": "general_distill", "steps": 7}]
-    training.save()
+    training.finish()
     assert read_provenance(training.target) == []  # the source has none
     write_json(training.source / "training.json", history)
-    training.save()
+    training.finish()
     assert read_provenance(training.target) == history

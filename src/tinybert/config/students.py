@@ -336,9 +336,12 @@ def check_losses(
 
 
 def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "") -> None:
-    """Checks that a student can be cut out of the teacher, head by head; UserError whose key begins with `key`."""
+    """Checks that a student, or a BiLSTM's embeddings, can be cut out of the teacher; UserError from `key` on."""
     if student.kind == "bilstm":
-        check_embedding(student.embedding, teacher.width, key=key)
+        if student.embedding > teacher.width:
+            problem = f"{student.embedding} is above the width {teacher.width} of the teacher's embeddings"
+            fix = f"choose {teacher.width} or less, or set init to random"
+            raise UserError(f"{key}architecture.embedding: {problem}; fix: {fix}")
         return
     for name in ("width", "feed_forward"):
         ours, theirs = getattr(student, name), getattr(teacher, name)
@@ -352,11 +355,3 @@ def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: 
         shape = f"architecture.width {width} in {heads} heads (architecture.heads)"
         problem = f"{shape} cannot be cut from the teacher's {teacher.heads} heads of {widest}"
         raise UserError(f"{key}init.teacher: {problem}; fix: {fix}, or set init to random")
-
-
-def check_embedding(size: int, teacher_width: int, *, key: str = "") -> None:
-    """Checks that a BiLSTM's word embeddings of `size` can be cut out of the teacher's; UserError if not."""
-    if size > teacher_width:
-        problem = f"{size} is above the width {teacher_width} of the teacher's embeddings"
-        fix = f"choose {teacher_width} or less, or set init to random"
-        raise UserError(f"{key}architecture.embedding: {problem}; fix: {fix}")

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from tinybert.config.fields import HUGE, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
-from tinybert.config.students import check_embedding
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, Sized
 from tinybert.models.packed_linear import Linear, matrix_flops
 from tinybert.pipeline.errors import UserError
@@ -124,12 +123,11 @@ class BiLstmClassifier(Sized):
 
 
 def embeddings_from(teacher_embeddings: Tensor, size: int) -> Tensor:
-    """The teacher's word embeddings (vocabulary, width) in `size` dimensions, float32; UserError if they have fewer.
+    """The teacher's word embeddings (vocabulary, width) in `size` dimensions, at most as many, float32.
 
     These are coordinates along the leading right singular vectors, not centered and not rescaled: no other `size`
     dimensions preserve inner products better (Eckart and Young 1936).
     """
-    check_embedding(size, teacher_embeddings.shape[1])
     embeddings = teacher_embeddings.detach().double()
     if size == embeddings.shape[1]:
         return embeddings.float()

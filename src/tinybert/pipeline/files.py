@@ -194,6 +194,15 @@ def _decode(raw: bytes, where: str) -> str:
         raise UserError(f"{where}: not UTF-8 ({found}); fix: convert it, for example with iconv -t utf-8") from None
 
 
+def flatten(tree: dict[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the leaves of a nested mapping, with their keys joined by the separator."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from flatten(value, separator, f"{prefix}{key}{separator}")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def printable(text: str) -> str:
     """The text with control characters, which a terminal would obey, as escapes."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)

@@ -1,4 +1,4 @@
-"""MLflow tracking of a stage, and which commit made a result.
+"""MLflow tracking of a stage.
 
 A separate process writes to MLflow while the stage computes, because importing MLflow and opening its store take two
 seconds. The stage sends pickled calls (Run); the process executes them (StoredRun). Tracking never stops the work: if
@@ -20,18 +20,15 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tinybert.pipeline.files import one_line
+from tinybert.pipeline.files import flatten, one_line
 from tinybert.pipeline.paths import project_root
 from tinybert.pipeline.process import is_main_process
+from tinybert.pipeline.revision import head_revision
 
-# Metrics and reports are results themselves.
-RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
 LONGEST_WAIT_S = 60  # for the writer, after the stage's work
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "onnx", "onnxruntime", "numpy")
 EXPERIMENT = "tinybert"
 PARENT_KEY_TAG = "tinybert.parent_key"
 # Quiet, without telemetry, and quick to give up on a server that does not answer; what the user has set stays.
@@ -230,15 +227,6 @@ def _parent_id(mlflow: Any, name: str, revision: str) -> str:
         return parent.info.run_id
 
 
-def flatten(tree: dict[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the leaves of a nested mapping, with their keys joined by the separator."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from flatten(value, separator, f"{prefix}{key}{separator}")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _numbers(tree: dict[str, Any]) -> dict[str, float]:
     """The finite numbers of a nested mapping, under names that MLflow accepts."""
     return {
@@ -250,36 +238,6 @@ def _numbers(tree: dict[str, Any]) -> dict[str, float]:
 
 def _legal(name: str) -> str:
     return re.sub(r"[^\w\-. /]", "_", name)[:250]  # MLflow's limits
-
-
-def head_revision() -> str:
-    """The commit that is checked out; "none" outside of git."""
-    return git("rev-parse", "HEAD") or "none"
-
-
-def code_revision() -> str:
-    """The last commit that changed code, pipeline or params: committing results does not change it.
-
-    Ends in " and uncommitted changes" if there are such in them; "none" outside of git.
-    """
-    commit = git("log", "-1", "--format=%H", "--", *RESULT_PATHS)
-    if not commit:
-        return "none"
-    return f"{commit} and uncommitted changes" if git("status", "--porcelain", "--", *RESULT_PATHS) else commit
-
-
-def package_versions() -> dict[str, str]:
-    """The versions of the packages that decide results."""
-    return {package: version(package) for package in PACKAGES}
-
-
-def git(*arguments: str) -> str:
-    """What a git command prints, without the last line's end; empty if it fails."""
-    try:
-        answer = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout.rstrip("\n") if answer.returncode == 0 else ""
 
 
 if __name__ == "__main__":

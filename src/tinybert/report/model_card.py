@@ -17,7 +17,7 @@ from tinybert.models.checkpoints import Model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.pipeline.tracking import code_revision, package_versions
+from tinybert.pipeline.revision import code_revision, package_versions
 from tinybert.report.rendering import render
 
 HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}

@@ -19,9 +19,8 @@ from tinybert.data.tasks import Task, read_task
 from tinybert.evaluate.scoring import choose_variant
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
-from tinybert.pipeline.files import one_line, read_json
+from tinybert.pipeline.files import flatten, one_line, read_json
 from tinybert.pipeline.paths import VARIANTS
-from tinybert.pipeline.tracking import flatten
 
 COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value", "is_headline"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.

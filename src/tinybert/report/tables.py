@@ -14,7 +14,7 @@ from tinybert.data.tasks import REPRODUCED
 from tinybert.evaluate.scoring import METRICS, read_predictions, retention_interval
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
-from tinybert.pipeline.tracking import code_revision, package_versions
+from tinybert.pipeline.revision import code_revision, package_versions
 from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, Table, fixed, interval, percent, spread, table
 from tinybert.report.results import SYSTEMS, Results, domain_scores, onnx_systems, pruned_students, task_systems, wide
 

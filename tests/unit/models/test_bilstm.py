@@ -11,7 +11,6 @@ from torch import nn
 
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.outputs import Batch, pad
-from tinybert.pipeline.errors import UserError
 
 CLS, SEP = 2, 3
 CONFIG = BiLstmConfig(50, embedding_size=6, hidden_size=5, num_hidden_layers=2, intermediate_size=7)
@@ -287,9 +286,3 @@ def test_embeddings_by_hand_keep_size_and_sign():
     expected = np.array([[0, 2], [-3, 0], [0, 0], [0, 0]])
     assert embeddings_from(teacher, 2).numpy() == pytest.approx(expected, abs=1e-7)
     assert embeddings_from(-teacher, 2).numpy() == pytest.approx(-expected, abs=1e-7)
-
-
-def test_embeddings_wider_than_the_teachers_are_rejected():
-    with pytest.raises(UserError, match=r"architecture\.embedding: 5 is above the width 4") as caught:
-        embeddings_from(torch.zeros(9, 4), 5)
-    assert "\n" not in str(caught.value)

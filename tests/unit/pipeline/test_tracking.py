@@ -18,7 +18,8 @@ import pandas as pd
 import pytest
 
 from tinybert.pipeline import tracking
-from tinybert.pipeline.tracking import code_revision, head_revision, package_versions, stage_run
+from tinybert.pipeline.revision import code_revision, head_revision, package_versions
+from tinybert.pipeline.tracking import stage_run
 
 # MLflow itself calls what SQLAlchemy and pandas have deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy", "ignore:For backward compatibility")

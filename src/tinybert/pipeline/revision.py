@@ -1,0 +1,38 @@
+"""Which commit and which packages made a result."""
+
+import subprocess
+from importlib.metadata import version
+
+# Metrics and reports are results themselves.
+RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "onnx", "onnxruntime", "numpy")
+
+
+def head_revision() -> str:
+    """The commit that is checked out; "none" outside of git."""
+    return git("rev-parse", "HEAD") or "none"
+
+
+def code_revision() -> str:
+    """The last commit that changed code, pipeline or params: committing results does not change it.
+
+    Ends in " and uncommitted changes" if there are such in them; "none" outside of git.
+    """
+    commit = git("log", "-1", "--format=%H", "--", *RESULT_PATHS)
+    if not commit:
+        return "none"
+    return f"{commit} and uncommitted changes" if git("status", "--porcelain", "--", *RESULT_PATHS) else commit
+
+
+def package_versions() -> dict[str, str]:
+    """The versions of the packages that decide results."""
+    return {package: version(package) for package in PACKAGES}
+
+
+def git(*arguments: str) -> str:
+    """What a git command prints, without the last line's end; empty if it fails."""
+    try:
+        answer = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.rstrip("\n") if answer.returncode == 0 else ""
