@@ -45,8 +45,8 @@ from tinybert.distill.loop import (
 from tinybert.distill.metric_log import MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import BertConfig, MaskedLM
-from tinybert.models.checkpoints import save_model
 from tinybert.models.initialization import InitializedStudent, general_teacher, initialize_student, subclone
+from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder

@@ -39,7 +39,7 @@ from tinybert.data.tasks import read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, variant_scores
-from tinybert.models.checkpoints import load_task_model
+from tinybert.models.model_folders import load_task_model
 from tinybert.pipeline import paths
 
 HERE = Path(__file__).resolve().parent

@@ -31,7 +31,7 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.evaluate.scoring import METRICS, paired_interval, score
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import Classifier, load_bert, load_classifier, load_task_model, save_model
+from tinybert.models.model_folders import Classifier, load_bert, load_classifier, load_task_model, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_jsonl
 

@@ -9,7 +9,7 @@ from tinybert.data.tasks import Task, read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import load_bert
+from tinybert.models.model_folders import load_bert
 from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import write_jsonl

@@ -7,7 +7,7 @@ from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.baselines import LinearModel, static_features, tfidf_features
 from tinybert.evaluate.scoring import compare_splits, predict_references, save_predictions
 from tinybert.models.bert import BertModel, MaskedLM
-from tinybert.models.checkpoints import load_bert
+from tinybert.models.model_folders import load_bert
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 

@@ -5,7 +5,7 @@ import torch
 from tinybert.config.students import training_of
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import load_bert
+from tinybert.models.model_folders import load_bert
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining

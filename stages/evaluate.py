@@ -7,7 +7,7 @@ from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.scoring import compare_splits, model_costs, predict_references, save_predictions
-from tinybert.models.checkpoints import load_task_model
+from tinybert.models.model_folders import load_task_model
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 

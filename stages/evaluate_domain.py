@@ -10,7 +10,7 @@ from tinybert.distill.batches import Masker, spread_batches
 from tinybert.evaluate import language_model as lm
 from tinybert.evaluate.scoring import save_predictions
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import load_bert
+from tinybert.models.model_folders import load_bert
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import write_json
 from tinybert.stage import Stage, run_stage

@@ -16,7 +16,7 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.scoring import compare_splits, model_costs, predict_references, save_predictions
-from tinybert.models.checkpoints import load_classifier
+from tinybert.models.model_folders import load_classifier
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_jsonl
 from tinybert.pipeline.process import is_main_process

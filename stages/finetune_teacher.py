@@ -11,8 +11,8 @@ from tinybert.distill.batches import Batches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TaskTeacher, check_teacher, start_task_teacher
 from tinybert.evaluate.scoring import score
-from tinybert.models.checkpoints import TaskModel
 from tinybert.models.initialization import given_teacher
+from tinybert.models.model_folders import TaskModel
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
 from tinybert.training import StageTraining

@@ -9,7 +9,7 @@ from tinybert.config.load import StageParams
 from tinybert.data.tasks import Task, read_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import copy_model, load_bert, load_task_model, read_provenance
+from tinybert.models.model_folders import copy_model, load_bert, load_task_model, read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_json
 from tinybert.report.model_card import Finished, write_domain_card, write_task_card

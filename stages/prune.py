@@ -10,7 +10,7 @@ from tinybert.distill.batches import predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.scoring import Predictions, save_predictions, score
-from tinybert.models.checkpoints import load_task_model
+from tinybert.models.model_folders import load_task_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import file_sizes_mb
 from tinybert.stage import Stage, run_stage

@@ -5,7 +5,7 @@ from tinybert.data.encoding import encode
 from tinybert.data.tasks import read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.evaluate.scoring import save_predictions
-from tinybert.models.checkpoints import load_task_model
+from tinybert.models.model_folders import load_task_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, write_json
 from tinybert.stage import Stage, run_stage

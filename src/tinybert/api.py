@@ -17,19 +17,19 @@ from torch import Tensor
 
 from tinybert.config.fields import Architecture, RowTokens, Seed, Training, read_config
 from tinybert.config.load import describe_mistake
-from tinybert.config.schema import METRICS_BY_KIND, Kind, Optimizer
+from tinybert.config.schema import Optimizer
 from tinybert.config.students import LayerMap, Learnable, StageLosses
-from tinybert.data.tasks import Task
+from tinybert.data.tasks import Task, task_of
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TOKENIZER_FILES, TaskTeacher, cut_classifier, has_tokens_of
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
-from tinybert.models import checkpoints
+from tinybert.models import model_folders
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import Classifier, TaskModel, load_bert, load_classifier, load_task_model, save_model
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, load_foreign
+from tinybert.models.model_folders import Classifier, TaskModel, load_bert, load_classifier, load_task_model, save_model
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
@@ -190,7 +190,7 @@ def _load_teacher(teacher: AnyTeacher, tokenizer: Tokenizer) -> Teacher:
     found = read_config(teacher)
     if has_tokens_of(tokenizer, Path(teacher)) and not found.get(OWN_TOKENIZER):
         return load_bert(SequenceClassifier, teacher)
-    labels = checkpoints.class_names(found, Path(teacher) / "config.json")
+    labels = model_folders.class_names(found, Path(teacher) / "config.json")
     return load_foreign(Path(teacher), labels, key="teacher", multilabel=found.get("problem_type") == MULTILABEL)
 
 
@@ -235,17 +235,9 @@ def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) 
         raise UserError(f"tokenizer: too many tokens (got {found}); allowed: {tokens}; fix: use the student's")
 
 
-def task_of(teacher: Teacher, columns: tuple[str, ...]) -> Task:
-    """The task that a teacher was fine-tuned on, as its config.json describes it."""
-    kind: Kind = "multilabel" if teacher.config.problem_type == MULTILABEL else "classification"
-    if len(teacher.labels) == 1:
-        return Task("rows", columns, (), "rows", METRICS_BY_KIND["regression"], kind="regression")
-    return Task("rows", columns, teacher.labels, "rows", kind=kind)
-
-
 def _load_student(folder: str | Path, task: Task) -> Classifier:
     """A classifier of a folder with its head, if that is for the task's classes; otherwise with a new head."""
-    if (read_config(folder).get("architectures") or [""])[0] in checkpoints.CLASSIFIERS:
+    if (read_config(folder).get("architectures") or [""])[0] in model_folders.CLASSIFIERS:
         model = load_task_model(folder)
         same = model.labels == (task.labels or model.labels[:1])  # a regression's one label may have any name
         if same and (model.config.problem_type == MULTILABEL) == task.is_multilabel:

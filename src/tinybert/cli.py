@@ -36,7 +36,7 @@ def profile(argv: Sequence[str]) -> None:
 
 def convert(argv: Sequence[str]) -> None:
     """Writes the weights of a folder's pytorch_model.bin, a pickle, as model.safetensors."""
-    from tinybert.models.checkpoints import convert_pickle
+    from tinybert.models.model_folders import convert_pickle
 
     parser = argparse.ArgumentParser(prog="tinybert convert", description=convert.__doc__)
     parser.add_argument("folder", type=Path, help="a model folder with pytorch_model.bin")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from tinybert.api import DistillSettings, check_settings, check_tokens, distill_student, task_of
+from tinybert.api import DistillSettings, check_settings, check_tokens, distill_student
 from tinybert.compress.onnx_files import export_onnx, latencies
 from tinybert.compress.variants import LATENCY
 from tinybert.config.fields import Architecture
@@ -25,11 +25,12 @@ from tinybert.config.schema import TableData
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, own_row
 from tinybert.data.table_files import Table
+from tinybert.data.tasks import task_of
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import logits_of, predict
 from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import BertConfig, SequenceClassifier
-from tinybert.models.checkpoints import load_bert
+from tinybert.models.model_folders import load_bert
 from tinybert.pipeline.errors import UserError
 
 SEED, MOST_SCORED_ROWS, LOSSES = 42, 1_000, {"prediction": 1.0}

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.benchmark import Timer
 
-from tinybert.config.fields import Architecture, StudentArchitecture, Training, checkpoint_folder, read_config
+from tinybert.config.fields import Architecture, StudentArchitecture, Training, model_folder, read_config
 from tinybert.config.schema import Params, teacher_source
 from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, training_of
 from tinybert.data.corpus import documents, file_articles, matching_files
@@ -44,17 +44,17 @@ FIELDS = {
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowCount:
     """Rows of training data and their mean length."""
 
     count: float
     tokens: float
 
 
-UNKNOWN = Rows(math.nan, math.nan)
+UNKNOWN = RowCount(math.nan, math.nan)
 
 
-class Model(NamedTuple):
+class ModelSize(NamedTuple):
     """What the sizes of a model follow from."""
 
     shape: StudentArchitecture
@@ -90,7 +90,13 @@ class Work(NamedTuple):
 
     @classmethod
     def of(
-        cls, training: Training, rows: Rows, model: Model, *, head_share: float = 0.0, teacher_weights: float = 0.0
+        cls,
+        training: Training,
+        rows: RowCount,
+        model: ModelSize,
+        *,
+        head_share: float = 0.0,
+        teacher_weights: float = 0.0,
     ) -> "Work":
         """A training: 6 operations per token and weight of the model, 2 per token and weight of the teacher.
 
@@ -121,17 +127,17 @@ class Sizes:
         self.tasks = {task: params.tasks[task] for task in params.tasks.run}
         teacher = params.teacher
         if teacher.source == "synthetic":
-            self.teacher = Model(teacher.synthetic.architecture, teacher.synthetic.vocabulary_size)
+            self.teacher = ModelSize(teacher.synthetic.architecture, teacher.synthetic.vocabulary_size)
         else:
             is_local = teacher.source == "local"
             self.teacher = model_of(read_config(paths.resolve(teacher.local.folder)) if is_local else {})
         self.teachers = {task: self._task_teacher(task) for task in self.tasks}
         vocabulary = self.teacher.vocabulary
-        self.students = {name: Model(of.architecture, vocabulary) for name, of in params.used_students.items()}
+        self.students = {name: ModelSize(of.architecture, vocabulary) for name, of in params.used_students.items()}
         self.rows = dict.fromkeys(self.tasks, UNKNOWN)
         for task, read in rows.items():
             tokens = TOKENS_PER_WORD * read.words + 1 + len(read.task.columns)
-            self.rows[task] = Rows(read.count, min(tokens, self.tasks[task].max_length_tokens))
+            self.rows[task] = RowCount(read.count, min(tokens, self.tasks[task].max_length_tokens))
 
     def works(self) -> dict[str, list[Work]]:
         """The instances of the stages that train, by stage; and those of the others."""
@@ -179,10 +185,10 @@ class Sizes:
             weights += folders * student.weights
         return 2 * 4 * weights
 
-    def _task_teacher(self, task: str) -> Model:
+    def _task_teacher(self, task: str) -> ModelSize:
         """A task's teacher; an empty model if its predictions are known."""
         if found := teacher_source(task, self.tasks[task], self.params.tasks.teacher_encoder):
-            return model_of(read_config(checkpoint_folder(found[0], key=found[1], files=("config.json",))))
+            return model_of(read_config(model_folder(found[0], key=found[1], files=("config.json",))))
         ready = self.tasks[task].finetuned_teacher
         return model_of({"num_hidden_layers": 0, "hidden_size": 0}) if ready else self.teacher
 
@@ -201,7 +207,7 @@ class Sizes:
             return Work()
         training = settings.pruning if is_pruning else training_of(self.params, name, phase, task=task)
         copies = 1 if is_pruning else 1 + settings.augmented_copies
-        rows = Rows(rows.count * copies * settings.train_fraction, rows.tokens)
+        rows = RowCount(rows.count * copies * settings.train_fraction, rows.tokens)
         is_cached = phase == "prediction" and student.intermediate and settings.intermediate.epochs
         taught_by = 0.0 if is_cached else self.teachers[task].matrices / max(1, training.epochs)
         return Work.of(training, rows, self.students[name], teacher_weights=taught_by)
@@ -271,16 +277,16 @@ def measured_machine(teacher: StudentArchitecture, precision: str) -> Machine:
     return Machine(f"{name}, {speed / 1e9:,.0f} GFLOP/s", speed, UPDATE_SECONDS[device.type])
 
 
-def model_of(config: Mapping[str, Any]) -> Model:
+def model_of(config: Mapping[str, Any]) -> ModelSize:
     """A model by its config.json, with the vocabulary of the published BERT if it names none."""
     known = {size: config[name] for size, names in FIELDS.items() for name in names if config.get(name) is not None}
     width = known.get("width", math.nan)
     layers, feed_forward = known.get("layers", math.nan), known.get("feed_forward", 4 * width)
     shape = Architecture.model_construct(layers=layers, width=width, feed_forward=feed_forward)
-    return Model(shape, known.get("vocabulary", BERT_VOCABULARY))
+    return ModelSize(shape, known.get("vocabulary", BERT_VOCABULARY))
 
 
-def text_rows(params: Params) -> Rows:
+def text_rows(params: Params) -> RowCount:
     """The training sequences of the general corpus; the domain has at most as many."""
     corpus, body, read_share = params.corpus, params.tokenize.sequence_tokens - 2, 1.0
     if corpus.source == "hub":
@@ -302,7 +308,7 @@ def text_rows(params: Params) -> Rows:
         tokens = [min(count, body) for count in tokens]
     sequences = sum(math.ceil(count / body) for count in tokens)
     scale = (1 - 1 / corpus.heldout_every) / read_share
-    return Rows(sequences * scale, sum(tokens) / max(1, sequences) + 2)
+    return RowCount(sequences * scale, sum(tokens) / max(1, sequences) + 2)
 
 
 def duration(seconds: float) -> str:

@@ -25,10 +25,10 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.distill.task_teacher import TaskTeacher, cut_classifier
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.distill.vocabulary import trim_vocabulary
-from tinybert.models import checkpoints
+from tinybert.models import model_folders
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
-from tinybert.models.checkpoints import Classifier, Model, load_bert, load_classifier, load_task_model, save_model
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
+from tinybert.models.model_folders import Classifier, Model, load_bert, load_classifier, load_task_model, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, read_jsonl, write_json
 from tinybert.pipeline.process import is_main_process
@@ -90,11 +90,11 @@ class StageTraining:
         """
         if not is_main_process():
             return
-        history = checkpoints.read_provenance(self.source) if self.source else []
+        history = model_folders.read_provenance(self.source) if self.source else []
         with atomic_folder(self.target) as folder:
             save_model(self.model, folder)
             self.loss.save(folder)
-            write_json(folder / checkpoints.PROVENANCE_FILE, self.stage.provenance(self.curve, history))
+            write_json(folder / model_folders.PROVENANCE_FILE, self.stage.provenance(self.curve, history))
             if self.tokenizer:
                 save_tokenizer(self.tokenizer, folder)
             elif not isinstance(self.model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way

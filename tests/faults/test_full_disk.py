@@ -22,7 +22,7 @@ from tinybert.distill.loop import start_accelerator
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
-from tinybert.models.checkpoints import save_model
+from tinybert.models.model_folders import save_model
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, atomic_folder, report_full_disk, write_json, write_jsonl
 

@@ -24,7 +24,7 @@ from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, save_token
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.checkpoints import load_bert, load_classifier, load_model, load_pretrained, save_model
+from tinybert.models.model_folders import load_bert, load_classifier, load_model, load_pretrained, save_model
 
 pytestmark = pytest.mark.properties
 SMALL = BertConfig(20, 4, 1, 2, 4, max_position_embeddings=8)

@@ -12,7 +12,7 @@ from tests.support.outputs import check_whole, few_students_params
 from tests.support.project import TASK, copy_project, run, write_params
 from tinybert.data.tokenizer import SPECIAL_TOKENS, folder_tokenizer
 from tinybert.models.bert import BertConfig
-from tinybert.models.checkpoints import save_model
+from tinybert.models.model_folders import save_model
 
 pytestmark = pytest.mark.long
 WORDS = "Die Größe der Straße ist schön und das Äußere im Süden war früher größer als ein Fluß Haus Bär"

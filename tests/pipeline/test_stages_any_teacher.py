@@ -34,7 +34,7 @@ from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokeni
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher, cut_classifier
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import load_bert, save_model
+from tinybert.models.model_folders import load_bert, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_jsonl

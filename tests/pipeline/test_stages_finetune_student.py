@@ -12,7 +12,7 @@ from tinybert.config.fields import Training
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import save_model
+from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import write_jsonl
 

@@ -14,7 +14,7 @@ from tests.support.project import tiny_params, write_params
 from tinybert.config.schema import FineTuning, ReadyTeacher
 from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.models.checkpoints import load_model, save_model
+from tinybert.models.model_folders import load_model, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_jsonl

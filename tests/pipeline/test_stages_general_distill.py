@@ -17,7 +17,7 @@ from tinybert.config.schema import Masking, Optimizer
 from tinybert.config.students import Init, StageLosses
 from tinybert.data.sequences import sequences_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.models.checkpoints import load_model, save_model
+from tinybert.models.model_folders import load_model, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 

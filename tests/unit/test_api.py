@@ -32,7 +32,7 @@ from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.checkpoints import class_names, load_bert, load_classifier, load_task_model, save_model
+from tinybert.models.model_folders import class_names, load_bert, load_classifier, load_task_model, save_model
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json

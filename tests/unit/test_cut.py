@@ -9,7 +9,7 @@ from tests.unit.test_api import write_model
 from tinybert import cli, cut
 from tinybert.data.encoding import Encoded
 from tinybert.models.bert import BertConfig, SequenceClassifier
-from tinybert.models.checkpoints import load_bert
+from tinybert.models.model_folders import load_bert
 from tinybert.pipeline.errors import UserError
 
 WORDS = ("king", "old", "rome", "river", "film", "city")

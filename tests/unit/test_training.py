@@ -10,7 +10,7 @@ from tests.unit.distill.test_loop import OPTIMIZER, examples, settings
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.batches import Batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.models.checkpoints import load_model, read_provenance
+from tinybert.models.model_folders import load_model, read_provenance
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import write_json
 from tinybert.training import StageTraining

@@ -11,7 +11,7 @@ import numpy as np
 import regex
 import yaml
 
-from tinybert.config.schema import WordVectors as WordVectorSettings
+from tinybert.config.schema import WordVectorSettings
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_jsonl, read_lines

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tinybert.config.schema import Latency
 from tinybert.data.encoding import Encoded
 from tinybert.models.bert import SelfAttention, SequenceClassifier
-from tinybert.models.checkpoints import Classifier
+from tinybert.models.model_folders import Classifier
 from tinybert.models.outputs import Batch, OutputSpec
 from tinybert.pipeline.files import atomic_file, report_full_disk
 

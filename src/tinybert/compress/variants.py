@@ -12,17 +12,16 @@ from tabulate import tabulate
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
 from tinybert.config.fields import HUGE
-from tinybert.config.schema import METRICS_BY_KIND, Calibration, Kind, Latency, Quantization, TableData
+from tinybert.config.schema import METRICS_BY_KIND, Calibration, Latency, Quantization, TableData
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, NUMBER, Labels, own_row
 from tinybert.data.table_files import Table
-from tinybert.data.tasks import Task
+from tinybert.data.tasks import Task, task_of
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import Classifier, load_bert
-from tinybert.models.outputs import MULTILABEL
+from tinybert.models.model_folders import Classifier, load_bert
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, file_sizes_mb, read_json, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
@@ -156,29 +155,26 @@ def _subject(options: argparse.Namespace) -> Subject:
         raise UserError(f"FOLDER: {problem}; fix: get it again")
     if len(options.text) > 2:
         raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
-    classes = model.labels if len(model.labels) > 1 else ()
-    kind: Kind = "classification" if classes else "regression"
-    if model.config.problem_type == MULTILABEL:
-        kind = "multilabel"
-    known = [metric for metric in METRICS_BY_KIND[kind] if metric != "f1" or len(classes) == 2]
-    metric = options.metric or known[0]
+    task = task_of(model, COLUMNS[: len(options.text)])
+    known = [metric for metric in METRICS_BY_KIND[task.kind] if metric != "f1" or len(task.labels) == 2]
+    metric = options.metric or task.headline
     if metric not in known:
         raise UserError(f"--metric: does not fit the model's labels (got {metric}); allowed: {', '.join(known)}")
-    task = Task(options.folder.name, COLUMNS[: len(options.text)], classes, "", (metric,), kind=kind)
+    task = replace(task, metrics=(metric,))
     data = TableData(
-        train=str(options.rows), texts=tuple(options.text), label=options.label, kind=kind,
-        separator=options.separator, labels=classes or None,
+        train=str(options.rows), texts=tuple(options.text), label=options.label, kind=task.kind,
+        separator=options.separator, labels=task.labels or None,
     )  # fmt: skip
     # Numbers stand for classes, unless they are names of classes.
-    is_named = not any(map(NUMBER.fullmatch, classes))
-    numbers = {str(number): name for number, name in enumerate(classes) if is_named}
-    table, labels = Table(data.train, "ROWS"), Labels(data, classes, numbers)
+    is_named = not any(map(NUMBER.fullmatch, task.labels))
+    numbers = {str(number): name for number, name in enumerate(task.labels) if is_named}
+    table, labels = Table(data.train, "ROWS"), Labels(data, task.labels, numbers)
     rows = [own_row(table, found, labels, data) for found in table.rows(data.columns)]
     count = options.calibration_rows or max(2, min(CALIBRATION_ROWS, len(rows) // 4))
     if count >= len(rows):
         raise UserError(f"--calibration-rows: leaves no row to score (got {count} of {len(rows)}); fix: more rows")
     random.Random(SEED).shuffle(rows)
-    if kind == "regression":
+    if task.is_regression:
         scores = [row["label"] for row in rows]
         task = replace(task, score_range=(min(scores), max(scores)))
     file = options.folder / "tokenizer_config.json"

@@ -30,7 +30,7 @@ RowTokens = Annotated[int, Field(ge=8, le=512)]
 # A name becomes part of stage names, commands and paths.
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 Source = Literal["synthetic", "hub", "local"]
-CHECKPOINT_FILES = ("config.json", "model.safetensors")
+MODEL_FILES = ("config.json", "model.safetensors")
 # Of any model: weights may be in several files, and tokenizers are in files of many names.
 ALL_FILES = ("*.json", "model*.safetensors", "*.txt", "*.model")
 
@@ -111,7 +111,7 @@ class ModelSource(ConfigModel):
             raise ValueError("must be {folder: path} or {hub: {model: name, revision: commit}}")
 
 
-def checkpoint_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = CHECKPOINT_FILES) -> Path:
+def model_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = MODEL_FILES) -> Path:
     """The folder that a section `key` of params names, by `hub` after downloading `files`; UserError if none."""
     if source.hub:
         fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"

@@ -91,7 +91,7 @@ class SyntheticTeacher(ConfigModel):
     architecture: Architecture
 
 
-class Teacher(ConfigModel):
+class TeacherSettings(ConfigModel):
     source: Source
     hub: HubModel
     local: LocalFolder
@@ -157,7 +157,7 @@ class DomainEvaluation(ConfigModel):
     quiz: Quiz
 
 
-class WordVectors(ConfigModel):
+class WordVectorSettings(ConfigModel):
     """Where the neighbors of words of several tokens come from."""
 
     source: Literal["corpus", "file"]
@@ -174,7 +174,7 @@ class Substitution(ConfigModel):
     candidates: PositiveInt
     stop_words: NonEmptyStr
     second_segment: bool
-    word_vectors: WordVectors
+    word_vectors: WordVectorSettings
 
 
 class Sampling(ConfigModel):
@@ -459,7 +459,7 @@ class Params(ConfigModel):
     seed: Seed
     seeds: UniqueList[Seed]
     precision: Literal["float32", "bfloat16"]
-    teacher: Teacher
+    teacher: TeacherSettings
     masking: Masking
     optimizer: Optimizer
     corpus: Corpus

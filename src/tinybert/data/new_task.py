@@ -29,7 +29,7 @@ from tinybert.pipeline.files import atomic_file
 SEEN_ROWS = 10_000  # rows used to choose kind and length
 CLASS_NUMBERS = 20  # whole numbers with more different values are scores
 BALANCED = 0.9  # from this share of the greatest entropy on, accuracy is the metric
-TOKENS_PER_WORD = 1.5  # without a tokenizer
+MOST_TOKENS_PER_WORD = 1.5  # without a tokenizer; a length too great costs less than cut texts
 # Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows per 8 classes; more than 80
 # classes count as 80. The teacher of more than 8 classes has four times the first task's learning rate, at most
 # MANY_CLASSES_RATE. With 77 classes it scores .86 after 6 epochs at 5e-5, .93 at 2e-4 (docs/log.md).
@@ -120,7 +120,7 @@ def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
         tokenizer = folder_tokenizer(paths.resolve(params.teacher.local.folder) if is_local else paths.TOKENIZER)
         tokens = texts.map(lambda text: len(tokenizer.encode(text, add_special_tokens=False))).sum(axis=1)
     except UserError:
-        tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * TOKENS_PER_WORD
+        tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * MOST_TOKENS_PER_WORD
     longest = float(np.percentile(tokens, 95)) + 1 + len(task.columns)  # special tokens
     return int(min(512, max(16, 8 * math.ceil(longest / 8))))
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import yaml
 from pydantic import TypeAdapter
 
-from tinybert.config.schema import REGRESSION_LABEL, Kind
+from tinybert.config.schema import METRICS_BY_KIND, REGRESSION_LABEL, Kind
+from tinybert.models.model_folders import TaskModel
+from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_json
@@ -87,6 +89,15 @@ class TrainingRows:
 
 TASK_TYPE = TypeAdapter(Task)
 TASKS = {name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for name, entry in GLUE.items()}
+
+
+def task_of(model: TaskModel, columns: tuple[str, ...]) -> Task:
+    """The task that a classifier was fine-tuned on, as its config.json describes it."""
+    kind: Kind = "regression" if len(model.labels) == 1 else "classification"
+    if model.config.problem_type == MULTILABEL:
+        kind = "multilabel"
+    classes = () if kind == "regression" else model.labels
+    return Task("rows", columns, classes, title="rows", metrics=METRICS_BY_KIND[kind][:1], kind=kind)
 
 
 def write_task(task: Task, folder: str | Path) -> None:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
-from tinybert.config.schema import Teacher
+from tinybert.config.schema import TeacherSettings
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, printable, read_json, read_lines, write_json
@@ -96,7 +96,7 @@ def trimmed_tokenizer(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
     return _framed(Tokenizer.from_str(json.dumps(state | {"added_tokens": added, "post_processor": None})))
 
 
-def teacher_tokenizer(teacher: Teacher) -> Tokenizer | None:
+def teacher_tokenizer(teacher: TeacherSettings) -> Tokenizer | None:
     """Loads the BERT tokenizer of a teacher from the Hub or a folder; None for a synthetic one, whose is trained.
 
     UserError if it cannot be loaded or is no WordPiece of a BERT.

@@ -16,7 +16,7 @@ from tinybert.data.encoding import Encoded
 from tinybert.data.sequences import Sequences
 from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import SPECIAL_TOKENS
-from tinybert.models.checkpoints import TaskModel
+from tinybert.models.model_folders import TaskModel
 from tinybert.models.outputs import Batch, best_device, pad
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream

@@ -21,7 +21,7 @@ from tinybert.distill.metric_log import Entry, MetricLogger, TrainRun
 from tinybert.distill.objective import DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.distill.vocabulary import only_used_words
-from tinybert.models.checkpoints import Model
+from tinybert.models.model_folders import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
 from tinybert.models.packed_linear import for_inference
 from tinybert.pipeline.process import FreedMemory, dropout_seed

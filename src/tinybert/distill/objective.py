@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from tinybert.config.students import LOSSES, Learnable, Student, check_losses, mapped_layers
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
-from tinybert.models.checkpoints import Config, read_weights
 from tinybert.models.foreign import ForeignConfig
+from tinybert.models.model_folders import Config, read_weights
 from tinybert.models.outputs import MULTILABEL, Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, checkpoint_folder, read_config
+from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, model_folder, read_config
 from tinybert.config.schema import Params, ReadyTeacher
 from tinybert.config.students import TASK_PHASES, check_students
 from tinybert.data.encoding import Encoded, encode, label_array
@@ -17,9 +17,9 @@ from tinybert.data.tasks import Task, read_rows
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
 from tinybert.models import foreign
 from tinybert.models.bert import ARCHITECTURE_FIELDS, SequenceClassifier
-from tinybert.models.checkpoints import TaskModel, load_bert, load_classifier
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher, class_order, load_foreign, row_losses
 from tinybert.models.initialization import finetuned_teacher
+from tinybert.models.model_folders import TaskModel, load_bert, load_classifier
 from tinybert.models.subcloning import subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -121,7 +121,7 @@ def start_task_teacher(
         key: Of the source in params.yaml.
     """
     multilabel, is_ready = task.is_multilabel, isinstance(source, ReadyTeacher)
-    folder = source if isinstance(source, Path) else checkpoint_folder(source, key=key, files=ALL_FILES)
+    folder = source if isinstance(source, Path) else model_folder(source, key=key, files=ALL_FILES)
     if is_ready:
         _check_class_names(folder, task, key)
     if isinstance(source, ModelSource) and not has_tokens_of(tokenizer, folder):

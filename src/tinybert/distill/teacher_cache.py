@@ -25,8 +25,8 @@ from tinybert.distill.batches import Batches, labeled_by_teacher
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationLoss
 from tinybert.models import bert, foreign, outputs, packed_linear
-from tinybert.models.checkpoints import TaskModel
 from tinybert.models.foreign import ForeignConfig
+from tinybert.models.model_folders import TaskModel
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec
 from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import normalized

@@ -15,7 +15,7 @@ from tinybert.data.tokenizer import SPECIAL_TOKENS, trimmed_tokenizer
 from tinybert.distill.batches import Batches
 from tinybert.models.bert import Embeddings, SequenceClassifier
 from tinybert.models.bilstm import SentenceEncoder
-from tinybert.models.checkpoints import Classifier
+from tinybert.models.model_folders import Classifier
 
 
 def trim_vocabulary(student: Classifier, tokenizer: Tokenizer, rows: Encoded, *, limit: int) -> Tokenizer:

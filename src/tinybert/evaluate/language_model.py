@@ -18,7 +18,7 @@ from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import TEXT_BATCH_SIZE, Masker
 from tinybert.evaluate.scoring import Predictions
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import load_bert
+from tinybert.models.model_folders import load_bert
 from tinybert.models.outputs import Batch, best_device, pad
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError

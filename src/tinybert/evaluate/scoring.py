@@ -12,8 +12,8 @@ from tinybert.data.encoding import Encoded, label_array
 from tinybert.data.tasks import Task, read_rows
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher
-from tinybert.models.checkpoints import TaskModel
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
+from tinybert.models.model_folders import TaskModel
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS

@@ -14,7 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, RealTokens, Rows, Sized
+from tinybert.models.outputs import (
+    Batch,
+    ModelOutput,
+    OutputSpec,
+    PositionLimit,
+    ProblemType,
+    RealTokens,
+    RowIndex,
+    Sized,
+)
 from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu, matrix_flops
 from tinybert.pipeline.errors import UserError
 
@@ -99,7 +108,7 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
 
 
 class Parts(nn.ModuleDict):
-    """A ModuleDict whose modules are attributes, named as in published checkpoints."""
+    """A ModuleDict whose modules are attributes, named as in published models."""
 
     def __getattr__(self, name: str) -> Any:  # typed Any: ModuleDict's is Tensor | Module
         return super().__getattr__(name)
@@ -194,7 +203,7 @@ class Layer(nn.Module):
         self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(
-        self, hidden: Tensor, layout: RealTokens, want: Set[str] = OUTPUT_ONLY, rows: Rows | None = None
+        self, hidden: Tensor, layout: RealTokens, want: Set[str] = OUTPUT_ONLY, rows: RowIndex | None = None
     ) -> dict[str, Tensor]:
         """The fields of ModelOutput that `want` names, and those they are computed from.
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from tinybert.config.fields import BiLstmArchitecture, ModelSource, checkpoint_folder
+from tinybert.config.fields import BiLstmArchitecture, ModelSource, model_folder
 from tinybert.config.load import StageParams
-from tinybert.config.schema import REGRESSION_LABEL, Params, Teacher
+from tinybert.config.schema import REGRESSION_LABEL, Params, TeacherSettings
 from tinybert.config.students import LOGIT_LOSSES, Init, Student
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
-from tinybert.models.checkpoints import load_bert, load_pretrained, read_weights
 from tinybert.models.foreign import class_order
+from tinybert.models.model_folders import load_bert, load_pretrained, read_weights
 from tinybert.models.outputs import MULTILABEL, Batch
 from tinybert.models.subcloning import InitializedStudent, subclone
 from tinybert.pipeline import paths
@@ -44,10 +44,10 @@ def initialize_student(
     return subclone(teacher, config, init.teacher, batches=sample())
 
 
-def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
+def start_teacher(teacher: TeacherSettings, *, vocab_size: int, seed: int) -> MaskedLM:
     """The masked-LM teacher before its (further) pretraining; UserError if it does not fit the tokenizer.
 
-    `seed` draws new weights: all of a synthetic teacher, the head that a checkpoint lacks.
+    `seed` draws new weights: all of a synthetic teacher, the head that a given model lacks.
     """
     torch.manual_seed(seed)
     if teacher.source == "synthetic":
@@ -61,11 +61,11 @@ def start_teacher(teacher: Teacher, *, vocab_size: int, seed: int) -> MaskedLM:
     return model
 
 
-def given_teacher(teacher: Teacher) -> Path:
+def given_teacher(teacher: TeacherSettings) -> Path:
     """The folder of a teacher from the Hub or a local folder, as it is before pretraining; UserError if none."""
     if teacher.source == "hub":
-        return checkpoint_folder(ModelSource(hub=teacher.hub), key="teacher")
-    return checkpoint_folder(ModelSource(folder=teacher.local.folder), key="teacher.local")
+        return model_folder(ModelSource(hub=teacher.hub), key="teacher")
+    return model_folder(ModelSource(folder=teacher.local.folder), key="teacher.local")
 
 
 def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
@@ -76,7 +76,7 @@ def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
     reads_logits = student.general and student.general.active_losses.keys() & set(LOGIT_LOSSES)
     if params.tasks.teacher_encoder != "given" or reads_logits:
         return load_bert(MaskedLM, paths.TEACHER)
-    torch.manual_seed(params.seed)  # draws the masked-LM head if the checkpoint has none; nothing reads it
+    torch.manual_seed(params.seed)  # draws the masked-LM head if the given model has none; nothing reads it
     return load_pretrained(given_teacher(params.teacher))[0]
 
 
@@ -120,7 +120,7 @@ def _bilstm(shape: BiLstmArchitecture, teacher: MaskedLM, *, from_teacher: bool)
 
 def _published_student(config: BertConfig, init: Init, *, teacher_width: int) -> InitializedStudent:
     """A published general student, with its positions and its projection if that fits; ours have no bias."""
-    folder = checkpoint_folder(init, key="init")
+    folder = model_folder(init, key="init")
     stored, _ = load_pretrained(folder)
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours, theirs = getattr(config, name), getattr(stored.config, name)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tinybert.pipeline.errors import UserError
 
-Rows = Tensor | tuple[slice, slice]  # an index into hidden states
+RowIndex = Tensor | tuple[slice, slice]  # an index into hidden states
 # What a classifier is for, in transformers' words: this makes pipelines score each class by itself.
 MULTILABEL: Literal["multi_label_classification"] = "multi_label_classification"
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
@@ -95,7 +95,7 @@ class RealTokens:
         return torch.arange(length, device=self.mask.device) if self.index is None else self.index % length
 
     @property
-    def first_rows(self) -> Rows:
+    def first_rows(self) -> RowIndex:
         """The index of each row's first token, [CLS], among the tokens."""
         if self.index is None:
             return slice(None), slice(1)

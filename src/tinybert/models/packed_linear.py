@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Model = TypeVar("Model", bound=nn.Module)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 # Below this size both libraries are equally fast on idle cores, and oneDNN loses more when the cores are busy.
 LEAST_WEIGHTS = 2**16
 
@@ -27,7 +27,7 @@ class Linear(nn.Linear):
 
 
 @torch.no_grad()
-def for_inference(model: Model, dtype: torch.dtype) -> Model:
+def for_inference(model: AnyModule, dtype: torch.dtype) -> AnyModule:
     """A copy in `dtype` whose Linear weights are laid out for the hardware once; without gradients."""
     # Copied in `dtype`: a second copy in float32 would take as much memory as the model.
     memo = {id(weight): nn.Parameter(weight.to(dtype), requires_grad=False) for weight in model.parameters()}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tinybert.config.students import check_subclone, mapped_layers
 from tinybert.models.bert import BertConfig, Layer, MaskedLM, ResidualOutput, SelfAttention, SequenceClassifier
-from tinybert.models.checkpoints import Classifier
+from tinybert.models.model_folders import Classifier
 from tinybert.models.outputs import Batch, OutputSpec
 
 # In a regression the plain cut weighs as much as this many average tokens per input: the best of 1, 2, 4 and 8 by the
@@ -18,7 +18,7 @@ PRIOR_TOKENS_PER_INPUT = 4.0
 # Queries and keys share the size of their scores; a direction below this fraction of the largest one is noise.
 SMALLEST_DIRECTION = 1e-6
 
-Bert = MaskedLM | SequenceClassifier
+AnyBert = MaskedLM | SequenceClassifier
 Pair = tuple[Tensor, Tensor]  # the student's and the teacher's, (tokens, width) each
 
 
@@ -32,7 +32,7 @@ class InitializedStudent(NamedTuple):
 
 @torch.no_grad()
 def subclone(
-    teacher: Bert, config: BertConfig, layers: str | tuple[int, ...], *, batches: Iterable[Batch]
+    teacher: AnyBert, config: BertConfig, layers: str | tuple[int, ...], *, batches: Iterable[Batch]
 ) -> InitializedStudent:
     """Cuts a student with the same head out of a teacher: weight subcloning (Samragh et al. 2023), fitted on some text.
 
@@ -52,7 +52,7 @@ def subclone(
     depths = config.num_hidden_layers, teacher.config.num_hidden_layers
     replaced = [layer for (layer,) in mapped_layers(layers, *depths, key="init.teacher")]
     device, teacher = teacher.bert.pooler.dense.weight.device, teacher.eval()
-    student: Bert = MaskedLM(config) if isinstance(teacher, MaskedLM) else SequenceClassifier(config, teacher.labels)
+    student: AnyBert = MaskedLM(config) if isinstance(teacher, MaskedLM) else SequenceClassifier(config, teacher.labels)
     student.to(device)
     sizes = ("hidden_size", "num_attention_heads", "intermediate_size")
     is_same = all(getattr(config, name) == getattr(teacher.config, name) for name in sizes)
@@ -65,7 +65,7 @@ def subclone(
     return InitializedStudent(student.train(), projection)
 
 
-def _fit_layers(student: Bert, teacher: Bert, layers: Sequence[int], text: list[Batch]) -> Tensor:
+def _fit_layers(student: AnyBert, teacher: AnyBert, layers: Sequence[int], text: list[Batch]) -> Tensor:
     """Fits all weights, from the bottom up; returns the projection to the teacher's states."""
     ours, theirs, mapped = student.bert, teacher.bert, (0, *layers)
     want = OutputSpec(hidden=frozenset({*mapped, *(layer - 1 for layer in layers)}), logits=False)

@@ -33,14 +33,14 @@ from tinybert.evaluate.scoring import (
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, atomic_folder, read_json, write_json
 from tinybert.report.charts import GREY, INK, STYLE, svg_text
-from tinybert.report.rendering import ABSENT, Table, interval, render, signed, spread, table
+from tinybert.report.rendering import ABSENT, TextTable, interval, render, signed, spread, table
 
 STUDIES = Path("studies")
 HOLDS, FAILS, OPEN = "holds", "fails", "inconclusive"
 SAME = "identical predictions: the setting had no effect"
 MAX_SEEDS = 100
 OfSeeds = Mapping[int, Predictions]  # seed -> predictions
-Measured = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
+VariantPredictions = Mapping[tuple[str, str], OfSeeds]  # (task, variant)
 LearnedMap = Mapping[str, Mapping[str, float]]  # seed -> weights, by student and teacher layer
 LearnedMaps = Mapping[str, Mapping[str, LearnedMap]]  # task -> variant -> map
 Place = Annotated[str, Field(pattern=r"^[a-z_]+/[^:]+:[a-z0-9_{}-]+$")]
@@ -140,7 +140,7 @@ class Study(ConfigModel):
                             f"allowed: {', '.join(self.tasks)}; fix: add one")  # fmt: skip
         return list(asked or usable)
 
-    def in_order(self, measured: Measured) -> list[str]:
+    def in_order(self, measured: VariantPredictions) -> list[str]:
         """The tasks that were measured: first the study's in its order."""
         tasks = {task for task, _ in measured}
         return sorted(tasks, key=lambda task: ((*self.tasks, task).index(task), task))
@@ -250,7 +250,9 @@ def what_decides(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, *,
     return seeds_needed(len(first), stdev(one.mean for one in singles), of_rows, distance)
 
 
-def judge_claims(study: Study, measured: Measured, *, seed: int, maps: LearnedMaps | None = None) -> pd.DataFrame:
+def judge_claims(
+    study: Study, measured: VariantPredictions, *, seed: int, maps: LearnedMaps | None = None
+) -> pd.DataFrame:
     """A row for each claim and task that was measured: what was published, what was found, and the outcome."""
     rows = []
     for claim in study.claims:
@@ -275,7 +277,7 @@ def _with_interval(value: float, low: float, high: float) -> str:
     return ABSENT if math.isnan(value) else f"{signed(value)} ({interval(low, high)})"
 
 
-def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
+def variants_table(study: Study, measured: VariantPredictions, *, seed: int) -> TextTable:
     """Mean, spread and seeds of each variant, and how much better it is than the first."""
     rows = []
     for task in study.in_order(measured):
@@ -295,7 +297,7 @@ def variants_table(study: Study, measured: Measured, *, seed: int) -> Table:
     })  # fmt: skip
 
 
-def save_evidence(folder: Path, study: Study, measured: Measured, about: Mapping[str, Any]) -> None:
+def save_evidence(folder: Path, study: Study, measured: VariantPredictions, about: Mapping[str, Any]) -> None:
     """Replaces the evidence of the tasks that were measured; that of the study's other tasks stays.
 
     Args:
@@ -333,7 +335,7 @@ def read_evidence(folder: Path) -> dict[tuple[str, str], dict[int, Predictions]]
     return measured
 
 
-def write_page(folder: Path) -> Table:
+def write_page(folder: Path) -> TextTable:
     """Writes README.md and a chart for each study with evidence in `folder`; returns the table of claims."""
     sections, frames = [], []
     for about in sorted(folder.glob("[!.]*/about.json")):  # a kill may leave hidden folders

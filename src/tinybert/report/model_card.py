@@ -13,7 +13,7 @@ from tinybert.config.schema import Params, teacher_source
 from tinybert.config.students import MAPPED_LOSSES
 from tinybert.data.tasks import Task
 from tinybert.evaluate.scoring import score_drops
-from tinybert.models.checkpoints import Model
+from tinybert.models.model_folders import Model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file
 from tinybert.pipeline.paths import VARIANTS

@@ -10,7 +10,7 @@ from tinybert.config.schema import Params
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
 from tinybert.report import charts, tables
-from tinybert.report.rendering import Table, render
+from tinybert.report.rendering import TextTable, render
 from tinybert.report.results import Results, domain_scores, load_results, onnx_systems, pruned_students, task_systems
 
 PAGE = Path("reports/index.html")
@@ -57,7 +57,7 @@ def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]
     # summary.md is in git: it holds no timings, so that the same metrics give the same text.
     choice = of["choice"].cells.query("take != 'fastest'")
     choice = choice.loc[:, (choice != "").any()]  # without flags, if only the fastest has one
-    untimed = {"tables": of | {"choice": Table(choice, names=3).without("ms")}, "with_latency": False}
+    untimed = {"tables": of | {"choice": TextTable(choice, names=3).without("ms")}, "with_latency": False}
     texts = {
         PAGE: render("page.html.j2", **context),
         SUMMARY: render("summary.md.j2", **context | untimed),

@@ -64,16 +64,16 @@ def markdown_escape(text: str) -> str:
     return SPECIAL.sub(r"\\\1", one_line(text))
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """Cells as they are shown: texts in the first `names` columns, numbers in the others."""
 
     cells: pd.DataFrame
     names: int
 
-    def without(self, *beginnings: str) -> "Table":
+    def without(self, *beginnings: str) -> "TextTable":
         """The table without the columns whose headings begin with these texts; leading text columns must stay."""
         kept = [not str(heading).startswith(beginnings) for heading in self.cells]
-        return Table(self.cells.loc[:, kept], self.names)
+        return TextTable(self.cells.loc[:, kept], self.names)
 
     def html(self) -> Markup:
         """The table as HTML; texts are escaped, flags are marked."""
@@ -98,7 +98,7 @@ class Table(NamedTuple):
         return cells.to_markdown(index=False, disable_numparse=True, colalign=align, tablefmt=form)
 
 
-def table(frame: pd.DataFrame, names: Sequence[str], columns: Mapping[str, tuple]) -> Table:
+def table(frame: pd.DataFrame, names: Sequence[str], columns: Mapping[str, tuple]) -> TextTable:
     """Formats a frame; a column without any value is left out.
 
     Args:
@@ -112,4 +112,4 @@ def table(frame: pd.DataFrame, names: Sequence[str], columns: Mapping[str, tuple
         shown = list(map(form, *(frame.get(key, unknown) for key in keys)))
         if set(shown) - {ABSENT, ""}:
             cells[heading] = shown
-    return Table(cells, len(names))
+    return TextTable(cells, len(names))

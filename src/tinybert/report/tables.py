@@ -15,7 +15,7 @@ from tinybert.evaluate.scoring import METRICS, read_predictions, retention_inter
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.revision import code_revision, package_versions
-from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, Table, fixed, interval, percent, spread, table
+from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, TextTable, fixed, interval, percent, spread, table
 from tinybert.report.results import SYSTEMS, Results, domain_scores, onnx_systems, pruned_students, task_systems, wide
 
 NO_LEAD = "teacher within noise of the majority"
@@ -34,7 +34,7 @@ def task_name(results: Results, task: str, split: str = "") -> str:
     return f"{'' if results.tasks[task].is_own else source}{results.tasks[task].title}{ending}"
 
 
-def choice_table(results: Results) -> Table:
+def choice_table(results: Results) -> TextTable:
     """Which student to use for each task, and which control scores as high as the student."""
     systems = task_systems(results).query("is_headline")
     teachers = systems.drop_duplicates("task").set_index("task")["teacher"]
@@ -53,7 +53,7 @@ def choice_table(results: Results) -> Table:
             rows.append((name, ABSENT, "none beats the majority class", *[ABSENT] * 3, ""))
     columns = ["task", "take", "system", "score of teacher's", "MB", "ms a row", "flag"]
     cells = pd.DataFrame(rows, columns=columns)
-    return Table(cells if any(cells["flag"]) else cells.drop(columns="flag"), names=3)
+    return TextTable(cells if any(cells["flag"]) else cells.drop(columns="flag"), names=3)
 
 
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
@@ -72,7 +72,7 @@ def _cost(system: pd.Series, teacher: pd.DataFrame, cost: str, word: str, digits
     return fixed(system[cost], digits) + ("" if math.isnan(factor) else f" ({factor:.1f} × {word})")
 
 
-def task_table(results: Results) -> Table:
+def task_table(results: Results) -> TextTable:
     """The headline metric of each task: score, retention and costs of controls, students and teacher."""
     return table(_systems(results, "is_headline"), ["task", "model"], {
         "score": (spread, "score", "std"), "of teacher's": (percent, "retention"), "retention": (str, "retained"),
@@ -82,7 +82,7 @@ def task_table(results: Results) -> Table:
     })  # fmt: skip
 
 
-def other_metrics_table(results: Results) -> Table:
+def other_metrics_table(results: Results) -> TextTable:
     """The other metrics of the tasks that have some, without rows for the majority class and the teacher."""
     return table(_systems(results, "not is_headline and stage not in @SYSTEMS"), ["task", "model"], {
         "score": (spread, "score", "std"), "teacher": (fixed, "teacher"), "majority": (fixed, "majority"),
@@ -165,7 +165,7 @@ def _published(results: Results, at: Any) -> str:
     return ", ".join(found) or ABSENT
 
 
-def domain_table(results: Results) -> Table:
+def domain_table(results: Results) -> TextTable:
     """Cloze accuracy, perplexity and agreement of the teacher, each student and an untrained one."""
     shown = [
         ("cloze accuracy", "cloze.all.top1", 3), ("ppl domain", "domain.perplexity", 2),
@@ -178,7 +178,7 @@ def domain_table(results: Results) -> Table:
     return table(domain_scores(results).reset_index(names="model"), ["model"], columns)
 
 
-def onnx_table(results: Results) -> Table:
+def onnx_table(results: Results) -> TextTable:
     """Score, agreement, size and latency of each ONNX variant, whether it is on the Pareto front, and the gate's."""
     systems, sizes = onnx_systems(results), results.params.quantization.latency.batch_sizes
     frame = systems.assign(task=systems["task"].map(partial(task_name, results)))
@@ -198,7 +198,7 @@ def _time(median: float, p10: float, p90: float) -> str:
     return ABSENT if math.isnan(median) else f"{median:.1f} [{fixed(p10, 1)}, {fixed(p90, 1)}]"
 
 
-def pruning_table(results: Results) -> Table:
+def pruning_table(results: Results) -> TextTable:
     """Pruned students: sparsity, score beside the unpruned one, size of the weights file."""
     students = pruned_students(results)
     frame = students.assign(task=students["task"].map(partial(task_name, results)))
@@ -209,7 +209,7 @@ def pruning_table(results: Results) -> Table:
     })  # fmt: skip
 
 
-def corpus_table(results: Results) -> Table:
+def corpus_table(results: Results) -> TextTable:
     """Documents, sequences and tokens of both corpora."""
     frame = wide(results.select("tokenize"), ["model", "split"]).reset_index(names=["corpus", "split"])
     return table(frame, ["corpus", "split"], {
@@ -218,7 +218,7 @@ def corpus_table(results: Results) -> Table:
     })  # fmt: skip
 
 
-def filter_table(results: Results) -> Table:
+def filter_table(results: Results) -> TextTable:
     """How many training documents hold each subject's terms, and how many of these were kept."""
     place = r"train\.(?:documents|subjects\.(?P<subject>[^.]+)(?:\.terms\.(?P<term>.+))?)"
     found = results.select("filter_corpus")
@@ -228,7 +228,7 @@ def filter_table(results: Results) -> Table:
     return table(wide(found, ["subject", "term"]).reset_index(), ["subject", "term"], numbers)
 
 
-def task_data_table(results: Results) -> Table:
+def task_data_table(results: Results) -> TextTable:
     """Examples of each task by split, and its augmented training rows."""
     found = pd.concat([results.select("prepare_task"), results.select("augment", metric="augmented")])
     found = found[found["metric"].str.match(r"examples\.|augmented")].sort_values("task", kind="stable")
@@ -237,7 +237,7 @@ def task_data_table(results: Results) -> Table:
     return table(frame, ["task", "rows"], {"number": (count, "value")})
 
 
-def stage_table(results: Results) -> Table:
+def stage_table(results: Results) -> TextTable:
     """Steps of each training stage; seconds and peak memory of what ran here."""
     names, numbers = ["stage", "task", "model", "seed"], ["steps", "seconds", "peak_memory_mb"]
     frame = wide(results.frame[results.frame["metric"].isin(numbers)], names).reset_index()
@@ -247,15 +247,15 @@ def stage_table(results: Results) -> Table:
     return table(pd.concat([frame, pd.DataFrame([all_stages])]), names, columns)
 
 
-def versions_table(results: Results) -> Table:
+def versions_table(results: Results) -> TextTable:
     """Revision, seeds, Python and packages."""
     rows = {"git revision": code_revision(), "seeds": ", ".join(map(str, results.params.seeds))}
     rows["Python"] = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     rows |= package_versions()
-    return Table(pd.DataFrame(rows.items(), columns=["", "version"]), names=2)
+    return TextTable(pd.DataFrame(rows.items(), columns=["", "version"]), names=2)
 
 
-def answers_table(results: Results) -> Table:
+def answers_table(results: Results) -> TextTable:
     """Some quiz questions, evenly spaced, with the answers of the teacher and each domain student."""
     files = {student: paths.quiz_answers(student, results.params.seed) for student in results.params.domain.students}
     found = {student: results.read(path, _answers, pd.DataFrame()) for student, path in files.items()}
@@ -263,7 +263,7 @@ def answers_table(results: Results) -> Table:
     for student, answers in found.items():
         cells[student] = answers.get("student", ABSENT)
     shown = np.linspace(0, len(cells) - 1, num=min(len(cells), ANSWERS_SHOWN)).round().astype(int)
-    return Table(cells.iloc[shown].fillna(ABSENT), names=len(cells.columns))
+    return TextTable(cells.iloc[shown].fillna(ABSENT), names=len(cells.columns))
 
 
 def _answers(path: Path) -> pd.DataFrame:

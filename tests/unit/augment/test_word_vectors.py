@@ -8,7 +8,7 @@ import pytest
 
 from tinybert.augment import word_vectors
 from tinybert.augment.word_vectors import WordVectors, from_corpus, from_file, is_plain_word
-from tinybert.config.schema import WordVectors as WordVectorSettings
+from tinybert.config.schema import WordVectorSettings
 from tinybert.pipeline.errors import UserError
 
 

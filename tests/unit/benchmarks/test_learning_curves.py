@@ -23,8 +23,8 @@ from tinybert.distill.batches import micro_batches, text_batch
 from tinybert.distill.loop import Distiller, Settings, adamw
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import MaskedLM
-from tinybert.models.checkpoints import load_bert, save_model
 from tinybert.models.initialization import general_teacher
+from tinybert.models.model_folders import load_bert, save_model
 from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError

@@ -18,7 +18,7 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.checkpoints import save_model
+from tinybert.models.model_folders import save_model
 from tinybert.models.outputs import Batch
 
 

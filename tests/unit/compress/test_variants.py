@@ -16,7 +16,7 @@ from tinybert.compress import variants
 from tinybert.compress.variants import passing_variant
 from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
-from tinybert.models.checkpoints import save_model
+from tinybert.models.model_folders import save_model
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json, write_jsonl
 from tinybert.pipeline.paths import VARIANTS
@@ -280,7 +280,7 @@ def test_a_tokenizer_of_another_model_is_one_line(work):
 def test_the_command_and_the_files_agree(work):
     run("rows.csv", "--max-score-drop", "1")
     from tinybert.compress.onnx_files import OnnxClassifier, random_feeds
-    from tinybert.models.checkpoints import load_model
+    from tinybert.models.model_folders import load_model
     from tinybert.models.outputs import Batch
 
     feeds = random_feeds(4, 9, 100)

@@ -25,8 +25,8 @@ from tinybert.distill.task_teacher import TaskTeacher, start_task_teacher
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.distill.vocabulary import trim_vocabulary
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.checkpoints import save_model
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
+from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tinybert.models import bert
 from tinybert.models.bert import Bert, BertConfig, SelfAttention, SequenceClassifier, dropout
-from tinybert.models.checkpoints import load_model, save_model
+from tinybert.models.model_folders import load_model, save_model
 from tinybert.models.outputs import Batch, OutputSpec
 from tinybert.pipeline.errors import UserError
 

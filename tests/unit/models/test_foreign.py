@@ -12,8 +12,8 @@ from tests.support.families import DECODERS, FAMILIES, WORDS, save_family
 from tinybert.data.encoding import encode
 from tinybert.data.tasks import TASKS
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE
-from tinybert.models.checkpoints import load_task_model
 from tinybert.models.foreign import PredictedTeacher, load_foreign
+from tinybert.models.model_folders import load_task_model
 from tinybert.models.outputs import MULTILABEL, Batch, OutputSpec
 from tinybert.pipeline.errors import UserError
 

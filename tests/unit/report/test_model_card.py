@@ -22,7 +22,7 @@ from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.language_model import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.checkpoints import load_model, save_model
+from tinybert.models.model_folders import load_model, save_model
 from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS

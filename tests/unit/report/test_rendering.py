@@ -4,11 +4,11 @@ import math
 
 import pandas as pd
 
-from tinybert.report.rendering import COLLAPSED, Table, fixed, interval, percent, signed, spread, table
+from tinybert.report.rendering import COLLAPSED, TextTable, fixed, interval, percent, signed, spread, table
 
 
-def made(*rows, columns, names=1) -> Table:
-    return Table(pd.DataFrame(list(rows), columns=list(columns)), names)
+def made(*rows, columns, names=1) -> TextTable:
+    return TextTable(pd.DataFrame(list(rows), columns=list(columns)), names)
 
 
 def test_numbers():

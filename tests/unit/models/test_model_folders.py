@@ -16,7 +16,7 @@ from tests.support.root import ROOT
 from tinybert import cli
 from tinybert.models.bert import MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.checkpoints import (
+from tinybert.models.model_folders import (
     load_bert,
     load_classifier,
     load_model,
@@ -213,7 +213,7 @@ def test_loading_a_folder_does_not_import_the_compiler(tmp_path):
         (tmp_path / str(number)).mkdir()
         save_model(model, tmp_path / str(number))
     script = """import sys
-from tinybert.models.checkpoints import load_model
+from tinybert.models.model_folders import load_model
 for folder in sys.argv[1:]:
     load_model(folder)
 print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])"""

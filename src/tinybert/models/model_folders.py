@@ -30,7 +30,7 @@ from tinybert.pipeline.files import atomic_file, one_line, read_json, write_json
 PROVENANCE_FILE = "training.json"
 HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
 MASKED_LM_HEAD = "cls.predictions.transform.dense.weight"
-INTEGER_BUFFERS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # in older checkpoints; not weights
+INTEGER_BUFFERS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # in older files; not weights
 # What the computation supports; the first value is Hugging Face's default.
 ALLOWED_VALUES = {"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
 
@@ -131,9 +131,9 @@ def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool, 
 
 
 def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
-    """The masked LM, in training mode, of any BERT checkpoint, and whether the checkpoint had a masked-LM head.
+    """The masked LM, in training mode, of any folder with a BERT, and whether the folder had a masked-LM head.
 
-    Parts that the checkpoint lacks (head, pooler) are drawn from the global generator; UserError without an encoder.
+    Parts that the folder lacks (head, pooler) are drawn from the global generator; UserError without an encoder.
     """
     config, weights = _read_folder(folder, ("bert",))
     config["problem_type"] = None  # of a classifier that the encoder comes from
