@@ -25,8 +25,8 @@ from benchmarks.timing import StartGun, compare
 from tinybert.augment.substitution import Sentence, WordPredictor, read_sentences, replacement_candidates, substitute
 from tinybert.augment.word_vectors import WordVectors, from_corpus, is_plain_word
 from tinybert.config.schema import Substitution
+from tinybert.config.tasks import TASKS
 from tinybert.data.task_sources import LAYOUTS
-from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, train_tokenizer
 from tinybert.models.bert import MaskedLM
 from tinybert.pipeline.files import read_lines

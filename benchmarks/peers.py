@@ -34,8 +34,8 @@ from benchmarks.timing import hardware
 from tinybert.compress.onnx_files import Feeds, OnnxClassifier, feeds_of, random_feeds
 from tinybert.compress.quantization import calibration_feeds
 from tinybert.config.load import load_params
-from tinybert.data.encoding import Encoded, encode
-from tinybert.data.tasks import read_rows, read_task
+from tinybert.config.tasks import read_task
+from tinybert.data.encoding import Encoded, encode, read_rows
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, variant_scores

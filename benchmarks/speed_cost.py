@@ -21,8 +21,8 @@ from benchmarks.ours import best_precision
 from tinybert.config.load import check_params
 from tinybert.config.schema import Params
 from tinybert.config.students import training_of
-from tinybert.data.encoding import Encoded, encode
-from tinybert.data.tasks import TASKS, Task, read_rows
+from tinybert.config.tasks import TASKS, Task
+from tinybert.data.encoding import Encoded, encode, read_rows
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.loop import Settings, train
@@ -81,7 +81,7 @@ def distill_phase(
     name, settings = params.tasks.students[0], params.tasks[task.name]
     torch.manual_seed(seed)
     is_new = phase == "intermediate"
-    student = load_classifier(source, task.outputs, pair=task.is_pair) if is_new else load_task_model(source)
+    student = load_classifier(source, task) if is_new else load_task_model(source)
     teacher = load_bert(SequenceClassifier, paths.task_model(task.name, params.seed, "teacher"))
     limit = settings.max_length_tokens
     config = DistillationConfig.of(params.students[name], phase, seed=seed, length_tokens=limit)

@@ -28,9 +28,9 @@ from tokenizers import Tokenizer
 from benchmarks import ours, reference
 from benchmarks.reference import Shape
 from benchmarks.timing import Contestant, StartGun, contestant, hardware
+from tinybert.config.tasks import TASKS, Task
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.task_sources import read_splits
-from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import folder_tokenizer, train_tokenizer
 from tinybert.distill.batches import Batches
 from tinybert.distill.loop import Settings, train

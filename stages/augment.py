@@ -4,8 +4,8 @@ from tinybert.augment.sampling import sample
 from tinybert.augment.substitution import WordPredictor, read_sentences, replacement_candidates, stop_words, substitute
 from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.load import StageParams
-from tinybert.data.encoding import fraction_of
-from tinybert.data.tasks import Task, read_rows, read_task
+from tinybert.config.tasks import Task, read_task
+from tinybert.data.encoding import fraction_of, read_rows
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM

@@ -1,7 +1,7 @@
 """Linear models of a task, on TF-IDF features and on static embeddings from the teacher."""
 
-from tinybert.data.encoding import encode
-from tinybert.data.tasks import read_rows, read_task
+from tinybert.config.tasks import read_task
+from tinybert.data.encoding import encode, read_rows
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.baselines import LinearModel, static_features, tfidf_features

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tinybert.data.tasks import read_task
+from tinybert.config.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher

@@ -8,7 +8,7 @@ from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Masker, spread_batches
 from tinybert.evaluate import language_model as lm
-from tinybert.evaluate.scoring import save_predictions
+from tinybert.evaluate.scoring import Predictions, save_predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import load_bert
 from tinybert.pipeline import paths
@@ -31,16 +31,21 @@ def main(stage: Stage) -> None:
     questions, dropped = lm.load_questions(params.domain_evaluation.quiz, tokenizer)
     prompts = lm.quiz_batches(questions, tokenizer)
 
-    def scores(model: MaskedLM) -> dict[str, dict]:
+    def evaluated(model: MaskedLM) -> tuple[dict[str, dict], dict[str, Predictions]]:
+        """Scores on both corpora and the questions, and the predictions that they come from."""
         found = {corpus: lm.masked_lm_scores(model, batches) for corpus, batches in texts.items()}
-        return found | {"cloze": lm.cloze_scores(model, questions, prompts)}
+        cloze, answered = lm.cloze_scores(model, questions, prompts)
+        predictions = {f"perplexity_{corpus}": losses for corpus, (_, losses) in found.items()} | {"cloze": answered}
+        return {corpus: scores for corpus, (scores, _) in found.items()} | {"cloze": cloze}, predictions
 
     teacher = load_bert(MaskedLM, paths.TEACHER)
-    of_teacher, answers_of_teacher = scores(teacher), lm.best_answers(teacher, tokenizer, prompts)
+    (of_teacher, _), answers_of_teacher = evaluated(teacher), lm.best_answers(teacher, tokenizer, prompts)
     for name, seed in product(params.domain.students, params.seeds):
         student, part = load_bert(MaskedLM, paths.domain_student(name, seed)), f"{name}-{seed}"
         torch.manual_seed(params.seed)
-        metrics = {"teacher": of_teacher, "student": scores(student), "untrained": scores(MaskedLM(student.config))}
+        of_student, predictions = evaluated(student)
+        of_untrained = evaluated(MaskedLM(student.config))[0]
+        metrics: dict = {"teacher": of_teacher, "student": of_student, "untrained": of_untrained}
         both = texts | {"cloze": prompts}
         metrics["agreement"] = {what: lm.agreement(student, teacher, batches) for what, batches in both.items()}
         stage.write_metrics(metrics | {"questions_dropped": dropped}, part)
@@ -48,8 +53,6 @@ def main(stage: Stage) -> None:
         answers = zip(questions, answers_of_teacher, lm.best_answers(student, tokenizer, prompts), strict=True)
         side_by_side = [question | {"teacher": theirs, "student": ours} for question, theirs, ours in answers]
         write_json(paths.quiz_answers(name, seed), side_by_side)
-        predictions = {f"perplexity_{where}": lm.sequence_losses(student, of) for where, of in texts.items()}
-        predictions["cloze"] = lm.cloze_predictions(student, prompts)
         save_predictions(paths.predictions(stage.name, part), predictions)
 
 

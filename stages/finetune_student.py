@@ -6,8 +6,8 @@ from functools import partial
 import torch
 
 from tinybert.config.students import TASK_PHASES, training_of
+from tinybert.config.tasks import read_task
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, predict
 from tinybert.distill.loop import Settings, train
@@ -40,7 +40,7 @@ def main(stage: Stage) -> None:
     for seed in params.seeds:
         torch.manual_seed(seed)
         source = paths.general_student(name)
-        student = load_classifier(source, task.outputs, pair=task.is_pair, multilabel=task.is_multilabel)
+        student = load_classifier(source, task)
         loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
         batches = Batches(examples, batch_size=training.batch_size, seed=seed)
         folder = paths.checkpoints(stage.name, stage.items | {"seed": str(seed)})

@@ -4,8 +4,9 @@ import torch
 
 from tinybert.config.load import load_params
 from tinybert.config.schema import teacher_source
+from tinybert.config.tasks import read_task
+from tinybert.data.encoding import read_rows
 from tinybert.data.prediction_files import read_predicted_teacher
-from tinybert.data.tasks import read_rows, read_task
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss

@@ -6,7 +6,7 @@ from itertools import product
 from tinybert.compress.onnx_files import write_portable
 from tinybert.compress.variants import passing_variant
 from tinybert.config.load import StageParams
-from tinybert.data.tasks import Task, read_task
+from tinybert.config.tasks import Task, read_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import copy_model, load_bert, load_task_model, read_provenance

@@ -1,8 +1,8 @@
 """The splits of a task as rows, and task.json, which describes the task to all later stages."""
 
+from tinybert.config.tasks import write_task
 from tinybert.data.encoding import label_array
 from tinybert.data.own_tasks import read_task_rows, records, shared_texts
-from tinybert.data.tasks import write_task
 from tinybert.evaluate.scoring import majority_predictions, score
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import atomic_folder, write_jsonl

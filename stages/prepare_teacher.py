@@ -32,7 +32,7 @@ def main(stage: Stage) -> None:
         heldout_masked = spread_batches(heldout, masker, limit=limit, seed=params.seed)
         return {
             "layers": teacher.config.num_hidden_layers,
-            "heldout": masked_lm_scores(teacher, heldout_masked),
+            "heldout": masked_lm_scores(teacher, heldout_masked)[0],
             "frequency_accuracy": frequency_accuracy(sequences, heldout_masked, masker),
         }
 

@@ -3,8 +3,8 @@
 import torch
 
 from tinybert.compress.pruning import Pruner, linear_sparsity
-from tinybert.data.encoding import encode, fraction_of
-from tinybert.data.tasks import read_rows, read_task
+from tinybert.config.tasks import read_task
+from tinybert.data.encoding import encode, fraction_of, read_rows
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.objective import DistillationConfig, DistillationLoss

@@ -1,8 +1,8 @@
 """A task model as ONNX: FP32, dynamic INT8, static INT8 in two formats; score, size and latency of each."""
 
 from tinybert.compress.variants import Subject, measure_variants
-from tinybert.data.encoding import encode
-from tinybert.data.tasks import read_rows, read_task
+from tinybert.config.tasks import read_task
+from tinybert.data.encoding import encode, read_rows
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.evaluate.scoring import save_predictions
 from tinybert.models.model_folders import load_task_model

@@ -19,7 +19,7 @@ from tinybert.config.fields import Architecture, RowTokens, Seed, Training, read
 from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Optimizer
 from tinybert.config.students import LayerMap, Learnable, StageLosses
-from tinybert.data.tasks import Task, task_of
+from tinybert.config.tasks import MULTILABEL, Task, task_of
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
@@ -30,7 +30,6 @@ from tinybert.models import model_folders
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, load_foreign
 from tinybert.models.model_folders import Classifier, TaskModel, load_bert, load_classifier, load_task_model, save_model
-from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
 
@@ -114,8 +113,8 @@ def distill_student(
     _check_kind("teacher", teacher, Teacher)
     _check_kind("student", student, Classifier | Architecture)
     tokenizer = _student_tokenizer(settings, student, teacher)
-    loaded = _load_teacher(teacher, tokenizer)
-    task = task_of(loaded, settings.text)
+    loaded = _load_teacher(teacher, tokenizer, settings.text)
+    task = task_of(loaded.labels, loaded.config.problem_type, settings.text)
     torch.manual_seed(settings.seed)
     checked = _rows(rows, task, settings.label if "hard" in config.weights else None)
     task_teacher = TaskTeacher(loaded, task, tokenizer, settings.max_length_tokens)
@@ -183,7 +182,7 @@ def _student_tokenizer(settings: DistillSettings, student: AnyStudent, teacher: 
     raise UserError("tokenizer: missing, an object has none; fix: name the tokenizer, or its folder, in settings")
 
 
-def _load_teacher(teacher: AnyTeacher, tokenizer: Tokenizer) -> Teacher:
+def _load_teacher(teacher: AnyTeacher, tokenizer: Tokenizer, columns: tuple[str, ...]) -> Teacher:
     """The teacher of a folder: a BERT with the student's tokens, or any classifier with its own."""
     if isinstance(teacher, Teacher):
         return teacher
@@ -191,7 +190,7 @@ def _load_teacher(teacher: AnyTeacher, tokenizer: Tokenizer) -> Teacher:
     if has_tokens_of(tokenizer, Path(teacher)) and not found.get(OWN_TOKENIZER):
         return load_bert(SequenceClassifier, teacher)
     labels = model_folders.class_names(found, Path(teacher) / "config.json")
-    return load_foreign(Path(teacher), labels, key="teacher", multilabel=found.get("problem_type") == MULTILABEL)
+    return load_foreign(Path(teacher), task_of(labels, found.get("problem_type"), columns), key="teacher")
 
 
 def _start_student(
@@ -242,7 +241,7 @@ def _load_student(folder: str | Path, task: Task) -> Classifier:
         same = model.labels == (task.labels or model.labels[:1])  # a regression's one label may have any name
         if same and (model.config.problem_type == MULTILABEL) == task.is_multilabel:
             return model
-    return load_classifier(folder, task.outputs, pair=task.is_pair, multilabel=task.is_multilabel)
+    return load_classifier(folder, task)
 
 
 def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: str | None) -> list[dict]:

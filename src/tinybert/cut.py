@@ -22,10 +22,10 @@ from tinybert.compress.variants import LATENCY
 from tinybert.config.fields import Architecture
 from tinybert.config.load import describe_mistake
 from tinybert.config.schema import TableData
+from tinybert.config.tasks import task_of
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, own_row
 from tinybert.data.table_files import Table
-from tinybert.data.tasks import task_of
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import logits_of, predict
 from tinybert.distill.task_teacher import cut_classifier
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
     )  # fmt: skip
     check_settings(LOSSES, settings)
     check_tokens(teacher, teacher, tokenizer)
-    task = task_of(teacher, settings.text)
+    task = task_of(teacher.labels, teacher.config.problem_type, settings.text)
     parts = rows[:count], rows[count : 2 * count], rows[2 * count :]
     scored, compared, cut_on = (encode(part, task, tokenizer, max_length_tokens=options.max_length) for part in parts)
     longest = max(int(encoded.lengths.max()) for encoded in (scored, compared, cut_on))

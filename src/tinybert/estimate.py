@@ -16,8 +16,8 @@ from torch.utils.benchmark import Timer
 from tinybert.config.fields import Architecture, StudentArchitecture, Training, model_folder, read_config
 from tinybert.config.schema import Params, teacher_source
 from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, training_of
+from tinybert.config.tasks import TrainingRows
 from tinybert.data.corpus import documents, file_articles, matching_files
-from tinybert.data.tasks import TrainingRows
 from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
 

@@ -13,11 +13,11 @@ from tinybert.augment.word_vectors import from_file
 from tinybert.config.fields import ModelSource, model_folder, read_config
 from tinybert.config.schema import Params, ReadyTeacher, teacher_source
 from tinybert.config.students import check_students
+from tinybert.config.tasks import TASKS, Task, TrainingRows
 from tinybert.data.corpus import file_articles, matching_files
 from tinybert.data.own_tasks import read_task_rows, records
 from tinybert.data.prediction_files import read_predicted_teacher
 from tinybert.data.table_files import Table, tables_of
-from tinybert.data.tasks import TASKS, Task, TrainingRows
 from tinybert.data.tokenizer import folder_tokenizer, teacher_tokenizer
 from tinybert.distill.task_teacher import check_config, check_row_losses, check_teacher, start_task_teacher
 from tinybert.evaluate.language_model import load_questions, read_quiz_file

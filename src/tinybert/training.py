@@ -13,9 +13,9 @@ from torch import Tensor
 from tinybert.compress.pruning import Pruner, linear_sparsity
 from tinybert.config.fields import Training
 from tinybert.config.students import training_of
+from tinybert.config.tasks import Task, read_task
 from tinybert.data.encoding import encode
 from tinybert.data.sequences import Sequences
-from tinybert.data.tasks import Task, read_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.distill.batches import Batches, Masker
 from tinybert.distill.loop import LiveTeacher, Settings, train
@@ -144,7 +144,7 @@ def start_task_student(stage: Stage, task: Task, rows: Sequence[dict]) -> tuple[
     """
     params, name = stage.params, stage.items["student"]
     init, source, limit = params.students[name].init, paths.general_student(name), params.tasks.vocabulary_tokens
-    student = load_classifier(source, task.outputs, pair=task.is_pair, multilabel=task.is_multilabel)
+    student = load_classifier(source, task)
     tokenizer, projection = load_tokenizer(source), None
     if not (init.per_task or limit):
         return student, tokenizer, projection

@@ -17,7 +17,7 @@ from tests.support.hub_server import Fault, serve_hub
 from tests.support.project import copy_project, write_params
 from tests.support.root import ROOT
 from tinybert.config.load import check_params, merged_profile
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 
 PROFILE = check_params(merged_profile("bert-base", ROOT))
 BERT, BERT_SHA = PROFILE.teacher.hub.model, PROFILE.teacher.hub.revision

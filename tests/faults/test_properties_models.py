@@ -19,6 +19,7 @@ from tests.faults.test_properties_text import TOKENIZER
 from tests.support.builders import classifier, masked_lm
 from tests.support.properties import REFUSED, as_json, damaged_bytes, damaged_trees, outcome
 from tests.unit.distill.test_teacher_cache import cached_teacher
+from tinybert.config.tasks import TASKS
 from tinybert.data.sequences import Sequences, sequences_writer
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, save_tokenizer
 from tinybert.distill.resume import Checkpoint
@@ -39,7 +40,7 @@ def load_finetuned(folder):
     return load_bert(SequenceClassifier, folder)
 
 
-READERS = [load_model, load_pretrained, load_finetuned, lambda folder: load_classifier(folder, ("a", "b"), pair=True)]
+READERS = [load_model, load_pretrained, load_finetuned, lambda folder: load_classifier(folder, TASKS["mrpc"])]
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ from tests.support.properties import REFUSED, as_json, damaged_bytes, damaged_tr
 from tests.unit.data.test_task_sources import DEV_FILES, LAYOUTS, write_task
 from tinybert.augment.word_vectors import from_file
 from tinybert.config.schema import Tokenize
+from tinybert.config.tasks import TASKS
 from tinybert.data.corpus import documents, wikitext_articles, write_splits
 from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
 from tinybert.data.task_sources import read_splits
-from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.evaluate.language_model import load_questions, quiz_batches
 from tinybert.pipeline.files import read_jsonl, write_jsonl

@@ -8,7 +8,7 @@ import pytest
 from stages.package import package_task_model
 from tests.support.project import copy_project, run, tiny_params, write_params
 from tests.support.root import ROOT
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable, write_json

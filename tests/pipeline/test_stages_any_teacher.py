@@ -28,8 +28,8 @@ from tests.unit.distill.test_loop import OPTIMIZER
 from tinybert.config.fields import ModelSource, Training
 from tinybert.config.load import load_params
 from tinybert.config.schema import FineTuning, PredictionFiles, ReadyTeacher
+from tinybert.config.tasks import TASKS, write_task
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import TASKS, write_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher, cut_classifier

@@ -9,7 +9,7 @@ import pytest
 from stages import baselines, evaluate
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.support.fake_stage import FakeStage
-from tinybert.data.tasks import TASKS, write_task
+from tinybert.config.tasks import TASKS, write_task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths

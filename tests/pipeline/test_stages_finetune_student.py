@@ -9,7 +9,7 @@ from stages import finetune_student
 from tests.support.builders import TEACHER, classifier
 from tests.support.fake_stage import FakeStage
 from tinybert.config.fields import Training
-from tinybert.data.tasks import TASKS, write_task
+from tinybert.config.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import save_model

@@ -12,7 +12,7 @@ from tests.support.builders import TEACHER, classifier
 from tests.support.fake_stage import FakeStage
 from tests.support.project import tiny_params, write_params
 from tinybert.config.schema import FineTuning, ReadyTeacher
-from tinybert.data.tasks import TASKS, write_task
+from tinybert.config.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.model_folders import load_model, save_model
 from tinybert.pipeline import paths

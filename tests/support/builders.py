@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tinybert.config.students import Learnable, LearnableMap
+from tinybert.config.tasks import Task
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.outputs import Batch
 
@@ -26,6 +27,11 @@ def masked_lm(config=STUDENT, seed=0) -> MaskedLM:
 def classifier(config=STUDENT, labels=("no", "yes"), seed=0) -> SequenceClassifier:
     torch.manual_seed(seed)
     return SequenceClassifier(config, labels).eval()
+
+
+def task_with(*labels, kind="classification", columns=("text",)) -> Task:
+    """A task with these classes; with none and kind regression a score."""
+    return Task("rows", columns, labels, "rows", kind=kind)
 
 
 def learnable(learning_rate=1e-3, init="equal") -> Learnable:

@@ -106,10 +106,10 @@ def _questions() -> dict:
     from tinybert.config.load import check_params, merged_profile
     from tinybert.config.schema import HubTable, TableData
     from tinybert.config.students import Init
+    from tinybert.config.tasks import TASKS
     from tinybert.data.corpus import documents
     from tinybert.data.own_tasks import read_own, records
     from tinybert.data.task_sources import read_splits
-    from tinybert.data.tasks import TASKS
     from tinybert.data.tokenizer import teacher_tokenizer
     from tinybert.models.initialization import finetuned_teacher, initialize_student, start_teacher
 
@@ -144,7 +144,7 @@ def _questions() -> dict:
     def finetuned(task, model, revision):
         key = f"tasks.{task}.finetuned_teacher"
         folder = model_folder(ModelSource(hub=HubModel(model=model, revision=revision)), key=key)
-        return finetuned_teacher(folder, TASKS[task].outputs, key=key, vocab_size=VOCABULARY_SIZE).labels
+        return finetuned_teacher(folder, TASKS[task], key=key, vocab_size=VOCABULARY_SIZE).labels
 
     def start(model, revision):
         shape = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)

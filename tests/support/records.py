@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
 
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 
 BEGIN = re.compile(r"<!--\s*from\b")
 RECORD = r"results/[a-z0-9_-]+"

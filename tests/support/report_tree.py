@@ -9,7 +9,7 @@ import numpy as np
 from tests.support.root import ROOT
 from tinybert.config.load import check_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.data.tasks import TASKS, write_task
+from tinybert.config.tasks import TASKS, write_task
 from tinybert.evaluate.scoring import Predictions, save_predictions
 from tinybert.pipeline.files import write_json
 from tinybert.pipeline.paths import VARIANTS

@@ -15,16 +15,16 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.support.builders import classifier as small_classifier
-from tests.support.builders import masked_lm
+from tests.support.builders import masked_lm, task_with
 from tests.support.families import save_family
 from tests.support.hub_content import bert, classifier
 from tests.support.root import ROOT
 from tinybert import Architecture, DistillSettings, distill_student
 from tinybert.api import _gold, _load_student
 from tinybert.config.fields import Training
-from tinybert.config.schema import METRICS_BY_KIND, Optimizer
+from tinybert.config.schema import Optimizer
+from tinybert.config.tasks import MULTILABEL
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import Batches
 from tinybert.distill.loop import LiveTeacher, Settings, train
@@ -33,11 +33,11 @@ from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.model_folders import class_names, load_bert, load_classifier, load_task_model, save_model
-from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
 
 LABELS = ("unacceptable", "acceptable")
+TASK = task_with(*LABELS)
 PAGE = (ROOT / "docs/python.md").read_text(encoding="utf-8")
 ROWS = [{"text": "the king of old rome", "label": 1}, {"text": "rome old the of king is", "label": 0}] * 8
 PREDICTION = {"prediction": 1.0}
@@ -78,11 +78,10 @@ def test_the_call_is_the_loop_with_a_teacher_that_runs_once(folder):
     result = distill_student("teacher", "student", ROWS, PREDICTION | {"hard": 0.5}, SHORT)
     teacher = load_bert(SequenceClassifier, "teacher")
     torch.manual_seed(42)
-    student = load_classifier("student", LABELS, pair=False)
+    student = load_classifier("student", TASK)
     config = DistillationConfig({"prediction": 1.0, "hard": 0.5}, seed=42)
     loss = DistillationLoss(config, student.config, teacher.config)
-    task = Task("rows", ("text",), LABELS, "rows")
-    examples = encode(ROWS, task, folder_tokenizer("teacher"), max_length_tokens=16)
+    examples = encode(ROWS, TASK, folder_tokenizer("teacher"), max_length_tokens=16)
     training = Training(epochs=2, max_steps=None, batch_size=8, learning_rate=1e-3)
     optimizer = Optimizer(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
     batches = Batches(examples, batch_size=8, seed=42)
@@ -99,7 +98,7 @@ def test_rows_without_labels_a_frame_and_loaded_models_give_the_same(folder):
     assert entries == first.curve and entries[-1]["total"] < entries[0]["total"]
     teacher = load_bert(SequenceClassifier, "teacher")
     torch.manual_seed(42)
-    student = load_classifier("student", LABELS, pair=False)
+    student = load_classifier("student", TASK)
     frame = pd.DataFrame({"sentence": [row["text"] for row in ROWS]})
     settings = DistillSettings(**vars(SHORT) | {"text": ("sentence",), "tokenizer": "teacher"})
     second = distill_student(teacher, student, frame, PREDICTION, settings)
@@ -114,7 +113,7 @@ def test_a_shape_is_cut_out_of_the_teacher(folder):
     shape = Architecture(layers=2, width=24, heads=3, feed_forward=48, dropout=0.0)
     none = DistillSettings(**vars(SHORT) | {"epochs": 0})
     cut = distill_student("teacher", shape, ROWS, PREDICTION, none).model
-    examples = encode(ROWS, Task("rows", ("text",), LABELS, "rows"), folder_tokenizer("teacher"), max_length_tokens=16)
+    examples = encode(ROWS, TASK, folder_tokenizer("teacher"), max_length_tokens=16)
     with torch.inference_mode():
         expected, found = (model.eval()(examples.batch(range(8))).logits for model in (teacher, cut))
     torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
@@ -135,14 +134,14 @@ def test_labels_may_be_names_and_numbers(folder):
 
 
 def test_classes_may_be_named_by_numbers():
-    stars = Task("stars", ("text",), ("1", "2"), "stars")
+    stars = replace(task_with("1", "2"), name="stars")
     found = [_gold(value, stars, "rows[0].label") for value in (1, "2", 0)]
     assert found == [0, 1, 0]  # 0 is no name, so it is a class number
 
 
 def test_a_regression_keeps_its_head(folder):
     write_model(folder / "scorer", classifier("a/d", "0", ("LABEL_0",)))
-    task = Task("rows", ("text",), (), "rows", METRICS_BY_KIND["regression"], kind="regression")
+    task = task_with(kind="regression")
     student = _load_student(folder / "scorer", task)
     assert torch.equal(student.classifier.weight, load_task_model(folder / "scorer").classifier.weight)
 

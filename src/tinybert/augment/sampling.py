@@ -14,7 +14,7 @@ import regex
 
 from tinybert.augment.word_vectors import LEXICON, match_case
 from tinybert.config.schema import Sampling
-from tinybert.data.tasks import Task
+from tinybert.config.tasks import Task
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 

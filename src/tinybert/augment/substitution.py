@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tinybert.augment.word_vectors import LEXICON, WordVectors, is_plain_word, match_case
 from tinybert.config.schema import Substitution
+from tinybert.config.tasks import Task
 from tinybert.data.encoding import Encoded
-from tinybert.data.tasks import Task
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, MaskedLM, Parts
 from tinybert.models.outputs import Batch, check_bfloat16

@@ -13,10 +13,10 @@ from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies,
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
 from tinybert.config.fields import HUGE
 from tinybert.config.schema import METRICS_BY_KIND, Calibration, Latency, Quantization, TableData
+from tinybert.config.tasks import Task, task_of
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, NUMBER, Labels, own_row
 from tinybert.data.table_files import Table
-from tinybert.data.tasks import Task, task_of
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores
@@ -155,7 +155,7 @@ def _subject(options: argparse.Namespace) -> Subject:
         raise UserError(f"FOLDER: {problem}; fix: get it again")
     if len(options.text) > 2:
         raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
-    task = task_of(model, COLUMNS[: len(options.text)])
+    task = task_of(model.labels, model.config.problem_type, COLUMNS[: len(options.text)])
     known = [metric for metric in METRICS_BY_KIND[task.kind] if metric != "f1" or len(task.labels) == 2]
     metric = options.metric or task.headline
     if metric not in known:
@@ -166,8 +166,8 @@ def _subject(options: argparse.Namespace) -> Subject:
         separator=options.separator, labels=task.labels or None,
     )  # fmt: skip
     # Numbers stand for classes, unless they are names of classes.
-    is_named = not any(map(NUMBER.fullmatch, task.labels))
-    numbers = {str(number): name for number, name in enumerate(task.labels) if is_named}
+    classes = () if any(map(NUMBER.fullmatch, task.labels)) else task.labels
+    numbers = {str(number): name for number, name in enumerate(classes)}
     table, labels = Table(data.train, "ROWS"), Labels(data, task.labels, numbers)
     rows = [own_row(table, found, labels, data) for found in table.rows(data.columns)]
     count = options.calibration_rows or max(2, min(CALIBRATION_ROWS, len(rows) // 4))

@@ -7,11 +7,18 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from tinybert.data.tasks import Task
+from tinybert.config.tasks import Task
 from tinybert.models.outputs import Batch, pad
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import read_jsonl
 from tinybert.pipeline.process import stream
 
 CHUNK_ROWS = 10_000
+
+
+def read_rows(task: Task, split: str) -> list[dict]:
+    """The rows of a split that stage prepare_task wrote."""
+    return list(read_jsonl(paths.task_rows(task.name) / f"{split}.jsonl"))
 
 
 @dataclass(frozen=True)

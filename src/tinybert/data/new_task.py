@@ -17,9 +17,9 @@ from scipy.stats import entropy
 
 from tinybert.config.load import PARAMS, check_params, load_params, merge, read_yaml
 from tinybert.config.schema import Params
+from tinybert.config.tasks import Task
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
-from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.models.outputs import check_bfloat16
 from tinybert.pipeline import paths

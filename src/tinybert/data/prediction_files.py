@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from tinybert.config.schema import PredictionFiles, TableData
+from tinybert.config.tasks import Task
 from tinybert.data.own_tasks import Labels, row_id
 from tinybert.data.table_files import Table
-from tinybert.data.tasks import Task
 from tinybert.models.foreign import PredictedTeacher
 from tinybert.pipeline.errors import UserError
 
@@ -109,7 +109,7 @@ def read_predicted_teacher(
             values = (found[name][1] if (name := _id(row)) in found else reader.of_label(row["label"]) for row in kept)
             logits[split] = torch.from_numpy(np.stack(list(values)))
             numbers[split] = torch.tensor([row["idx"] for row in kept])
-    teacher = PredictedTeacher(logits, numbers, task.outputs, multilabel=task.is_multilabel)
+    teacher = PredictedTeacher(logits, numbers, task)
     return teacher, {"without_prediction": lacking}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tinybert.config.fields import Source
 from tinybert.config.schema import Tasks
-from tinybert.data.tasks import GLUE, Task
+from tinybert.config.tasks import GLUE, Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import printable, read_lines

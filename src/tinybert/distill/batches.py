@@ -12,9 +12,9 @@ import torch
 from tokenizers import Tokenizer
 
 from tinybert.config.schema import Masking
+from tinybert.config.tasks import Task
 from tinybert.data.encoding import Encoded
 from tinybert.data.sequences import Sequences
-from tinybert.data.tasks import Task
 from tinybert.data.tokenizer import SPECIAL_TOKENS
 from tinybert.models.model_folders import TaskModel
 from tinybert.models.outputs import Batch, best_device, pad

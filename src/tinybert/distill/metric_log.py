@@ -84,11 +84,9 @@ class MetricLogger:
         name = "gradient" if index == 0 else f"{self.names[index]} loss"
         self.bar.close()
         saved = self.run.checkpoint
-        checkpoint = (
-            f"last good checkpoint: step {saved.step}, {saved.path}" if saved and saved.step else "no checkpoint"
-        )
+        last = f"last good checkpoint: step {saved.step}, {saved.path}" if saved and saved.step else "no checkpoint"
         place = f"step {self.step - len(values) + step + 1} of {self.steps}"
-        fix = f"lower learning_rate{' or its λ' if index else ''}, or set precision to float32 ({checkpoint})"
+        fix = f"lower learning_rate{' or its λ' if index else ''}, or set precision to float32 ({last})"
         raise UserError(f"{place}: the {name} is {values[step, index].item()}; fix: {fix}")
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tinybert.config.students import LOSSES, Learnable, Student, check_losses, mapped_layers
+from tinybert.config.tasks import MULTILABEL
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.foreign import ForeignConfig
 from tinybert.models.model_folders import Config, read_weights
-from tinybert.models.outputs import MULTILABEL, Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
+from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream

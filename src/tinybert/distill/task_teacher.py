@@ -12,8 +12,8 @@ from torch import Tensor
 from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, model_folder, read_config
 from tinybert.config.schema import Params, ReadyTeacher
 from tinybert.config.students import TASK_PHASES, check_students
-from tinybert.data.encoding import Encoded, encode, label_array
-from tinybert.data.tasks import Task, read_rows
+from tinybert.config.tasks import Task
+from tinybert.data.encoding import Encoded, encode, label_array, read_rows
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
 from tinybert.models import foreign
 from tinybert.models.bert import ARCHITECTURE_FIELDS, SequenceClassifier
@@ -53,9 +53,9 @@ class TaskTeacher:
         model: TaskModel
         full: Tokenizer | None = None
         if (folder / foreign.PREDICTIONS_FILE).is_file():
-            model = PredictedTeacher.load(folder, task.outputs, multilabel=task.is_multilabel)
+            model = PredictedTeacher.load(folder, task)
         elif read_config(folder).get(foreign.OWN_TOKENIZER):
-            model = load_foreign(folder, task.outputs, key=str(folder), multilabel=task.is_multilabel)
+            model = load_foreign(folder, task, key=str(folder))
         else:
             model, full = load_bert(SequenceClassifier, folder), load_tokenizer(folder)
             full = full if full.get_vocab() != tokenizer.get_vocab() else None
@@ -120,16 +120,16 @@ def start_task_teacher(
         source: The task's `finetuned_teacher`, or what it starts from: a third party's model, or `teacher`'s folder.
         key: Of the source in params.yaml.
     """
-    multilabel, is_ready = task.is_multilabel, isinstance(source, ReadyTeacher)
+    is_ready = isinstance(source, ReadyTeacher)
     folder = source if isinstance(source, Path) else model_folder(source, key=key, files=ALL_FILES)
     if is_ready:
         _check_class_names(folder, task, key)
     if isinstance(source, ModelSource) and not has_tokens_of(tokenizer, folder):
-        return load_foreign(folder, task.outputs, key=key, multilabel=multilabel, with_head=is_ready)
+        return load_foreign(folder, task, key=key, with_head=is_ready)
     if not is_ready:
-        return load_classifier(folder, task.outputs, pair=task.is_pair, multilabel=multilabel)
+        return load_classifier(folder, task)
     vocab_size = tokenizer.get_vocab_size() if tokenizer else None
-    return finetuned_teacher(folder, task.outputs, key=key, vocab_size=vocab_size, multilabel=multilabel)
+    return finetuned_teacher(folder, task, key=key, vocab_size=vocab_size)
 
 
 def cut_classifier(
@@ -176,7 +176,7 @@ def check_config(folder: Path, ready_for: Task | None, key: str, params: Params)
     if task := ready_for:
         _check_class_names(folder, task, key)
         theirs = [str(name) for _, name in sorted(config.id2label.items())]
-        class_order(theirs, task.outputs, key=key, stated=config.problem_type, multilabel=task.is_multilabel)
+        class_order(theirs, task, key=key, stated=config.problem_type)
     sizes: dict[str, Any] = {ours: getattr(config, theirs, 0) for ours, theirs in ARCHITECTURE_FIELDS.items()}
     students = {name: params.students[name] for name in params.tasks.students}
     check_students(students, Architecture.model_construct(**sizes), TASK_PHASES)

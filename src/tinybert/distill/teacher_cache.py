@@ -18,8 +18,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from tinybert.config.tasks import Task
 from tinybert.data.encoding import Encoded
-from tinybert.data.tasks import Task
 from tinybert.distill import objective
 from tinybert.distill.batches import Batches, labeled_by_teacher
 from tinybert.distill.loop import LiveTeacher

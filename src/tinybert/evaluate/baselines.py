@@ -16,8 +16,8 @@ from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import StandardScaler
 
+from tinybert.config.tasks import Task
 from tinybert.data.encoding import Encoded
-from tinybert.data.tasks import Task
 from tinybert.evaluate.scoring import METRICS, score_by
 from tinybert.models.bert import BertModel
 from tinybert.models.outputs import Batch, OutputSpec, best_device

@@ -44,9 +44,12 @@ def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torc
         yield logits
 
 
-def sequence_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
-    """Sums the cross-entropy (nats) over the masked tokens of each sequence; labels are the numbers of these tokens."""
-    losses, tokens = [], []
+def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> tuple[dict[str, float], Predictions]:
+    """Computes the mean cross-entropy over masked tokens (nats), its exponential, and the accuracy.
+
+    Also returned for each sequence: the sum of its tokens' cross-entropies, with the number of these tokens as label.
+    """
+    losses, tokens, right = [], [], 0.0
     for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
         rows, width = batch.input_ids.shape
         assert batch.positions is not None  # it has masked tokens
@@ -54,17 +57,10 @@ def sequence_losses(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
         of_token = F.cross_entropy(logits, batch.gold, reduction="none").double().numpy()
         losses.append(np.bincount(row_of_token, weights=of_token, minlength=rows))
         tokens.append(np.bincount(row_of_token, minlength=rows))
-    return Predictions("perplexity", np.concatenate(tokens), np.concatenate(losses))
-
-
-def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:
-    """Computes the mean cross-entropy over masked tokens (nats), its exponential, and the accuracy."""
-    loss = right = count = 0.0
-    for batch, logits in zip(batches, predicted_logits(model, batches), strict=True):
-        loss += F.cross_entropy(logits, batch.gold, reduction="sum").item()
         right += (logits.argmax(-1) == batch.gold).sum().item()
-        count += len(batch.gold)
-    return {"loss": loss / count, "perplexity": math.exp(loss / count), "accuracy": right / count}
+    found = Predictions("perplexity", np.concatenate(tokens), np.concatenate(losses))
+    accuracy = right / found.labels.sum()
+    return {"loss": math.log(found.score), "perplexity": found.score, "accuracy": accuracy}, found
 
 
 def frequency_accuracy(sequences: Sequences, batches: Sequence[Batch], masker: Masker) -> float:
@@ -151,30 +147,27 @@ def quiz_batches(questions: Sequence[Question], tokenizer: Tokenizer) -> list[Ba
     return batches
 
 
-def cloze_scores(model: MaskedLM, questions: Sequence[Question], batches: Sequence[Batch]) -> dict[str, dict]:
-    """Computes the number of questions, top-1 and top-5 cloze accuracy, over "all" and for each subject."""
-    ranks = _ranks(model, batches)
+def cloze_scores(
+    model: MaskedLM, questions: Sequence[Question], batches: Sequence[Batch]
+) -> tuple[dict[str, dict], Predictions]:
+    """Computes the number of questions, top-1 and top-5 cloze accuracy, over "all" and for each subject.
+
+    Also returned for each question: 1 where its answer is the likeliest token, else 0; labels are 1.
+    """
+    logits = torch.cat(list(predicted_logits(model, batches)))
+    labels = torch.cat([batch.gold for batch in batches])
+    # The rank of the answer, 0 is the likeliest. Ties rank above the answer: a model that gives all tokens the same
+    # logit has answered nothing.
+    ranks = (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
     subjects = {ALL_SUBJECTS: list(range(len(questions)))}
     for index, question in enumerate(questions):
         subjects.setdefault(question["subject"], []).append(index)
-    return {
+    scores = {
         subject: {"questions": len(rows)} | {f"top{n}": (ranks[rows] < n).float().mean().item() for n in (1, 5)}
         for subject, rows in subjects.items()
     }
-
-
-def cloze_predictions(model: MaskedLM, batches: Sequence[Batch]) -> Predictions:
-    """Predicts 1 where a question's answer is the likeliest token, else 0; labels are 1: accuracy is top-1 accuracy."""
-    right = (_ranks(model, batches) < 1).numpy().astype(np.int64)
-    return Predictions("accuracy", np.ones_like(right), right)
-
-
-def _ranks(model: MaskedLM, batches: Sequence[Batch]) -> torch.Tensor:
-    """The rank of each question's answer among all tokens, (questions,) int64; 0 is the likeliest."""
-    logits = torch.cat(list(predicted_logits(model, batches)))
-    labels = torch.cat([batch.gold for batch in batches])
-    # Ties rank above the answer: a model that gives all tokens the same logit has answered nothing.
-    return (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
+    right = (ranks < 1).numpy().astype(np.int64)
+    return scores, Predictions("accuracy", np.ones_like(right), right)
 
 
 def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]) -> list[list[dict]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tinybert.data.encoding import Encoded, label_array
-from tinybert.data.tasks import Task, read_rows
+from tinybert.config.tasks import Task
+from tinybert.data.encoding import Encoded, label_array, read_rows
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
@@ -358,19 +358,16 @@ def _resamples(labels: Sequence[np.ndarray], of_seeds: np.ndarray, seed: int) ->
     """
     rng, count, widening = np.random.default_rng(seed), len(labels), _widening(len(labels))
     is_same = all(np.array_equal(labels[0], other) for other in labels[1:])
-    rows = max(map(len, labels))
-    part, resamples = max(1, PART_WEIGHTS // rows), min(RESAMPLES, max(LEAST_RESAMPLES, MOST_WEIGHTS // rows))
+    most = max(map(len, labels))
+    part, resamples = max(1, PART_WEIGHTS // most), min(RESAMPLES, max(LEAST_RESAMPLES, MOST_WEIGHTS // most))
     for first in range(0, resamples, part):
         size = min(part, resamples - first)
-        weights = [_draw(rng, size, len(one)) for one in (labels[:1] if is_same else labels)]
+        weights = []  # of each set of rows, (size, rows)
+        for rows in map(len, labels[:1] if is_same else labels):
+            drawn = rng.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
+            weights.append(np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows).astype(float))
         shifts = of_seeds[rng.integers(count, size=(size, count))].mean(axis=1) - of_seeds.mean()
         yield weights * count if is_same else weights, widening * shifts
-
-
-def _draw(rng: np.random.Generator, size: int, rows: int) -> np.ndarray:
-    """How often each row is among `rows` drawn with replacement, `size` times: (size, rows)."""
-    drawn = rng.integers(rows, size=(size, rows)) + rows * np.arange(size)[:, None]
-    return np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows).astype(float)
 
 
 def _widening(seeds: int) -> float:

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
+from tinybert.config.tasks import ProblemType
 from tinybert.models.outputs import (
     Batch,
     ModelOutput,
     OutputSpec,
     PositionLimit,
-    ProblemType,
     RealTokens,
     RowIndex,
     Sized,

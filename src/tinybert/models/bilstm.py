@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tinybert.config.fields import HUGE, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, Sized
+from tinybert.config.tasks import ProblemType
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, Sized
 from tinybert.models.packed_linear import Linear, matrix_flops
 from tinybert.pipeline.errors import UserError
 

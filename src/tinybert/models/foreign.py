@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import HUGE, Architecture
 from tinybert.config.students import LOGIT_LOSSES, ROW_LOSSES
-from tinybert.models.outputs import MULTILABEL, Batch, ModelOutput, OutputSpec, PositionLimit, ProblemType, Sized
+from tinybert.config.tasks import MULTILABEL, ProblemType, Task
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, Sized
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import one_line
 
@@ -51,19 +52,15 @@ class ForeignClassifier(Sized):
     Args:
         model: A ...ForSequenceClassification.
         tokenizer: The model's, of transformers.
-        labels: The task's class names; one for a regression.
-        order: The model's output of each label.
-        multilabel: Whether rows may have several labels.
+        order: The model's output of each of the task's outputs.
     """
 
     order: Tensor
     tokenizer: Any
 
-    def __init__(
-        self, model: Any, tokenizer: Any, labels: tuple[str, ...], order: list[int], *, multilabel: bool
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, task: Task, order: list[int]) -> None:
         super().__init__()
-        self.model, self.tokenizer, self.labels = model, tokenizer, labels
+        self.model, self.tokenizer, self.labels = model, tokenizer, task.outputs
         self.register_buffer("order", torch.tensor(order))
         config, accepted = model.config, inspect.signature(model.forward).parameters
         self.takes_segments = "token_type_ids" in accepted and "token_type_ids" in tokenizer.model_input_names
@@ -73,7 +70,7 @@ class ForeignClassifier(Sized):
         details["takes_segments"] = self.takes_segments
         known = {name: getattr(config, name, 0) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
         self.config = ForeignConfig(
-            **known, max_position_embeddings=_positions(model), problem_type=MULTILABEL if multilabel else None,
+            **known, max_position_embeddings=_positions(model), problem_type=task.problem_type,
             details=json.dumps(details, sort_keys=True, default=str), losses=row_losses(details),
         )  # fmt: skip
 
@@ -100,22 +97,18 @@ class PredictedTeacher(nn.Module):
     Args:
         logits: (rows, classes) float32 by split.
         numbers: "idx" of these rows, (rows,) int64 by split.
-        labels: The task's class names; one for a regression.
-        multilabel: Whether rows may have several labels.
     """
 
     parameter_count = None
     table: Tensor
 
-    def __init__(
-        self, logits: Mapping[str, Tensor], numbers: Mapping[str, Tensor], labels: tuple[str, ...], *, multilabel: bool
-    ) -> None:
+    def __init__(self, logits: Mapping[str, Tensor], numbers: Mapping[str, Tensor], task: Task) -> None:
         super().__init__()
-        self.labels, self.logits, self.numbers = labels, logits, numbers
+        self.labels, self.logits, self.numbers = task.outputs, logits, numbers
         self.register_buffer("table", torch.cat([logits[split] for split in numbers]))
         keys = ((split, number) for split in numbers for number in numbers[split].tolist())
         self.places = {key: place for place, key in enumerate(keys)}
-        self.config = ForeignConfig(problem_type=MULTILABEL if multilabel else None)
+        self.config = ForeignConfig(problem_type=task.problem_type)
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The logits of the rows at these places."""
@@ -128,24 +121,21 @@ class PredictedTeacher(nn.Module):
         save_file(stored, Path(folder) / PREDICTIONS_FILE)
 
     @classmethod
-    def load(cls, folder: str | Path, labels: tuple[str, ...], *, multilabel: bool) -> "PredictedTeacher":
+    def load(cls, folder: str | Path, task: Task) -> "PredictedTeacher":
         """The teacher that `save` wrote."""
         stored = load_file(Path(folder) / PREDICTIONS_FILE)
         splits = [key.removeprefix("logits.") for key in stored if key.startswith("logits.")]
         logits, numbers = ({split: stored[f"{name}.{split}"] for split in splits} for name in ("logits", "numbers"))
-        return cls(logits, numbers, labels, multilabel=multilabel)
+        return cls(logits, numbers, task)
 
 
-def load_foreign(
-    folder: Path, labels: tuple[str, ...], *, key: str, multilabel: bool, with_head: bool = True
-) -> ForeignClassifier:
+def load_foreign(folder: Path, task: Task, *, key: str, with_head: bool = True) -> ForeignClassifier:
     """A classifier of any family and its tokenizer, in evaluation mode, float32, on the CPU.
 
     No code of the folder is run, no pickle opened; UserError that begins with `key` if loading fails or classes differ.
 
     Args:
         folder: config.json, safetensors and tokenizer files.
-        labels: The task's class names; one for a regression.
         with_head: Whether the folder has the task's head; otherwise the global generator draws it.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -156,10 +146,10 @@ def load_foreign(
     if not list(folder.glob("model*.safetensors")):
         raise UserError(f"{key}: {folder} has no model.safetensors; fix: tinybert convert, if it has pytorch_model.bin")
     known: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    names = dict(enumerate(labels))
+    names = dict(enumerate(task.outputs))
     head: dict[str, Any] = {
         "id2label": names, "label2id": {names[at]: at for at in names},
-        "problem_type": MULTILABEL if multilabel else None,
+        "problem_type": task.problem_type,
     }  # fmt: skip
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **known)
@@ -173,10 +163,10 @@ def load_foreign(
     missing = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
     _check_loaded(model, tokenizer, missing, f"{key}: {folder}", with_head=with_head)
     if not with_head:
-        return ForeignClassifier(model, tokenizer, labels, list(names), multilabel=multilabel).eval()
+        return ForeignClassifier(model, tokenizer, task, list(names)).eval()
     theirs = [str(model.config.id2label[at]) for at in sorted(model.config.id2label)]
-    order = class_order(theirs, labels, key=key, stated=model.config.problem_type, multilabel=multilabel)
-    return ForeignClassifier(model, tokenizer, labels, order, multilabel=multilabel).eval()
+    order = class_order(theirs, task, key=key, stated=model.config.problem_type)
+    return ForeignClassifier(model, tokenizer, task, order).eval()
 
 
 def row_losses(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -190,18 +180,17 @@ def row_losses(config: Mapping[str, Any]) -> tuple[str, ...]:
     return ROW_LOSSES if is_encoder and not config.get("is_encoder_decoder") else LOGIT_LOSSES
 
 
-def class_order(
-    found: list[str], labels: tuple[str, ...], *, key: str, stated: str | None, multilabel: bool
-) -> list[int]:
-    """The place of each of the task's `labels` among a model's, matched by name; UserError if they are others.
+def class_order(found: list[str], task: Task, *, key: str, stated: str | None) -> list[int]:
+    """The place of each of the task's outputs among a model's, matched by name; UserError if they are others.
 
     Names that mean nothing (LABEL_0) are taken as they are. `stated`: problem_type of the model's config.json.
     """
+    labels = task.outputs
     if len(found) != len(labels):
         problem = f"wrong number of outputs (got {len(found)})"
         raise UserError(f"{key}: {problem}; allowed: {len(labels)}; fix: choose a model fine-tuned on this task")
-    if stated and (stated == MULTILABEL) != multilabel:
-        allowed = MULTILABEL if multilabel else "another problem_type"
+    if stated and (stated == MULTILABEL) != task.is_multilabel:
+        allowed = task.problem_type or "another problem_type"
         raise UserError(f"{key}: wrong kind of task (got {stated}); allowed: {allowed}; fix: choose another model")
     theirs, wanted = list(map(_plain_name, found)), list(map(_plain_name, labels))
     if len(set(wanted)) < len(wanted):  # they differ in what plain names leave out

@@ -10,11 +10,12 @@ from tinybert.config.fields import BiLstmArchitecture, ModelSource, model_folder
 from tinybert.config.load import StageParams
 from tinybert.config.schema import REGRESSION_LABEL, Params, TeacherSettings
 from tinybert.config.students import LOGIT_LOSSES, Init, Student
+from tinybert.config.tasks import MULTILABEL, Task
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.foreign import class_order
 from tinybert.models.model_folders import load_bert, load_pretrained, read_weights
-from tinybert.models.outputs import MULTILABEL, Batch
+from tinybert.models.outputs import Batch
 from tinybert.models.subcloning import InitializedStudent, subclone
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -80,23 +81,20 @@ def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
     return load_pretrained(given_teacher(params.teacher))[0]
 
 
-def finetuned_teacher(
-    folder: Path, labels: tuple[str, ...], *, key: str, vocab_size: int | None, multilabel: bool = False
-) -> SequenceClassifier:
+def finetuned_teacher(folder: Path, task: Task, *, key: str, vocab_size: int | None) -> SequenceClassifier:
     """A published BERT as task teacher, in evaluation mode, with its classes in the task's order (`class_order`).
 
-    `key` is the section of params that names the folder; `labels` name the teacher's outputs, one for a regression;
-    `vocab_size` is the tokenizer's, if known; `multilabel`: rows may have several labels. UserError if it does not fit.
+    `key` is the section of params that names the folder; `vocab_size` is the tokenizer's, if known. UserError if the
+    teacher does not fit.
     """
     teacher = load_bert(SequenceClassifier, folder)
     _check_vocabulary(teacher.config, vocab_size, key)
-    stated = teacher.config.problem_type
-    order = class_order(list(teacher.labels), labels, key=key, stated=stated, multilabel=multilabel)
+    order = class_order(list(teacher.labels), task, key=key, stated=teacher.config.problem_type)
     with torch.no_grad():
         for parameter in teacher.classifier.parameters():
             parameter.copy_(parameter[order])
-    teacher.labels = labels
-    if multilabel:
+    teacher.labels = task.outputs
+    if task.is_multilabel:
         teacher.config = replace(teacher.config, problem_type=MULTILABEL)
     return teacher
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tinybert.config.fields import read_config
+from tinybert.config.tasks import Task
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, ForeignConfig, PredictedTeacher
-from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, one_line, read_json, write_json
 
@@ -116,15 +116,14 @@ def load_task_model(folder: str | Path) -> Classifier:
     return cast(Classifier, load_model(folder, CLASSIFIERS))
 
 
-def load_classifier(folder: str | Path, labels: tuple[str, ...], *, pair: bool, multilabel: bool = False) -> Classifier:
-    """A classifier, in training mode, with the encoder of any model and a head from the global generator.
+def load_classifier(folder: str | Path, task: Task) -> Classifier:
+    """A classifier of the task, in training mode, with the encoder of any model and a head from the global generator.
 
-    `labels` name its outputs, one for a regression; `pair`: rows hold two sentences; `multilabel`: they may have
-    several classes or none. Raises UserError like `load_model`.
+    Raises UserError like `load_model`.
     """
     config, weights = _read_folder(folder)
-    names = {str(number): label for number, label in enumerate(labels)}
-    config |= {"pair": pair, "id2label": names, "problem_type": MULTILABEL if multilabel else None}
+    names = {str(number): label for number, label in enumerate(task.outputs)}
+    config |= {"pair": task.is_pair, "id2label": names, "problem_type": task.problem_type}
     encoder = {name: tensor for name, tensor in weights.items() if not name.startswith(HEADS)}
     kind: type[Classifier] = BiLstmClassifier if config.get("model_type") == "bilstm" else SequenceClassifier
     return _build(kind, folder, config, encoder, optional=HEADS)

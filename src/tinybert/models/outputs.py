@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from torch import Tensor, nn
 from tinybert.pipeline.errors import UserError
 
 RowIndex = Tensor | tuple[slice, slice]  # an index into hidden states
-# What a classifier is for, in transformers' words: this makes pipelines score each class by itself.
-MULTILABEL: Literal["multi_label_classification"] = "multi_label_classification"
-ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 
 
 @dataclass(frozen=True)

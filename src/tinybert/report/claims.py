@@ -21,7 +21,7 @@ from scipy.stats import sem, t
 from tinybert.config.fields import AboveZero, ConfigModel, ListOf, Name, NonEmptyList, NonEmptyStr, PositiveInt
 from tinybert.config.load import describe_mistake, read_yaml
 from tinybert.config.schema import Params
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 from tinybert.evaluate.scoring import (
     LOWER_IS_BETTER,
     ROW_METRICS,

@@ -11,7 +11,7 @@ from tinybert.compress.pruning import linear_sparsity
 from tinybert.config.load import StageParams
 from tinybert.config.schema import Params, teacher_source
 from tinybert.config.students import MAPPED_LOSSES
-from tinybert.data.tasks import Task
+from tinybert.config.tasks import Task
 from tinybert.evaluate.scoring import score_drops
 from tinybert.models.model_folders import Model
 from tinybert.pipeline import paths

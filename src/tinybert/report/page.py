@@ -37,7 +37,7 @@ TABLES = {
 }
 
 
-def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]:
+def build_report(params: Params, root: Path = Path()) -> list[dict[str, Any]]:
     """Writes the page, the summaries and metrics/ under `root` from the results of the stages there.
 
     Returns:
@@ -46,7 +46,6 @@ def build_report(params: Params, root: str | Path = ".") -> list[dict[str, Any]]
     Raises:
         UserError: Metrics that params ask for are missing or damaged, one line for each file.
     """
-    root = Path(root)
     results = load_results(params, root)
     of = {name: make(results) for name, make in TABLES.items()}
     context: dict[str, Any] = findings(results) | {

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tinybert.config.schema import Params
-from tinybert.data.tasks import Task, read_task
+from tinybert.config.tasks import Task, read_task
 from tinybert.evaluate.scoring import choose_variant
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all

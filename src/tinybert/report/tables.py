@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tinybert.data.tasks import REPRODUCED
+from tinybert.config.tasks import REPRODUCED
 from tinybert.evaluate.scoring import METRICS, read_predictions, retention_interval
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json

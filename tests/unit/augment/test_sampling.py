@@ -19,7 +19,7 @@ from tinybert.augment.sampling import (
     vary,
 )
 from tinybert.config.schema import Sampling
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 

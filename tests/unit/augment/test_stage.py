@@ -12,7 +12,7 @@ from tests.support.project import ROOT
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.config.load import load_params
 from tinybert.config.schema import Sampling
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
 

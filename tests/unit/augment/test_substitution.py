@@ -23,7 +23,7 @@ from tinybert.augment.substitution import (
 )
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.config.schema import Substitution
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.models.outputs import Batch

@@ -4,8 +4,8 @@ import numpy as np
 
 from benchmarks.speed_cost import Run, report, ways
 from tests.support.root import ROOT
+from tinybert.config.tasks import TASKS
 from tinybert.data.encoding import Encoded
-from tinybert.data.tasks import TASKS
 
 
 def test_the_ways_differ_in_precision_and_teacher_cache_only(monkeypatch):

@@ -14,7 +14,7 @@ from tests.support.families import save_family
 from tinybert import cli
 from tinybert.compress import variants
 from tinybert.compress.variants import passing_variant
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.models.model_folders import save_model
 from tinybert.pipeline.errors import UserError

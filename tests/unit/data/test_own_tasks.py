@@ -10,9 +10,9 @@ import pytest
 from tests.support.root import ROOT
 from tinybert.config.load import check_params, read_yaml
 from tinybert.config.schema import TableData
+from tinybert.config.tasks import read_task, write_task
 from tinybert.data.encoding import label_array
 from tinybert.data.own_tasks import hold_out_rows, read_own, records, shared_texts
-from tinybert.data.tasks import read_task, write_task
 from tinybert.pipeline.errors import UserError
 
 CLASSES = [{"text": f"text {number}", "label": "xyz"[number % 3]} for number in range(30)]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tinybert.config.schema import PredictionFiles
+from tinybert.config.tasks import TASKS, Task
 from tinybert.data.prediction_files import FLOOR, read_predicted_teacher
-from tinybert.data.tasks import TASKS, Task
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_jsonl, write_jsonl

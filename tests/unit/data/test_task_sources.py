@@ -6,9 +6,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tinybert.config.tasks import TASKS
 from tinybert.data.encoding import fraction_of
 from tinybert.data.task_sources import read_splits
-from tinybert.data.tasks import TASKS
 from tinybert.evaluate.scoring import majority_predictions, score
 from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError

@@ -11,9 +11,9 @@ from tokenizers.models import WordLevel
 from tests.support.builders import TEACHER, classifier
 from tests.unit.distill.test_loop import examples
 from tinybert.config.schema import Masking
+from tinybert.config.tasks import TASKS, Task
 from tinybert.data.encoding import encode
 from tinybert.data.sequences import Sequences
-from tinybert.data.tasks import TASKS, Task
 from tinybert.distill.batches import (
     Batches,
     Masker,

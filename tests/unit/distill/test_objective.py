@@ -10,9 +10,10 @@ from tests.support.builders import STUDENT, TEACHER, batch, classifier, learnabl
 from tests.support.root import ROOT
 from tinybert.config.load import check_params, read_yaml
 from tinybert.config.students import RELATION_LOSSES
+from tinybert.config.tasks import MULTILABEL
 from tinybert.distill import losses
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.models.outputs import MULTILABEL, OutputSpec
+from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
 
 ALL = {"hard": 1.0, "prediction": 2.0, "attention": 0.5, "hidden": 3.0, "embedding": 0.25}

@@ -15,8 +15,8 @@ from tests.support.hub_server import Repository, serve_hub
 from tests.unit.distill.test_loop import OPTIMIZER, RUN
 from tinybert.config.fields import HubModel, ModelSource, Training
 from tinybert.config.schema import ReadyTeacher
+from tinybert.config.tasks import TASKS
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.batches import Batches, labeled_by_teacher, predict
 from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
@@ -53,7 +53,7 @@ def foreign(tmp_path, request) -> TaskTeacher:
 
 def table(known=range(24)) -> TaskTeacher:
     logits = torch.randn(len(known), 2, generator=torch.Generator().manual_seed(0))
-    return reader(PredictedTeacher({"train": logits}, {"train": torch.tensor(known)}, COLA.labels, multilabel=False))
+    return reader(PredictedTeacher({"train": logits}, {"train": torch.tensor(known)}, COLA))
 
 
 def distilled(teacher: TaskTeacher, losses: dict[str, float], cache: TeacherCache, *, accumulation_steps=1):

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 
 from tests.support.builders import STUDENT, classifier
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples, settings
+from tinybert.config.tasks import TASKS
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import SPECIAL_TOKENS, folder_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.distill import loop
 from tinybert.distill.batches import Batches

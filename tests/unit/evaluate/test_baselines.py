@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.support.builders import TEACHER, classifier
+from tinybert.config.tasks import TASKS, Task
 from tinybert.data.encoding import Encoded
-from tinybert.data.tasks import TASKS, Task
 from tinybert.evaluate.baselines import (
     STRENGTHS,
     LinearModel,

@@ -13,7 +13,6 @@ from tests.unit.evaluate.fixed_model import Fixed
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.evaluate.language_model import (
     best_answers,
-    cloze_predictions,
     cloze_scores,
     load_questions,
     main,
@@ -54,7 +53,7 @@ def test_quiz_scores_top1_and_top5_by_subject(tmp_path, tokenizer):
     logits[0, ids[0]] = 9.0  # first
     logits[1, ids[1]], logits[1, ids[0]] = 8.0, 9.0  # second
     logits[2, 10:15], logits[2, ids[2]] = 9.0, 8.0  # sixth
-    found = cloze_scores(Fixed(logits), questions, batches)
+    found, _ = cloze_scores(Fixed(logits), questions, batches)
     assert found["geography"] == {"questions": 2, "top1": 0.5, "top5": 1.0}
     assert found["history"] == {"questions": 1, "top1": 0.0, "top5": 0.0}
     assert found["all"] == pytest.approx({"questions": 3, "top1": 1 / 3, "top5": 2 / 3})
@@ -67,7 +66,7 @@ def test_quiz_scores_top1_and_top5_by_subject(tmp_path, tokenizer):
 def test_a_model_that_ranks_all_tokens_alike_answers_nothing(tmp_path, tokenizer):
     questions, _ = load_questions(quiz_file(tmp_path, ROWS), tokenizer)
     constant = np.zeros((3, tokenizer.get_vocab_size()), dtype=np.float32)
-    found = cloze_scores(Fixed(constant), questions, quiz_batches(questions, tokenizer))
+    found, _ = cloze_scores(Fixed(constant), questions, quiz_batches(questions, tokenizer))
     assert found["all"] == {"questions": 3, "top1": 0.0, "top5": 0.0}
 
 
@@ -95,7 +94,8 @@ def test_cloze_predictions_score_as_top1(tmp_path, tokenizer):
     questions, _ = load_questions(quiz_file(tmp_path, ROWS), tokenizer)
     logits = np.zeros((3, tokenizer.get_vocab_size()), dtype=np.float32)
     logits[1, tokenizer.token_to_id("rome")] = 1.0
-    assert cloze_predictions(Fixed(logits), quiz_batches(questions, tokenizer)).predictions.tolist() == [0, 1, 0]
+    _, found = cloze_scores(Fixed(logits), questions, quiz_batches(questions, tokenizer))
+    assert found.predictions.tolist() == [0, 1, 0] and found.labels.tolist() == [1, 1, 1]
 
 
 def test_a_question_needs_one_mask_and_models(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 from tinybert.evaluate.scoring import (
     METRICS,
     Predictions,

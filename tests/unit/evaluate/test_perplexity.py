@@ -15,7 +15,6 @@ from tinybert.evaluate.language_model import (
     agreement,
     frequency_accuracy,
     masked_lm_scores,
-    sequence_losses,
 )
 from tinybert.models.outputs import Batch
 
@@ -30,7 +29,7 @@ def blocks_of(rows) -> Sequences:
 def test_masked_lm_scores_by_hand():
     answers = [[[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]], [[0.25, 0.25, 0.5]]]
     batches = [batch(labels=torch.tensor([0, 0])), batch(labels=torch.tensor([2]))]
-    found = masked_lm_scores(Fixed(*(np.log(part) for part in answers)), batches)
+    found, _ = masked_lm_scores(Fixed(*(np.log(part) for part in answers)), batches)
     loss = -(math.log(0.7) + math.log(0.1) + math.log(0.5)) / 3
     assert found == pytest.approx({"loss": loss, "perplexity": math.exp(loss), "accuracy": 2 / 3}, rel=1e-6)
 
@@ -62,7 +61,7 @@ def test_losses_of_blocks_sum_over_their_masked_tokens():
         positions=torch.tensor([0, 4, 5]),  # one in the first row, two in the second
     )
     model = Fixed([[0.0, 0.0], [math.log(3), 0.0], [math.log(3), 0.0]])
-    found = sequence_losses(model, [batch])
+    scores, found = masked_lm_scores(model, [batch])
     assert found.labels.tolist() == [1, 2]
     assert found.predictions == pytest.approx([math.log(2), math.log(4 / 3) + math.log(4)])
-    assert found.score == pytest.approx(masked_lm_scores(model, [batch])["perplexity"])
+    assert found.score == pytest.approx(scores["perplexity"])

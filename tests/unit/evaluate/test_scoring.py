@@ -8,8 +8,8 @@ from sklearn.metrics import f1_score
 
 from tests.support.builders import classifier
 from tests.unit.evaluate.fixed_model import Fixed
+from tinybert.config.tasks import TASKS, Task
 from tinybert.data.encoding import Encoded, encode
-from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.evaluate.scoring import (

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.builders import task_with
 from tests.support.families import DECODERS, FAMILIES, WORDS, save_family
+from tinybert.config.tasks import MULTILABEL, TASKS
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import TASKS
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE
 from tinybert.models.foreign import PredictedTeacher, load_foreign
 from tinybert.models.model_folders import load_task_model
-from tinybert.models.outputs import MULTILABEL, Batch, OutputSpec
+from tinybert.models.outputs import Batch, OutputSpec
 from tinybert.pipeline.errors import UserError
 
 LIMIT_TOKENS = 24  # shorter than the longest rows
@@ -32,7 +33,7 @@ def rows(count=9, seed=0) -> list[dict]:
 
 
 def load(folder, task=RTE, **settings):
-    return load_foreign(folder, task.labels, key="tasks.rte.finetuned_teacher", multilabel=False, **settings)
+    return load_foreign(folder, task, key="tasks.rte.finetuned_teacher", **settings)
 
 
 def logits_of(model, task, of) -> np.ndarray:
@@ -120,9 +121,9 @@ def test_positions_behind_the_paddings_are_not_counted(tmp_path, family, tokens)
 def test_a_new_head_has_the_tasks_classes_on_the_encoder(tmp_path):
     save_family("roberta", tmp_path, head=False)
     torch.manual_seed(3)
-    model = load_foreign(tmp_path, ("a", "b", "c"), key="k", multilabel=False, with_head=False)
+    model = load_foreign(tmp_path, task_with("a", "b", "c"), key="k", with_head=False)
     torch.manual_seed(3)
-    again = load_foreign(tmp_path, ("a", "b", "c"), key="k", multilabel=False, with_head=False)
+    again = load_foreign(tmp_path, task_with("a", "b", "c"), key="k", with_head=False)
     assert model.model.config.id2label == {0: "a", 1: "b", 2: "c"}
     pairs = zip(model.parameters(), again.parameters(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
@@ -137,14 +138,14 @@ def test_kinds_of_tasks_are_kept(tmp_path):
     """A new head of several labels is loaded as such again, by transformers too; a score has one output."""
     save_family("electra", tmp_path, head=False)
     (tmp_path / "tags").mkdir()
-    tags = load_foreign(tmp_path, ("a", "b", "c"), key="k", multilabel=True, with_head=False)
+    tags = load_foreign(tmp_path, task_with("a", "b", "c", kind="multilabel"), key="k", with_head=False)
     tags.save(tmp_path / "tags")
-    again = load_foreign(tmp_path / "tags", ("c", "b", "a"), key="k", multilabel=True)
+    again = load_foreign(tmp_path / "tags", task_with("c", "b", "a", kind="multilabel"), key="k")
     assert again.config.problem_type == again.model.config.problem_type == "multi_label_classification"
     assert again.order.tolist() == [2, 1, 0]
     with pytest.raises(UserError, match=r"^k: wrong kind of task \(got multi_label_classification\)"):
-        load_foreign(tmp_path / "tags", ("a", "b", "c"), key="k", multilabel=False)
-    score = load_foreign(tmp_path, ("score",), key="k", multilabel=False, with_head=False)
+        load_foreign(tmp_path / "tags", task_with("a", "b", "c"), key="k")
+    score = load_foreign(tmp_path, task_with(kind="regression"), key="k", with_head=False)
     batch = encode(rows(2), RTE, score.tokenizer.backend_tokenizer, max_length_tokens=LIMIT_TOKENS).batch([0, 1])
     assert score(batch).logits.shape == (2, 1)
 
@@ -240,8 +241,8 @@ def test_code_of_a_folder_never_runs(tmp_path):
 def test_a_table_of_predictions_gives_rows_their_logits(tmp_path):
     logits = {"train": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "dev": torch.tensor([[5.0, 6.0]])}
     numbers = {"train": torch.tensor([7, 3]), "dev": torch.tensor([3])}
-    PredictedTeacher(logits, numbers, ("no", "yes"), multilabel=False).save(tmp_path)
-    again = PredictedTeacher.load(tmp_path, ("no", "yes"), multilabel=False)
+    PredictedTeacher(logits, numbers, task_with("no", "yes")).save(tmp_path)
+    again = PredictedTeacher.load(tmp_path, task_with("no", "yes"))
     places = [again.places[key] for key in (("train", 3), ("dev", 3), ("train", 7))]
     ids = torch.tensor(places)[:, None]
     found = again(Batch(ids, ids >= 0, torch.zeros_like(ids))).logits

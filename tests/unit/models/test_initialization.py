@@ -14,11 +14,10 @@ from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
 from tinybert.config.fields import HubModel, ModelSource, model_folder
 from tinybert.config.students import Init, Student, check_students
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import MULTILABEL, TASKS
 from tinybert.models.bert import MaskedLM
 from tinybert.models.initialization import finetuned_teacher, initialize_student, start_teacher
 from tinybert.models.model_folders import save_model
-from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline.errors import UserError
 
 SAME_WIDTH = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)
@@ -258,7 +257,7 @@ def test_a_teacher_comes_from_the_hub(served, tmp_path):
 def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
     key = f"tasks.{task}.finetuned_teacher"
     folder = model_folder(ModelSource(folder=str(folder)), key=key)
-    return finetuned_teacher(folder, TASKS[task].outputs, key=key, vocab_size=vocab_size)
+    return finetuned_teacher(folder, TASKS[task], key=key, vocab_size=vocab_size)
 
 
 def save_classifier(folder: Path, *labels: str, **changes) -> torch.Tensor:
@@ -312,8 +311,8 @@ def test_unknown_class_names_are_rejected(tmp_path):
 def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
     weight = save_classifier(tmp_path, "LABEL_0", "LABEL_1")
     publish(served, tmp_path)
-    key, labels = "tasks.cola.finetuned_teacher", TASKS["cola"].labels
-    teacher = finetuned_teacher(model_folder(ModelSource(hub=ON_HUB), key=key), labels, key=key, vocab_size=50)
+    key, task = "tasks.cola.finetuned_teacher", TASKS["cola"]
+    teacher = finetuned_teacher(model_folder(ModelSource(hub=ON_HUB), key=key), task, key=key, vocab_size=50)
     assert torch.equal(teacher.classifier.weight, weight)
     assert all(SHA in line for line in served.requests if ON_HUB.model in line)
     with pytest.raises(UserError, match=r"tasks\.cola\.finetuned_teacher\.hub\.model: a/b \(a+\) cannot be loaded"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.builders import TEACHER, classifier, masked_lm
+from tests.support.builders import TEACHER, classifier, masked_lm, task_with
 from tests.support.root import ROOT
 from tinybert import cli
 from tinybert.models.bert import MaskedLM, SequenceClassifier
@@ -32,7 +32,7 @@ from tinybert.pipeline.files import write_json
 def test_a_classifier_takes_the_encoder_and_draws_a_new_head(tmp_path):
     save_model(masked_lm(), tmp_path)
     torch.manual_seed(1)
-    model = load_classifier(tmp_path, ("a", "b", "c"), pair=False)
+    model = load_classifier(tmp_path, task_with("a", "b", "c"))
     ours, theirs = model.state_dict(), masked_lm().state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours if name.startswith("bert."))
     assert ours["classifier.weight"].shape == (3, 12)
@@ -73,7 +73,7 @@ def test_a_folder_without_all_weights_is_rejected(tmp_path):
     )
     with pytest.raises(UserError, match=r"lacks classifier\.bias and 1 more weights"):
         load_model(tmp_path)
-    model = load_classifier(tmp_path, ("a", "b"), pair=False)  # which gets a new head
+    model = load_classifier(tmp_path, task_with("a", "b"))  # which gets a new head
     assert torch.equal(model.bert.pooler.dense.weight, weights["bert.pooler.dense.weight"])
 
 
@@ -240,14 +240,14 @@ def test_a_bilstm_config_that_does_not_fit_itself_is_rejected(tmp_path):
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("multilabel", [False, True])
-def test_config_says_whether_rows_may_have_several_labels(tmp_path, multilabel):
+@pytest.mark.parametrize("kind", ["classification", "multilabel"])
+def test_config_says_whether_rows_may_have_several_labels(tmp_path, kind):
     save_model(masked_lm(), tmp_path)
     assert "problem_type" not in json.loads((tmp_path / "config.json").read_text())
-    save_model(load_classifier(tmp_path, ("a", "b"), pair=False, multilabel=multilabel), tmp_path)
-    expected = "multi_label_classification" if multilabel else "single_label_classification"
+    save_model(load_classifier(tmp_path, task_with("a", "b", kind=kind)), tmp_path)
+    expected = "multi_label_classification" if kind == "multilabel" else "single_label_classification"
     assert json.loads((tmp_path / "config.json").read_text())["problem_type"] == expected
     again = load_task_model(tmp_path)
     assert again.config.problem_type == expected and again.labels == ("a", "b")
     # The head of another task says what that is.
-    assert load_classifier(tmp_path, ("a", "b", "c"), pair=False).config.problem_type is None
+    assert load_classifier(tmp_path, task_with("a", "b", "c")).config.problem_type is None

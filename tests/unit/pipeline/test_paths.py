@@ -9,8 +9,8 @@ from tests.support.builders import masked_lm
 from tinybert.augment.word_vectors import word_vectors
 from tinybert.config.fields import ModelSource, model_folder
 from tinybert.config.students import Init
+from tinybert.config.tasks import TASKS
 from tinybert.data.task_sources import read_splits
-from tinybert.data.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.language_model import load_questions
 from tinybert.models.initialization import start_teacher

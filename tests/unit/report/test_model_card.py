@@ -17,13 +17,12 @@ from tests.support.runtimes import run_node
 from tinybert.compress.onnx_files import export_onnx, feeds_of, random_feeds, session_of, write_portable
 from tinybert.compress.quantization import plan_int8, write_int8
 from tinybert.config.load import StageParams, check_params, load_params, read_yaml
+from tinybert.config.tasks import MULTILABEL, TASKS, Task
 from tinybert.data.encoding import encode
-from tinybert.data.tasks import TASKS, Task
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.evaluate.language_model import best_answers, prompt_batch
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.model_folders import load_model, save_model
-from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.model_card import Finished, write_domain_card, write_task_card

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.report_tree import NASTY, PERPLEXITY, Outline, small_params, small_tree, write_evaluation, write_tree
 from tinybert.config.load import check_params
-from tinybert.data.tasks import TASKS
+from tinybert.config.tasks import TASKS
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report.page import SUMMARY_METRICS, build_report

@@ -5,8 +5,8 @@ from dataclasses import fields
 import pytest
 
 from tinybert.config.schema import GLUE_TASKS
+from tinybert.config.tasks import GLUE, REPRODUCED, TASKS, Task, read_task, write_task
 from tinybert.data.task_sources import LAYOUTS, TsvLayout
-from tinybert.data.tasks import GLUE, REPRODUCED, TASKS, Task, read_task, write_task
 from tinybert.pipeline.errors import UserError
 
 # Label names by id as the Hub's nyu-mll/glue lists them.

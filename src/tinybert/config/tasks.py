@@ -2,18 +2,20 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import TypeAdapter
 
 from tinybert.config.schema import METRICS_BY_KIND, REGRESSION_LABEL, Kind
-from tinybert.models.model_folders import TaskModel
-from tinybert.models.outputs import MULTILABEL
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import read_json, read_jsonl, write_json
+from tinybert.pipeline.files import read_json, write_json
 
 TASK_FILE = "task.json"
+# What a classifier is for, in transformers' words.
+MULTILABEL: Literal["multi_label_classification"] = "multi_label_classification"
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 GLUE: dict[str, dict] = yaml.safe_load(Path(__file__).with_name("glue.yaml").read_text(encoding="utf-8"))
 REPRODUCED = {name: entry["reproduced"] for name, entry in GLUE.items() if "reproduced" in entry}
 
@@ -62,6 +64,11 @@ class Task:
         return self.kind == "multilabel"
 
     @property
+    def problem_type(self) -> ProblemType | None:
+        """What a model's config.json says: this makes pipelines score each class by itself."""
+        return MULTILABEL if self.is_multilabel else None
+
+    @property
     def is_pair(self) -> bool:
         return len(self.columns) == 2
 
@@ -91,12 +98,11 @@ TASK_TYPE = TypeAdapter(Task)
 TASKS = {name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for name, entry in GLUE.items()}
 
 
-def task_of(model: TaskModel, columns: tuple[str, ...]) -> Task:
-    """The task that a classifier was fine-tuned on, as its config.json describes it."""
-    kind: Kind = "regression" if len(model.labels) == 1 else "classification"
-    if model.config.problem_type == MULTILABEL:
-        kind = "multilabel"
-    classes = () if kind == "regression" else model.labels
+def task_of(labels: tuple[str, ...], problem_type: str | None, columns: tuple[str, ...]) -> Task:
+    """The task that a classifier was fine-tuned on, by the names of its outputs and config.json's problem_type."""
+    kind: Kind = "regression" if len(labels) == 1 else "classification"
+    kind = "multilabel" if problem_type == MULTILABEL else kind
+    classes = () if kind == "regression" else labels
     return Task("rows", columns, classes, title="rows", metrics=METRICS_BY_KIND[kind][:1], kind=kind)
 
 
@@ -114,8 +120,3 @@ def read_task(name: str, root: str | Path = "") -> Task:
         wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
         fix = f"fix: dvc repro prepare_task@{name}"
         raise UserError(f"{path.relative_to(root)}: {wrong}; stage prepare_task writes it; {fix}") from None
-
-
-def read_rows(task: Task, split: str) -> list[dict]:
-    """The rows of a split that stage prepare_task wrote."""
-    return list(read_jsonl(paths.task_rows(task.name) / f"{split}.jsonl"))
