@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from tinybert.config.schema import METRICS_BY_KIND, TableData, Tasks
+from tinybert.config.tasks import TASKS, Task
 from tinybert.data.table_files import Row, Table, tables_of
 from tinybert.data.task_sources import read_splits
-from tinybert.config.tasks import TASKS, Task
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT
 from tinybert.pipeline.process import stream
