@@ -70,7 +70,7 @@ def describe_run() -> dict[str, Any]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    from tinybert.pipeline import files, paths, revision
+    from tinybert.pipeline import files, paths, process, revision
 
     try:
         repo = Repo()
@@ -86,7 +86,7 @@ def describe_run() -> dict[str, Any]:
         seconds[name] = files.read_json(path)["seconds"]
     generated = [f":!{path}" for path in ("params.yaml", "dvc.lock", "metrics", "reports", "results")]
     # With --branch git prints one line more, so that a git that fails does not count as clean.
-    lines = revision.git("status", "--porcelain", "--branch", "--", ".", *generated).splitlines()
+    lines = process.git("status", "--porcelain", "--branch", "--", ".", *generated).splitlines()
     if len(lines) != 1:
         got = f"{len(lines) - 1}, first {lines[1]}" if lines else "no git"
         raise UserError(f"git status: uncommitted files (got {got}); fix: commit them")

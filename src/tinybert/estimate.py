@@ -44,14 +44,14 @@ FIELDS = {
 
 
 @dataclass(frozen=True)
-class RowCount:
+class RowStatistics:
     """Rows of training data and their mean length."""
 
     count: float
     tokens: float
 
 
-UNKNOWN = RowCount(math.nan, math.nan)
+UNKNOWN = RowStatistics(math.nan, math.nan)
 
 
 class ModelSize(NamedTuple):
@@ -92,7 +92,7 @@ class Work(NamedTuple):
     def of(
         cls,
         training: Training,
-        rows: RowCount,
+        rows: RowStatistics,
         model: ModelSize,
         *,
         head_share: float = 0.0,
@@ -137,7 +137,7 @@ class Sizes:
         self.rows = dict.fromkeys(self.tasks, UNKNOWN)
         for task, read in rows.items():
             tokens = TOKENS_PER_WORD * read.words + 1 + len(read.task.columns)
-            self.rows[task] = RowCount(read.count, min(tokens, self.tasks[task].max_length_tokens))
+            self.rows[task] = RowStatistics(read.count, min(tokens, self.tasks[task].max_length_tokens))
 
     def works(self) -> dict[str, list[Work]]:
         """The instances of the stages that train, by stage; and those of the others."""
@@ -207,7 +207,7 @@ class Sizes:
             return Work()
         training = settings.pruning if is_pruning else training_of(self.params, name, phase, task=task)
         copies = 1 if is_pruning else 1 + settings.augmented_copies
-        rows = RowCount(rows.count * copies * settings.train_fraction, rows.tokens)
+        rows = RowStatistics(rows.count * copies * settings.train_fraction, rows.tokens)
         is_cached = phase == "prediction" and student.intermediate and settings.intermediate.epochs
         taught_by = 0.0 if is_cached else self.teachers[task].matrices / max(1, training.epochs)
         return Work.of(training, rows, self.students[name], teacher_weights=taught_by)
@@ -286,7 +286,7 @@ def model_of(config: Mapping[str, Any]) -> ModelSize:
     return ModelSize(shape, known.get("vocabulary", BERT_VOCABULARY))
 
 
-def text_rows(params: Params) -> RowCount:
+def text_rows(params: Params) -> RowStatistics:
     """The training sequences of the general corpus; the domain has at most as many."""
     corpus, body, read_share = params.corpus, params.tokenize.sequence_tokens - 2, 1.0
     if corpus.source == "hub":
@@ -308,7 +308,7 @@ def text_rows(params: Params) -> RowCount:
         tokens = [min(count, body) for count in tokens]
     sequences = sum(math.ceil(count / body) for count in tokens)
     scale = (1 - 1 / corpus.heldout_every) / read_share
-    return RowCount(sequences * scale, sum(tokens) / max(1, sequences) + 2)
+    return RowStatistics(sequences * scale, sum(tokens) / max(1, sequences) + 2)
 
 
 def duration(seconds: float) -> str:

@@ -160,7 +160,7 @@ def _subject(options: argparse.Namespace) -> Subject:
     metric = options.metric or task.headline
     if metric not in known:
         raise UserError(f"--metric: does not fit the model's labels (got {metric}); allowed: {', '.join(known)}")
-    task = replace(task, metrics=(metric,))
+    task = replace(task, name=options.folder.name, metrics=(metric,))
     data = TableData(
         train=str(options.rows), texts=tuple(options.text), label=options.label, kind=task.kind,
         separator=options.separator, labels=task.labels or None,

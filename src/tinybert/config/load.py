@@ -19,7 +19,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from tinybert.config.schema import Params
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, one_line, printable
-from tinybert.pipeline.revision import git
+from tinybert.pipeline.process import git
 
 PARAMS, PROFILES = Path("params.yaml"), Path("profiles")
 PROFILE_HEADER = "# Profile: "

@@ -336,7 +336,7 @@ def check_losses(
 
 
 def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "") -> None:
-    """Checks that a student, or a BiLSTM's embeddings, can be cut out of the teacher; UserError from `key` on."""
+    """UserError that begins with `key` if a student, or a BiLSTM's embeddings, cannot be cut from the teacher."""
     if student.kind == "bilstm":
         if student.embedding > teacher.width:
             problem = f"{student.embedding} is above the width {teacher.width} of the teacher's embeddings"

@@ -13,7 +13,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
 
 TASK_FILE = "task.json"
-# What a classifier is for, in transformers' words.
+# What a classifier is for, in transformers' words: this makes pipelines score each class by itself.
 MULTILABEL: Literal["multi_label_classification"] = "multi_label_classification"
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 GLUE: dict[str, dict] = yaml.safe_load(Path(__file__).with_name("glue.yaml").read_text(encoding="utf-8"))
@@ -65,7 +65,6 @@ class Task:
 
     @property
     def problem_type(self) -> ProblemType | None:
-        """What a model's config.json says: this makes pipelines score each class by itself."""
         return MULTILABEL if self.is_multilabel else None
 
     @property
@@ -100,10 +99,9 @@ TASKS = {name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for nam
 
 def task_of(labels: tuple[str, ...], problem_type: str | None, columns: tuple[str, ...]) -> Task:
     """The task that a classifier was fine-tuned on, by the names of its outputs and config.json's problem_type."""
-    kind: Kind = "regression" if len(labels) == 1 else "classification"
-    kind = "multilabel" if problem_type == MULTILABEL else kind
-    classes = () if kind == "regression" else labels
-    return Task("rows", columns, classes, title="rows", metrics=METRICS_BY_KIND[kind][:1], kind=kind)
+    kind: Kind = "multilabel" if problem_type == MULTILABEL else "classification"
+    kind, classes = ("regression", ()) if len(labels) == 1 else (kind, labels)
+    return Task("rows", columns, classes, "rows", METRICS_BY_KIND[kind][:1], kind=kind)
 
 
 def write_task(task: Task, folder: str | Path) -> None:

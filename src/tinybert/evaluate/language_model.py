@@ -1,7 +1,6 @@
 """Evaluation of masked LMs: perplexity, agreement with a teacher, the cloze probe; `tinybert ask`."""
 
 import argparse
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +58,8 @@ def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> tuple[dict[st
         tokens.append(np.bincount(row_of_token, minlength=rows))
         right += (logits.argmax(-1) == batch.gold).sum().item()
     found = Predictions("perplexity", np.concatenate(tokens), np.concatenate(losses))
-    accuracy = right / found.labels.sum()
-    return {"loss": math.log(found.score), "perplexity": found.score, "accuracy": accuracy}, found
+    count = int(found.labels.sum())
+    return {"loss": float(found.predictions.sum() / count), "perplexity": found.score, "accuracy": right / count}, found
 
 
 def frequency_accuracy(sequences: Sequences, batches: Sequence[Batch], masker: Masker) -> float:

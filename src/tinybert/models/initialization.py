@@ -9,8 +9,8 @@ import torch
 from tinybert.config.fields import BiLstmArchitecture, ModelSource, model_folder
 from tinybert.config.load import StageParams
 from tinybert.config.schema import REGRESSION_LABEL, Params, TeacherSettings
-from tinybert.config.students import LOGIT_LOSSES, Init, Student
-from tinybert.config.tasks import MULTILABEL, Task
+from tinybert.config.students import LOGIT_LOSSES, Init, Student, check_subclone
+from tinybert.config.tasks import Task
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.foreign import class_order
@@ -94,8 +94,7 @@ def finetuned_teacher(folder: Path, task: Task, *, key: str, vocab_size: int | N
         for parameter in teacher.classifier.parameters():
             parameter.copy_(parameter[order])
     teacher.labels = task.outputs
-    if task.is_multilabel:
-        teacher.config = replace(teacher.config, problem_type=MULTILABEL)
+    teacher.config = replace(teacher.config, problem_type=task.problem_type)
     return teacher
 
 
@@ -111,6 +110,7 @@ def _bilstm(shape: BiLstmArchitecture, teacher: MaskedLM, *, from_teacher: bool)
     config = BiLstmConfig(*sizes, dropout=shape.dropout, pad_token_id=teacher.config.pad_token_id)
     student = BiLstmClassifier(config, (REGRESSION_LABEL,), pair=False)
     if from_teacher:
+        check_subclone(shape, teacher.config.shape)
         words = embeddings_from(teacher.bert.embeddings.word_embeddings.weight, shape.embedding)
         student.encoder.word_embeddings.weight.data.copy_(words)
     return student

@@ -178,7 +178,7 @@ def _read_folder(
 
 
 def _our_name(name: str) -> str:
-    """Encoder-only checkpoints lack the prefix; the oldest ones name a layer norm's weights gamma and beta."""
+    """Files of an encoder alone lack the prefix; the oldest ones name a layer norm's weights gamma and beta."""
     name = name if name.startswith(("bert.", *HEADS)) else f"bert.{name}"
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 

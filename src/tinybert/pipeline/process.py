@@ -1,4 +1,4 @@
-"""What a process of a stage needs: its random streams, its place among the launched ones, its memory, progress bars."""
+"""What a process of a stage needs: random streams, its place among launched ones, memory, progress bars, git."""
 
 import ctypes
 import hashlib
@@ -6,6 +6,7 @@ import os
 import resource
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -113,3 +114,12 @@ class TextBar(tqdm):
         rate = self.documents / max(time.time() - self.start_t, 1e-9)
         self.set_postfix_str(f"{rate:,.0f} documents/s", refresh=False)
         self.update(size_bytes)
+
+
+def git(*arguments: str) -> str:
+    """What a git command prints, without the last line's end; empty if it fails."""
+    try:
+        answer = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.rstrip("\n") if answer.returncode == 0 else ""

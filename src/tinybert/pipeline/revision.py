@@ -1,7 +1,8 @@
 """Which commit and which packages made a result."""
 
-import subprocess
 from importlib.metadata import version
+
+from tinybert.pipeline.process import git
 
 # Metrics and reports are results themselves.
 RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
@@ -27,12 +28,3 @@ def code_revision() -> str:
 def package_versions() -> dict[str, str]:
     """The versions of the packages that decide results."""
     return {package: version(package) for package in PACKAGES}
-
-
-def git(*arguments: str) -> str:
-    """What a git command prints, without the last line's end; empty if it fails."""
-    try:
-        answer = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout.rstrip("\n") if answer.returncode == 0 else ""

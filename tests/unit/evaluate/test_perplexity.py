@@ -28,7 +28,10 @@ def blocks_of(rows) -> Sequences:
 
 def test_masked_lm_scores_by_hand():
     answers = [[[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]], [[0.25, 0.25, 0.5]]]
-    batches = [batch(labels=torch.tensor([0, 0])), batch(labels=torch.tensor([2]))]
+    batches = [
+        batch(labels=torch.tensor([0, 0]), positions=torch.tensor([0, 8])),
+        batch(labels=torch.tensor([2]), positions=torch.tensor([1])),
+    ]
     found, _ = masked_lm_scores(Fixed(*(np.log(part) for part in answers)), batches)
     loss = -(math.log(0.7) + math.log(0.1) + math.log(0.5)) / 3
     assert found == pytest.approx({"loss": loss, "perplexity": math.exp(loss), "accuracy": 2 / 3}, rel=1e-6)

@@ -261,7 +261,7 @@ def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
 
 
 def save_classifier(folder: Path, *labels: str, **changes) -> torch.Tensor:
-    """A checkpoint as others leave it, with `changes` of its config.json; its classifier's weight."""
+    """A model folder as others leave it, with `changes` of its config.json; its classifier's weight."""
     model = classifier(TEACHER, labels=labels, seed=7)
     with torch.no_grad():
         model.classifier.bias.copy_(torch.arange(len(labels)))

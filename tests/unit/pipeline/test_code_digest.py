@@ -54,6 +54,13 @@ def test_a_changed_card_reruns_what_shows_it(tree):
     assert changed and changed <= {"package"}
 
 
+def test_what_reports_alone_read_reruns_no_training(tree):
+    before = digests()
+    edit(tree / "src/tinybert/pipeline/revision.py", "\ndef ", "\nNEW = 1\n\n\ndef ")
+    changed = {stage for stage, digest in digests().items() if digest != before[stage]}
+    assert changed == {"package", "report"}
+
+
 def test_data_files_count_with_the_modules_beside_them(tree):
     before = digests()
     data = next((tree / "src/tinybert/synthetic").glob("*.yaml"))
