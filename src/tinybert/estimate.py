@@ -31,7 +31,7 @@ STAGE_SECONDS, STEP_SECONDS = 4.0, 0.003
 UPDATE_SECONDS = {"cpu": 4e-9, "cuda": 5e-11}
 EFFICIENCY = {"float32": 0.65, "bfloat16": 0.4}
 BASE_BYTES = 5e8  # Python with PyTorch
-KEPT_BYTES = 2e9  # at most, of freed memory (MOST_GROWTH_BYTES of pipeline/process.py)
+KEPT_BYTES = 5e8  # at most, of freed memory (MOST_GROWTH_BYTES of pipeline/process.py)
 FINAL_COPIES = 7  # of a task model as ONNX variants and in models/final, in sizes of its weights
 BERT_VOCABULARY = 30522
 # What families call their sizes in config.json.

@@ -23,7 +23,7 @@ LAUNCHER = "TINYBERT_LAUNCHER"
 LAUNCHED = "TINYBERT_LAUNCHED"  # set for the processes that a launcher starts: not every launcher leaves a mark
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LARGEST_INT = 2**31 - 1
-MOST_GROWTH_BYTES = 2**31  # of what the process holds, until freed memory is returned
+MOST_GROWTH_BYTES = 2**29  # of what the process holds, until freed memory is returned
 
 
 def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
