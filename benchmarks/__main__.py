@@ -96,9 +96,9 @@ def report(outcomes: list[Outcome]) -> str:
         sections.append("\n".join([f"## `{each.command}`", "", "```", *each.lines, *failure, "```"]))
     head = f"""# Benchmarks
 
-{datetime.date.today().isoformat()}; {hardware()}. Written by `make bench` at {code_revision()}.
-A ratio is the time of a plain reference of the published procedure to ours, both measured in one run; that of `corpus`
-the peak memory on a large text to that on a small one.
+{datetime.date.today().isoformat()}; {hardware()}. Written by `make bench` at
+{code_revision()}. A ratio is the time of a plain reference of the published
+procedure to ours, both measured in one run; that of `corpus` the peak memory on a large text to that on a small one.
 
 | command | ratio | minutes |
 |---|---|---|
