@@ -64,10 +64,10 @@ def main(pipe: int, path: str, batches: str, threads: int) -> None:
     exact = nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE)
     settings = {"int8": {}, "int8-exact": {"ignored_scope": EXCLUDED_NODES, "advanced_parameters": exact}}
     with tempfile.TemporaryDirectory() as folder:
-        for name, of in settings.items():
+        for name, options in settings.items():
             int8 = nncf.quantize(
                 core.read_model(path), nncf.Dataset(calibration), model_type=nncf.ModelType.TRANSFORMER,
-                subset_size=len(calibration), **of,
+                subset_size=len(calibration), **options,
             )  # fmt: skip
             openvino.save_model(int8, Path(folder) / f"{name}.xml")
             models[name] = core.read_model(Path(folder) / f"{name}.xml")

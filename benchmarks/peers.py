@@ -123,8 +123,8 @@ def take_turns(systems: dict[str, System], workload: str, batches: Sequence[Feed
 
 def fastest(systems: dict[str, System], workload: str, *, is_peer: bool, variants: str = "") -> float:
     """The smallest median time in ms among the systems of one side whose names contain `variants`."""
-    side = (of for name, of in systems.items() if name.startswith(PEER) == is_peer and variants in name)
-    return min(median(of.times_ms[workload]) for of in side)
+    side = (system for name, system in systems.items() if name.startswith(PEER) == is_peer and variants in name)
+    return min(median(system.times_ms[workload]) for system in side)
 
 
 def main() -> None:
@@ -168,7 +168,7 @@ def main() -> None:
     print(table(systems, variant_scores(predictions, task, seed=params.seed), task.headline))
     for workload in workloads:
         ours = fastest(systems, workload, is_peer=False, variants="int8")
-        theirs, int8 = (fastest(systems, workload, is_peer=True, variants=of) for of in ("", "int8"))
+        theirs, int8 = (fastest(systems, workload, is_peer=True, variants=variants) for variants in ("", "int8"))
         print(f"{workload}: OpenVINO's fastest {theirs:.2f} ms, its fastest INT8 {int8:.2f} ms, our INT8 {ours:.2f} ms")
     print(f"ratio {fastest(systems, ROW, is_peer=True) / fastest(systems, ROW, is_peer=False, variants='int8'):.2f}")
 
@@ -180,7 +180,7 @@ def table(systems: dict[str, System], scores: dict[str, dict], metric: str) -> s
         found, ends = scores[name], scores[name]["difference_95"]
         same = "" if found["agreement"] is None else f"{found['agreement']:.1%}"
         difference = f"{ends['low']:+.4f} to {ends['high']:+.4f}"
-        times = [f"{median(of):.2f}" for of in system.times_ms.values()]
+        times = [f"{median(times):.2f}" for times in system.times_ms.values()]
         rows.append((name, f"{system.file_mb:.2f}", f"{found['dev'][metric]:.4f}", difference, same, *times))
     workloads = [f"ms, {workload}" for workload in systems["fp32"].times_ms]
     headings = ("system", "MB", metric, "minus FP32, 95 %", "as FP32", *workloads)

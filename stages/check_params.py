@@ -19,9 +19,9 @@ def main() -> None:
         from tinybert.source_checks import check_sources
 
         rows = check_sources(params)
-        for task, of in rows.items():
-            if of.without_prediction:
-                print(f"tasks.{task}: {of.without_prediction} of {of.count} training rows have no prediction")
+        for task, found in rows.items():
+            if found.without_prediction:
+                print(f"tasks.{task}: {found.without_prediction} of {found.count} training rows have no prediction")
         print("\n".join(estimate(params, rows)))
         if params.reads_text and params.teacher.source != "synthetic" and params.corpus.source == "synthetic":
             fix = "set corpus.source to local or hub; if teacher.pretraining.max_steps is 1, raise it"

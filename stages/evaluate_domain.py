@@ -27,7 +27,7 @@ def main(stage: Stage) -> None:
     tokenizer = load_tokenizer(paths.TOKENIZER)
     masker, limit = Masker.of(params.masking, tokenizer), params.domain_evaluation.heldout_sequences
     heldout = {corpus: Sequences.open(paths.sequences(corpus, "heldout")) for corpus in ("general", "domain")}
-    texts = {corpus: spread_batches(of, masker, limit=limit, seed=params.seed) for corpus, of in heldout.items()}
+    texts = {name: spread_batches(rows, masker, limit=limit, seed=params.seed) for name, rows in heldout.items()}
     questions, dropped = lm.load_questions(params.domain_evaluation.quiz, tokenizer)
     prompts = lm.quiz_batches(questions, tokenizer)
 

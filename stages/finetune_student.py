@@ -34,7 +34,7 @@ def main(stage: Stage) -> None:
 
     own = [phase for phase in TASK_PHASES if getattr(params.students[name], phase)]
     phases = [training_of(params, name, phase, task=task.name) for phase in own]
-    steps = int(sum(at.steps(math.ceil(len(rows) / at.batch_size)) for at in phases))
+    steps = int(sum(phase.steps(math.ceil(len(rows) / phase.batch_size)) for phase in phases))
     training = phases[-1].model_copy(update={"epochs": steps, "max_steps": steps})
     checkpoints, fingerprint = list[Checkpoint](), stage.fingerprint()
     for seed in params.seeds:

@@ -133,7 +133,8 @@ class Sizes:
             self.teacher = model_of(read_config(paths.resolve(teacher.local.folder)) if is_local else {})
         self.teachers = {task: self._task_teacher(task) for task in self.tasks}
         vocabulary = self.teacher.vocabulary
-        self.students = {name: ModelSize(of.architecture, vocabulary) for name, of in params.used_students.items()}
+        students = params.used_students.items()
+        self.students = {name: ModelSize(student.architecture, vocabulary) for name, student in students}
         self.rows = dict.fromkeys(self.tasks, UNKNOWN)
         for task, read in rows.items():
             tokens = TOKENS_PER_WORD * read.words + 1 + len(read.task.columns)
@@ -151,8 +152,8 @@ class Sizes:
             "general_distill": [self._text_work(name, "general") for name in params.general.students],
             "domain_distill": [self._text_work(name, "domain") for name in params.domain.students] * seeds,
             "finetune_teacher": [
-                Work() if of.finetuned_teacher else Work.of(of.teacher, self.rows[task], self.teachers[task])
-                for task, of in self.tasks.items()
+                Work() if task.finetuned_teacher else Work.of(task.teacher, self.rows[name], self.teachers[name])
+                for name, task in self.tasks.items()
             ],
             "augment": [self._augmentation(task) for task in self.tasks],
             **{f"task_distill_{phase}": works * seeds for phase, works in phases.items()},
@@ -163,23 +164,24 @@ class Sizes:
 
     def memory_bytes(self) -> float:
         """Of the largest training: weights, gradients, Adam's moments, a teacher, a batch and freed memory."""
-        params, finetuned = self.params, (task for task, of in self.tasks.items() if not of.finetuned_teacher)
+        params, finetuned = self.params, (name for name, task in self.tasks.items() if not task.finetuned_teacher)
         trained = [self.teacher, *(self.teachers[task] for task in finetuned), *self.students.values()]
         rows = max(params.teacher.pretraining.batch_size, params.general.training.batch_size)
         text = rows * params.tokenize.sequence_tokens
-        tokens = max(text, *(of.teacher.batch_size * of.max_length_tokens for of in self.tasks.values()))
+        tokens = max(text, *(task.teacher.batch_size * task.max_length_tokens for task in self.tasks.values()))
         logits = 3 * params.masking.rate * text * self.teacher.vocabulary  # themselves, probabilities and gradients
-        batch = tokens * max(of.shape.layers * (10 * of.shape.width + 3 * of.shape.feed_forward) for of in trained)
-        taught_by = max(of.weights for of in (self.teacher, *self.teachers.values()))
+        shapes = [size.shape for size in trained]
+        batch = tokens * max(shape.layers * (10 * shape.width + 3 * shape.feed_forward) for shape in shapes)
+        taught_by = max(size.weights for size in (self.teacher, *self.teachers.values()))
         kept = min(KEPT_BYTES, 4 * (logits + batch))
-        return BASE_BYTES + 4 * (4 * max(of.weights for of in trained) + taught_by + logits + batch) + kept
+        return BASE_BYTES + 4 * (4 * max(size.weights for size in trained) + taught_by + logits + batch) + kept
 
     def disk_bytes(self) -> float:
         """Of all model folders, twice because DVC's cache holds a copy; without the teacher cache."""
         params, seeds = self.params, len(self.params.seeds)
         of_task = len(self.tasks) * (2 * seeds + len(params.pruning.sparsities_percent) + FINAL_COPIES)
         copies = 1 + FINAL_COPIES * ("teacher" in params.quantization.models)
-        weights = self.teacher.weights + copies * sum(of.weights for of in self.teachers.values())
+        weights = self.teacher.weights + copies * sum(size.weights for size in self.teachers.values())
         for name, student in self.students.items():
             folders = 1 + (seeds + 1) * (name in params.domain.students) + of_task * (name in params.tasks.students)
             weights += folders * student.weights
@@ -236,7 +238,8 @@ def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
             continue
         of_steps = work.steps * STEP_SECONDS + work.updates * machine.update_seconds + work.flops / reached
         seconds.append(len(works) * STAGE_SECONDS + of_steps)
-        steps, tokens = ("?" if math.isnan(of) else f"{of:,.0f}" if of else "–" for of in (work.steps, work.tokens))
+        counts = work.steps, work.tokens
+        steps, tokens = ("?" if math.isnan(count) else f"{count:,.0f}" if count else "–" for count in counts)
         yield f"{stage:<26}{len(works):>9}{steps:>10}{tokens:>15}{duration(seconds[-1]):>10}"
     known = [part for part in seconds if not math.isnan(part)]
     yield f"time: {duration(sum(known))}" + " at least; ?: unknown until downloaded" * (len(known) < len(seconds))

@@ -131,7 +131,7 @@ def check_local_teacher(params: Params) -> None:
     check_all([
         partial(check_lengths, params, params.tasks.run, teacher.config.check_length),
         partial(teacher.config.check_length, params.tokenize.sequence_tokens, "tokenize.sequence_tokens"),
-        *(partial(check_students, {name: of}, teacher.config.shape) for name, of in students),
+        *(partial(check_students, {name: student}, teacher.config.shape) for name, student in students),
     ])  # fmt: skip
 
 

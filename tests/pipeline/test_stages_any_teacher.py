@@ -99,14 +99,14 @@ def stage(name: str, items: dict[str, str] | None = None, **changes) -> FakeStag
 
 def run_students(**changes) -> dict[str, dict]:
     """All stages that read the teacher; the metrics of each."""
-    of = {"student": "tinybert4"}
+    item = {"student": "tinybert4"}
     stages = [
-        (task_distill_intermediate, of | {"seed": "1"}),
-        (task_distill_prediction, of | {"seed": "1"}),
-        (evaluate, of),
+        (task_distill_intermediate, item | {"seed": "1"}),
+        (task_distill_prediction, item | {"seed": "1"}),
+        (evaluate, item),
         (baselines, {}),
-        (finetune_student, of),
-        (prune, of | {"sparsity": "20"}),
+        (finetune_student, item),
+        (prune, item | {"sparsity": "20"}),
     ]
     found = {}
     for module, items in stages:
@@ -126,9 +126,9 @@ def test_phase_2_keeps_what_phase_1_pruned(project):
     write_params(project, params)
     save_family("bert", project / "model", COLA.labels)
     finetune_teacher.main(stage("finetune_teacher", ready=ReadyTeacher(folder=str(project / "model"))))
-    of = {"student": "tinybert4", "seed": "1"}
+    item = {"student": "tinybert4", "seed": "1"}
     for module in (task_distill_intermediate, task_distill_prediction):
-        run = stage(module.__name__.rpartition(".")[2], of)
+        run = stage(module.__name__.rpartition(".")[2], item)
         module.main(run)
         assert run.metrics["sparsity"] == pytest.approx(0.5, abs=0.001)
     folders = paths.intermediate("cola", 1, "tinybert4"), paths.task_model("cola", 1, "tinybert4")
@@ -144,7 +144,7 @@ def test_a_ready_teacher_of_another_family_teaches(project, family):
     finetune_teacher.main(run)
     folder = paths.task_model("cola", 1, "teacher")
     assert run.metrics["steps"] == 0 and run.metrics["curve"] == [] and run.metrics["layers"] == 2
-    stored, given = (load_file(at / "model.safetensors") for at in (folder, source))
+    stored, given = (load_file(path / "model.safetensors") for path in (folder, source))
     assert all(torch.equal(part, given[name]) for name, part in stored.items())
     assert (folder / "tokenizer.json").read_text() != (paths.TOKENIZER / "tokenizer.json").read_text()
     found = run_students()
@@ -183,7 +183,7 @@ def test_an_encoder_of_another_family_is_fine_tuned_here(project):
     assert metrics["curve"][-1]["total"] < 0.3 < metrics["curve"][0]["total"]
     assert metrics["dev"]["matthews"] > 0.5
     folder = paths.task_model("cola", 1, "teacher")
-    stored, given = (load_file(at / "model.safetensors") for at in (folder, source))
+    stored, given = (load_file(path / "model.safetensors") for path in (folder, source))
     name = "distilbert.transformer.layer.1.ffn.lin2.weight"
     assert not torch.equal(stored[name], given[name])
     assert list(read_json(folder / "config.json")["id2label"].values()) == list(COLA.labels)

@@ -145,7 +145,7 @@ def write_evaluation(root: Path, task: str, instance: str, ours: float, shift: f
         "collapsed": task == "mnli",
     }
     splits = ["dev"] if task == "mrpc" else ["dev_matched", "dev_mismatched"]
-    costs = next(({"costs": of} for name, of in COSTS.items() if name in instance), {})
+    costs = next(({"costs": value} for name, value in COSTS.items() if name in instance), {})
     write_json(root / f"reports/metrics/{instance}.json", dict.fromkeys(splits, compared) | costs)
     labels, right = np.arange(400) % 2, {"teacher": 340, "student": round(400 * ours), "majority": 240}
     systems = {

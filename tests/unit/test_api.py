@@ -258,7 +258,9 @@ def test_a_model_of_transformers_is_refused_as_an_object(folder):
 def test_a_teacher_with_other_tokens_reads_its_own(folder, family):
     save_family(family, folder / family, LABELS)
     config = read_json(folder / "teacher/config.json")
-    write_json(folder / "teacher/config.json", {key: 0.0 if "dropout" in key else of for key, of in config.items()})
+    write_json(
+        folder / "teacher/config.json", {key: 0.0 if "dropout" in key else value for key, value in config.items()}
+    )
     texts, student = [row["text"] for row in ROWS], load_task_model("teacher")
     theirs, ours = (
         AutoModelForSequenceClassification.from_pretrained(name).eval()(

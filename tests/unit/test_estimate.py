@@ -40,7 +40,7 @@ def test_the_default_takes_the_time_that_was_measured(default):
     tree["tasks"]["cola"]["teacher"]["epochs"] = tree["tasks"]["cola"]["prediction"]["epochs"] = 6
     default = check_params(tree)
     works = sizes_of(default).works()
-    found = {stage: Work.sum(of) for stage, of in works.items()}
+    found = {stage: Work.sum(stage_works) for stage, stage_works in works.items()}
     assert found["prepare_teacher"].tokens == pytest.approx(9 * 191_031, rel=0.2)
     assert found["finetune_teacher"].steps == 6 * 47
     assert found["task_distill_prediction"].steps == pytest.approx(3 * 6 * math.ceil(2771 / 32), rel=0.1)
@@ -130,9 +130,11 @@ def test_a_task_teacher_of_another_family_has_its_own_size(default, tmp_path, fa
     assert (found.teachers["cola"].shape.layers, found.teachers["cola"].shape.width) == (2, 16)
     assert own.teachers["cola"] == own.teacher == found.teacher != found.teachers["cola"]
     stage = "task_distill_intermediate"
-    per_token = [Work.sum(of.works()[stage]).flops / Work.sum(of.works()[stage]).tokens for of in (own, found)]
+    per_token = [
+        Work.sum(estimate.works()[stage]).flops / Work.sum(estimate.works()[stage]).tokens for estimate in (own, found)
+    ]
     students = 6 * own.students["tinybert4"].matrices
-    teachers = [of.teachers["cola"].matrices for of in (own, found)]
+    teachers = [estimate.teachers["cola"].matrices for estimate in (own, found)]
     assert per_token == pytest.approx([students + 2 * matrices / 2 for matrices in teachers])
 
 

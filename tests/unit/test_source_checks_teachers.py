@@ -167,7 +167,9 @@ def test_an_encoder_that_tasks_share_is_opened_once(tmp_path, monkeypatch):
 
     loaded = []
     load = task_teacher.load_foreign
-    monkeypatch.setattr(task_teacher, "load_foreign", lambda *args, **of: loaded.append(args) or load(*args, **of))
+    monkeypatch.setattr(
+        task_teacher, "load_foreign", lambda *args, **options: loaded.append(args) or load(*args, **options)
+    )
     found = tree()
     found["tasks"] |= {"run": ["cola", "sst2"], "sst2": found["tasks"]["cola"]}
     found["tasks"]["teacher_encoder"] = {"folder": str(save_family("electra", tmp_path, head=False))}

@@ -186,10 +186,10 @@ def _subject(options: argparse.Namespace) -> Subject:
 
 def _table(found: Mapping[str, dict[str, Any]], metric: str) -> str:
     rows = []
-    for variant, of in found.items():
-        change, ends = of["dev"][metric] - found["fp32"]["dev"][metric], of["difference_95"]
-        same = "" if of["agreement"] is None else f"{of['agreement']:.1%}"
-        cells = (variant, f"{of['size_mb']['raw']:.2f}", f"{of['dev'][metric]:.4f}", f"{change + 0.0:+.4f}")
-        rows.append((*cells, f"{ends['low']:+.4f} to {ends['high']:+.4f}", same, f"{of['row_ms']:.3f}"))
+    for variant, result in found.items():
+        change, ends = result["dev"][metric] - found["fp32"]["dev"][metric], result["difference_95"]
+        same = "" if result["agreement"] is None else f"{result['agreement']:.1%}"
+        cells = (variant, f"{result['size_mb']['raw']:.2f}", f"{result['dev'][metric]:.4f}", f"{change + 0.0:+.4f}")
+        rows.append((*cells, f"{ends['low']:+.4f} to {ends['high']:+.4f}", same, f"{result['row_ms']:.3f}"))
     headings = ("variant", "MB", metric, "minus FP32", "95 %", "as FP32", "ms a row")
     return tabulate(rows, headings, colalign=("left", *["right"] * 6), disable_numparse=True)

@@ -486,16 +486,16 @@ class Params(ConfigModel):
             check_students(self.used_students, self.teacher.synthetic.architecture)
         self._check_stages()
         self._check_published()
-        tasks = {task: self.tasks[task] for task in self.tasks.run}
-        encoders = {f"tasks.{task}.teacher.encoder": of.teacher.encoder for task, of in tasks.items()}
+        tasks = {name: self.tasks[name] for name in self.tasks.run}
+        encoders = {f"tasks.{name}.teacher.encoder": task.teacher.encoder for name, task in tasks.items()}
         for key, encoder in {"tasks.teacher_encoder": self.tasks.teacher_encoder, **encoders}.items():
             if self.teacher.source == "synthetic" and encoder == "given":
                 raise ValueError(f"{key}: a synthetic teacher starts from scratch (got given); allowed: pretrained")
-        for task, of in tasks.items():
-            if (ready := of.finetuned_teacher) and ready.predictions:
-                key = f"tasks.{task}.finetuned_teacher.predictions"
+        for name, task in tasks.items():
+            if (ready := task.finetuned_teacher) and ready.predictions:
+                key = f"tasks.{name}.finetuned_teacher.predictions"
                 self.check_row_teacher(key, "files of predictions", ready.predictions.losses)
-                if task == "mnli":
+                if name == "mnli":
                     raise ValueError(f"{key}: mnli has two dev splits; allowed: tasks with one; fix: null")
 
     def check_row_teacher(self, key: str, teacher: str, losses: Collection[str]) -> None:
@@ -601,7 +601,8 @@ class Params(ConfigModel):
         run = [settings for task in self.tasks.run if not (settings := self.tasks[task]).finetuned_teacher]
         starts = [settings.teacher.encoder or self.tasks.teacher_encoder for settings in run]
         used = self.used_students.values()
-        students = self.domain.students or any(of.general or (of.init.teacher and not of.init.per_task) for of in used)
+        copied = any(student.init.teacher and not student.init.per_task for student in used)
+        students = self.domain.students or copied or any(student.general for student in used)
         return bool(self.teacher.source == "synthetic" or self.augments or students or "pretrained" in starts)
 
     @property

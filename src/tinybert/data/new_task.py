@@ -103,7 +103,7 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
     # Augmented rows had no clear effect (docs/log.md), and need text and a trained masked-LM head.
     section |= {"finetuned_teacher": None, "augmented_copies": 0}
     classes = min(max(len(task.labels), CLASSES), MOST_CLASSES)
-    epochs = next(of for most, of in EPOCHS.items() if rows * CLASSES / classes <= most)
+    epochs = next(epochs for most, epochs in EPOCHS.items() if rows * CLASSES / classes <= most)
     if len(task.labels) > CLASSES:
         rate = section["teacher"]["learning_rate"]
         section["teacher"]["learning_rate"] = max(rate, min(4 * rate, MANY_CLASSES_RATE))
@@ -204,7 +204,7 @@ def findings(task: Task, splits: Frames) -> list[str]:
         lines.append(f"warning: {count} dev rows: a single one is {1 / count:.1%} of accuracy; bring more with --dev")
     shared = shared_texts(splits, task)
     lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
-    for split, count in shared_texts(splits, task, of="dev").items():
+    for split, count in shared_texts(splits, task, reference="dev").items():
         if split != "train":
             lines.append(f"texts also in dev: {count:,} of {split}")
     return lines

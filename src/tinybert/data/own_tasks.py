@@ -208,10 +208,10 @@ def records(rows: pd.DataFrame) -> Iterator[dict]:
         yield from rows.iloc[start : start + CHUNK_ROWS].to_dict("records")
 
 
-def shared_texts(splits: Frames, task: Task, of: str = "train") -> dict[str, int]:
+def shared_texts(splits: Frames, task: Task, reference: str = "train") -> dict[str, int]:
     """How many rows of each other split have the texts of a row of the split `of`."""
     texts = {split: pd.MultiIndex.from_frame(rows[list(task.columns)]) for split, rows in splits.items()}
-    return {split: int(found.isin(texts[of]).sum()) for split, found in texts.items() if split != of}
+    return {split: int(found.isin(texts[reference]).sum()) for split, found in texts.items() if split != reference}
 
 
 def _frame(table: Table, labels: Labels | None, data: TableData) -> pd.DataFrame:

@@ -284,7 +284,8 @@ def _check_pair(config: DistillationConfig, student: Config, teacher: Config) ->
     if isinstance(listed, tuple) and len(listed) != depth:
         raise UserError(f"layer_map: one layer for each of the student's (got {len(listed)}); allowed: {depth}")
     is_bert = isinstance(student, BertConfig)
-    possible = [of for of, info in LOSSES.items() if info.reads == "logits" or (is_bert and info.student_layers(depth))]
+    known = LOSSES.items()
+    possible = [name for name, loss in known if loss.reads == "logits" or (is_bert and loss.student_layers(depth))]
     for name in config.weights:
         if name not in possible:
             allowed = ", ".join(possible)

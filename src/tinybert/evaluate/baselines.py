@@ -125,11 +125,11 @@ class LinearModel:
         """
         fitted, table = self.model.best_estimator_, self.featurizer.table
         # A label that no training row has, or that all have, has no coefficients.
-        linear = [at for at in getattr(fitted, "estimators_", [fitted]) if hasattr(at, "coef_")]
-        outputs = sum(np.atleast_2d(at.coef_).shape[0] for at in linear)
+        linear = [model for model in getattr(fitted, "estimators_", [fitted]) if hasattr(model, "coef_")]
+        outputs = sum(np.atleast_2d(model.coef_).shape[0] for model in linear)
         nonzero = sparse.csr_array(self.featurizer.transform(rows)).nnz / len(rows)
         tokens = rows.lengths.mean() - (3 if self.task.is_pair else 2)
-        parameters = sum(at.coef_.size + np.size(at.intercept_) for at in linear) + table.size
+        parameters = sum(model.coef_.size + np.size(model.intercept_) for model in linear) + table.size
         return {"parameters": parameters, "flops": float(2 * nonzero * outputs + tokens * table.shape[1])}
 
 

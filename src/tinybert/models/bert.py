@@ -83,7 +83,7 @@ class BertConfig(PositionLimit):
     @property
     def shape(self) -> Architecture:
         """The sizes that students are checked against, unvalidated: published models may exceed what params allow."""
-        return Architecture.model_construct(**{name: getattr(self, at) for name, at in ARCHITECTURE_FIELDS.items()})
+        return Architecture.model_construct(**{name: getattr(self, key) for name, key in ARCHITECTURE_FIELDS.items()})
 
 
 def _fields_of(architecture: Architecture) -> dict[str, Any]:

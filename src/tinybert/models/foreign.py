@@ -148,7 +148,7 @@ def load_foreign(folder: Path, task: Task, *, key: str, with_head: bool = True) 
     known: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     names = dict(enumerate(task.outputs))
     head: dict[str, Any] = {
-        "id2label": names, "label2id": {names[at]: at for at in names},
+        "id2label": names, "label2id": {names[index]: index for index in names},
         "problem_type": task.problem_type,
     }  # fmt: skip
     try:
@@ -164,7 +164,7 @@ def load_foreign(folder: Path, task: Task, *, key: str, with_head: bool = True) 
     _check_loaded(model, tokenizer, missing, f"{key}: {folder}", with_head=with_head)
     if not with_head:
         return ForeignClassifier(model, tokenizer, task, list(names)).eval()
-    theirs = [str(model.config.id2label[at]) for at in sorted(model.config.id2label)]
+    theirs = [str(model.config.id2label[index]) for index in sorted(model.config.id2label)]
     order = class_order(theirs, task, key=key, stated=model.config.problem_type)
     return ForeignClassifier(model, tokenizer, task, order).eval()
 

@@ -18,8 +18,9 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,33 +44,14 @@ MLFLOW_SETTINGS = {
 
 
 class Run:
-    """The MLflow run of one stage instance; without a writer every method does nothing.
-
-    Args:
-        writer: The process that runs `main` and reads pickled calls of StoredRun's methods.
-    """
+    """The MLflow run of one stage instance: calls StoredRun's methods in the writer, or does nothing without one."""
 
     def __init__(self, writer: subprocess.Popen | None = None) -> None:
         self._writer = writer
 
-    def log_metrics(self, metrics: dict[str, Any], step: int = 0) -> None:
-        """Logs the numbers of a nested mapping as `outer/inner`; other values are left out."""
-        self._send("log_metrics", metrics, step)
-
-    def log_dataset(self, frame: Any, source: str, name: str, context: str) -> None:
-        """Logs which data the run used, and for what (`context`): columns, size and digest of a pandas frame."""
-        self._send("log_dataset", frame, source, name, context)
-
-    def log_model_reference(self, name: str, folder: str | Path, metrics: dict[str, Any]) -> None:
-        """Lists a model that DVC stores as an external LoggedModel, with the md5 under which DVC keeps its weights."""
-        self._send("log_model_reference", name, str(folder), metrics)
-
-    def log_result_table(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> None:
-        """Logs results and settings on the parent run, where experiments compare, and the results in results.json too.
-
-        The numbers of a row become the metrics `<group>/<model>/<name>`; the row's own texts are its group and model.
-        """
-        self._send("log_result_table", rows, params)
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        getattr(StoredRun, method)  # an AttributeError here, not in the other process
+        return partial(self._send, method)
 
     def _send(self, method: str, *arguments: Any) -> None:
         if self._writer and self._writer.stdin:
@@ -103,7 +85,7 @@ def stage_run(stage: str, instance: str, *, params: dict[str, Any], tags: dict[s
     # SIGTERM ends the block as an exit would, so that its run does not stay RUNNING forever.
     previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     run, status = Run(_start_writer() if is_main_process() else None), "FINISHED"
-    run._send("start", stage, instance, params, tags)
+    run.start(stage, instance, params, tags)
     try:
         yield run
     except BaseException as error:
@@ -127,7 +109,7 @@ def _start_writer() -> subprocess.Popen | None:
 
 
 class StoredRun:
-    """The MLflow run of one stage instance; Run documents the methods."""
+    """The MLflow run of one stage instance, in the writer."""
 
     mlflow: Any = None  # until the run starts
 
@@ -151,21 +133,28 @@ class StoredRun:
         mlflow.start_run(run_name=f"{stage}/{instance}" if instance else stage, nested=True, tags=origin | tags)
         mlflow.log_params({_legal(key): value for key, value in flatten(params, ".")})
 
-    def log_metrics(self, metrics: dict[str, Any], step: int) -> None:
+    def log_metrics(self, metrics: dict[str, Any], step: int = 0) -> None:
+        """Logs the numbers of a nested mapping as `outer/inner`; other values are left out."""
         self.mlflow.log_metrics(_numbers(metrics), step=step)
 
     def log_dataset(self, frame: Any, source: str, name: str, context: str) -> None:
+        """Logs which data the run used, and for what (`context`): columns, size and digest of a pandas frame."""
         dataset = self.mlflow.data.from_pandas(frame, source=source, name=name)
         self.mlflow.log_input(dataset, context=context)
 
-    def log_model_reference(self, name: str, folder: str, metrics: dict[str, Any]) -> None:
-        with open(Path(folder) / "model.safetensors", "rb") as weights:
+    def log_model_reference(self, name: str, folder: Path, metrics: dict[str, Any]) -> None:
+        """Lists a model that DVC stores as an external LoggedModel, with the md5 under which DVC keeps its weights."""
+        with open(folder / "model.safetensors", "rb") as weights:
             md5 = hashlib.file_digest(weights, "md5").hexdigest()
-        run_id, tags = self.mlflow.active_run().info.run_id, {"dvc.path": folder, "dvc.md5": md5}
+        run_id, tags = self.mlflow.active_run().info.run_id, {"dvc.path": str(folder), "dvc.md5": md5}
         model = self.mlflow.create_external_model(name=_legal(name), source_run_id=run_id, tags=tags)
         self.mlflow.log_metrics(_numbers(metrics), model_id=model.model_id)
 
     def log_result_table(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> None:
+        """Logs results and settings on the parent run, where experiments compare, and the results in results.json too.
+
+        The numbers of a row become the metrics `<group>/<model>/<name>`; the row's own texts are its group and model.
+        """
         self.mlflow.log_params({_legal(key): value for key, value in flatten(params, ".")}, run_id=self.parent_id)
         numbers = _numbers({f"{row['group']}/{row['model']}": row for row in rows})
         self.mlflow.log_metrics(numbers, step=0, run_id=self.parent_id)

@@ -87,16 +87,16 @@ def pareto_chart(results: Results) -> Markup:
     models = list(systems["model"].unique())
     costs = {"row_ms": ("ms a row", "best_speed"), "size_mb.raw": ("MB", "best_size")}
     by_task = systems.groupby("task", sort=False)
-    shown = [(str(task), of, cost) for task, of in by_task for cost in costs if of[cost].notna().any()]
+    shown = [(str(task), systems, cost) for task, systems in by_task for cost in costs if systems[cost].notna().any()]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels(len(shown), columns=4)
         for (task, of_task, cost), axis in zip(shown, axes, strict=True):
             label, is_best = costs[cost]
             best = of_task[of_task[is_best]].sort_values(cost)
             axis.plot(best[cost], best["score"], linestyle="--", color=GREY, zorder=1)
-            for at in of_task.to_dict("records"):
-                color = f"C{models.index(at['model'])}"
-                axis.scatter(at[cost], at["score"], marker=MARKERS[at["variant"]], color=color, s=22, zorder=2)
+            for row in of_task.to_dict("records"):
+                color = f"C{models.index(row['model'])}"
+                axis.scatter(row[cost], row["score"], marker=MARKERS[row["variant"]], color=color, s=22, zorder=2)
             axis.set(title=f"{task_name(results, task)}: {results.tasks[task].headline}", xlabel=label)
             logarithmic(axis, "x")
         # Colors stand for models, markers for variants.
@@ -131,9 +131,9 @@ def line_chart(title: str, found: Mapping[str, Mapping[str, Points]], x: str) ->
 def pruning_chart(results: Results) -> Markup:
     """Score over sparsity of each task's students, from the unpruned student on; empty without pruned students."""
     found: dict[str, dict[str, Points]] = {}
-    for place, of in pruned_students(results).groupby(["task", "student"], sort=False):
+    for place, group in pruned_students(results).groupby(["task", "student"], sort=False):
         task, student = map(str, place)
-        line = [0.0, *(100 * of["sparsity"])], [of["unpruned"].iloc[0], *of["score"]]
+        line = [0.0, *(100 * group["sparsity"])], [group["unpruned"].iloc[0], *group["score"]]
         found.setdefault(f"{task_name(results, task)}: {results.tasks[task].headline}", {})[student] = line
     return line_chart("score over sparsity", found, "% of weights that are zero") if found else Markup()
 

@@ -195,8 +195,8 @@ def map_difference(first: LearnedMap, second: LearnedMap) -> Difference:
 
     Weights that are 1 in both are left out: a student layer with one teacher layer has no choice.
     """
-    pairs = {seed: [(weight, second[seed][name]) for name, weight in of.items()] for seed, of in first.items()}
-    found = [mean(abs(ours - theirs) for ours, theirs in of if min(ours, theirs) < 1) for of in pairs.values()]
+    pairs = [[(weight, second[seed][name]) for name, weight in weights.items()] for seed, weights in first.items()]
+    found = [mean(abs(ours - theirs) for ours, theirs in run if min(ours, theirs) < 1) for run in pairs]
     low, high = t.interval(0.95, len(found) - 1, mean(found), sem(found)) if len(found) > 1 else (math.nan, math.nan)
     return Difference(mean(found), float(low), float(high))
 
@@ -343,7 +343,8 @@ def write_page(folder: Path) -> TextTable:
         if name not in study_names():
             raise UserError(f"{about.parent}: no such study in {STUDIES} (got {name}); fix: rm -r {about.parent}")
         study, measured, runs = load_study(name), read_evidence(about.parent), read_json(about)
-        seed, maps = runs[0]["params"]["seed"], {task: of for run in runs for task, of in run["layer_maps"].items()}
+        seed = runs[0]["params"]["seed"]
+        maps = {task: layer_map for run in runs for task, layer_map in run["layer_maps"].items()}
         claims = judge_claims(study, measured, seed=seed, maps=maps)
         variants = variants_table(study, measured, seed=seed)
         if len(claims):
@@ -366,14 +367,14 @@ def _chart(claims: pd.DataFrame, name: str) -> str:
     """An SVG of the differences with their intervals: a panel for each metric, a line for each claim and task."""
     by_metric = list(claims.groupby("metric", sort=False))
     with matplotlib.rc_context(STYLE):
-        heights = [1 + len(of) for _, of in by_metric]
+        heights = [1 + len(rows) for _, rows in by_metric]
         figure = Figure(figsize=(7, 0.25 * sum(heights) + 0.4), layout="constrained")
         panels = figure.subplots(len(by_metric), squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-        for (metric, of), axis in zip(by_metric, panels, strict=True):
-            places = np.arange(len(of))[::-1]
-            axis.hlines(places, of["low"], of["high"])
-            axis.plot(of["difference"], places, "o", markersize=4)
+        for (metric, rows), axis in zip(by_metric, panels, strict=True):
+            places = np.arange(len(rows))[::-1]
+            axis.hlines(places, rows["low"], rows["high"])
+            axis.plot(rows["difference"], places, "o", markersize=4)
             axis.axvline(0, color=GREY, linewidth=0.8)
-            labels = [f"{claim}, {task}" for claim, task in zip(of["claim"], of["task"], strict=True)]
+            labels = [f"{claim}, {task}" for claim, task in zip(rows["claim"], rows["task"], strict=True)]
             axis.set(xlabel=f"difference in {metric}, 95 %", yticks=places, yticklabels=labels)
         return svg_text(figure, name).replace(INK, GREY)

@@ -1,6 +1,7 @@
 """Model cards: README.md of a finished model, from its provenance, params and metrics; timings are left out."""
 
 import re
+from collections import ChainMap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,37 +43,38 @@ class Finished(NamedTuple):
     params: Params | StageParams
 
 
-def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, dict], chosen: str) -> None:
+def write_task_card(folder: Path, finished: Finished, task: Task, metrics: dict[str, dict], chosen: str) -> None:
     """Writes README.md of a task model into its folder, which exists.
 
     Args:
-        of: The model: "teacher", a student or a pruned student.
+        finished: The model: "teacher", a student or a pruned student.
         metrics: The files of the stages "prepare_task", "finetune_teacher" and, of this model, "quantize".
         chosen: The INT8 variant to use.
     """
-    params, settings, is_teacher = of.params, of.params.tasks[task.name], of.name == "teacher"
+    params, settings, is_teacher = finished.params, finished.params.tasks[task.name], finished.name == "teacher"
     third_party, _ = teacher_source(task.name, settings, params.tasks.teacher_encoder) or (None, "")
     data, ready = settings.data, settings.finetuned_teacher
     is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))
-    on_text = any(entry["stage"] == "general_distill" and entry["steps"] for entry in of.provenance)
+    on_text = any(entry["stage"] == "general_distill" and entry["steps"] for entry in finished.provenance)
     is_given = ready or third_party
     is_ours = is_synthetic and not is_given and params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
         language=params.language, license="apache-2.0" if is_ours else None,
-        library_name="transformers" if of.model.model_type == "bert" else "onnx", pipeline_tag="text-classification",
+        library_name="transformers" if finished.model.model_type == "bert" else "onnx",
+        pipeline_tag="text-classification",
         tags=["onnx", "text-classification", *([] if is_teacher else ["distillation"])],
         datasets=_hub_names(data or params.tasks, params.corpus if on_text else None),
         base_model=_hub_names(None if is_teacher and is_given else params.teacher, third_party),
-        model_name=f"{of.name}-{task.name}" if is_hub else None,
+        model_name=f"{finished.name}-{task.name}" if is_hub else None,
         eval_results=_eval_results(task, params, metrics["quantize"]) if is_hub else None,
     )  # fmt: skip
-    _write(folder, of, card_data, "task_card.md.j2", {
+    _write(folder, finished, card_data, "task_card.md.j2", {
         "task": task, "data": data, "metrics": metrics,
         "is_teacher": is_teacher, "on_text": on_text, "is_synthetic": is_synthetic, "ready": ready,
         # The value of a params key in the last stage that read it; None if none did.
-        "read_last": lambda key: next((at["params"][key] for at in of.provenance[::-1] if key in at["params"]), None),
-        "folder": paths.final(task.name, of.name), "third_party": third_party,
-        "sparsity": linear_sparsity(of.model) or None,
+        "read_last": ChainMap(*(entry["params"] for entry in finished.provenance[::-1])).get,
+        "folder": paths.final(task.name, finished.name), "third_party": third_party,
+        "sparsity": linear_sparsity(finished.model) or None,
         "chosen": chosen, "drop": score_drops(metrics["quantize"], task.headline)[chosen],
         "is_portable": params.quantization.method == "smoothed",
         "variants": {name: metrics["quantize"][name] for name in VARIANTS},
@@ -80,25 +82,26 @@ def write_task_card(folder: Path, of: Finished, task: Task, metrics: dict[str, d
     })  # fmt: skip
 
 
-def write_domain_card(folder: Path, of: Finished, metrics: dict[str, dict]) -> None:
+def write_domain_card(folder: Path, finished: Finished, metrics: dict[str, dict]) -> None:
     """Writes README.md of a domain student into its folder; `metrics`: the file of its stage evaluate_domain."""
-    params = of.params
+    params = finished.params
     is_ours = params.corpus.source == params.teacher.source == "synthetic"
     card_data = ModelCardData(
         language=params.language, license="apache-2.0" if is_ours else None,
         library_name="transformers", pipeline_tag="fill-mask", tags=["fill-mask", "distillation"],
         datasets=_hub_names(params.corpus), base_model=_hub_names(params.teacher),
     )  # fmt: skip
-    _write(folder, of, card_data, "domain_card.md.j2", {"metrics": metrics, "folder": paths.final("domain", of.name)})
+    context = {"metrics": metrics, "folder": paths.final("domain", finished.name)}
+    _write(folder, finished, card_data, "domain_card.md.j2", context)
 
 
-def _write(folder: Path, of: Finished, card_data: ModelCardData, template: str, context: dict[str, Any]) -> None:
-    first = next((entry for entry in of.provenance if entry["stage"] == "general_distill"), None)
+def _write(folder: Path, finished: Finished, card_data: ModelCardData, template: str, context: dict[str, Any]) -> None:
+    first = next((entry for entry in finished.provenance if entry["stage"] == "general_distill"), None)
     text = render(
-        template, of=of, params=of.params, card_data=card_data.to_yaml(line_break="\n"), license=card_data.license,
+        template, finished=finished, params=finished.params, license=card_data.license,
+        card_data=card_data.to_yaml(line_break="\n"), revision=code_revision(), packages=package_versions(),
         init=first["params"][f"students.{first['student']}.init"] if first else None,
-        stages=list(map(_training, of.provenance)),
-        revision=code_revision(), packages=package_versions(), **context,
+        stages=list(map(_training, finished.provenance)), **context,
     )  # fmt: skip
     with atomic_file(folder / "README.md") as handle:
         handle.write(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")

@@ -41,22 +41,22 @@ def build_report(params: Params, root: Path = Path()) -> list[dict[str, Any]]:
     """Writes the page, the summaries and metrics/ under `root` from the results of the stages there.
 
     Returns:
-        One row for each system: `group` ("domain" or a task), `model` and its numbers, for Run.log_result_table.
+        One row for each system: `group` ("domain" or a task), `model` and its numbers, for StoredRun.log_result_table.
 
     Raises:
         UserError: Metrics that params ask for are missing or damaged, one line for each file.
     """
     results = load_results(params, root)
-    of = {name: make(results) for name, make in TABLES.items()}
+    text_tables = {name: make(results) for name, make in TABLES.items()}
     context: dict[str, Any] = findings(results) | {
-        "params": params, "with_latency": True, "tables": of, "opening": charts.pareto_chart(results),
+        "params": params, "with_latency": True, "tables": text_tables, "opening": charts.pareto_chart(results),
         "sparsity": charts.pruning_chart(results), "curves": charts.curve_charts(results),
         "settings": json.dumps(params.model_dump(mode="json"), indent=2, ensure_ascii=False),
     }  # fmt: skip
     # summary.md is in git: it holds no timings, so that the same metrics give the same text.
-    choice = of["choice"].cells.query("take != 'fastest'")
+    choice = text_tables["choice"].cells.query("take != 'fastest'")
     choice = choice.loc[:, (choice != "").any()]  # without flags, if only the fastest has one
-    untimed = {"tables": of | {"choice": TextTable(choice, names=3).without("ms")}, "with_latency": False}
+    untimed = {"tables": text_tables | {"choice": TextTable(choice, names=3).without("ms")}, "with_latency": False}
     texts = {
         PAGE: render("page.html.j2", **context),
         SUMMARY: render("summary.md.j2", **context | untimed),
@@ -84,7 +84,7 @@ def findings(results: Results) -> dict[str, Any]:
         "perplexities": domain["domain.perplexity"].sort_values(),
         "accuracies": domain["cloze.all.top1"].sort_values(ascending=False),
         "lead": next(leads.sort_values("share", ascending=False, kind="stable").itertuples(), None),
-        "collapsed": [f"{at['student']} on {tables.task_name(results, at['task'], at['split'])}" for at in fallen],
+        "collapsed": [f"{row['student']} on {tables.task_name(results, row['task'], row['split'])}" for row in fallen],
         "own_tasks": sum(task.is_own for task in results.tasks.values()),
         "questions_dropped": results.select("evaluate_domain", metric="questions_dropped")["value"].max(),
     }
@@ -96,16 +96,16 @@ def summary_metrics(results: Results) -> dict[str, dict[str, dict[str, float | N
     for student in results.params.domain.students:
         tree["domain"][student] = {name: means.get(key, {}).get(student) for name, key in DOMAIN_KEYS.items()}
     scores = task_systems(results).query("is_headline and stage == 'evaluate'").drop_duplicates(["task", "student"])
-    for at in scores.to_dict("records"):
-        found = {"score": at["score"], "retention_above_majority": at["above_majority"]}
-        tree.setdefault(at["task"], {})[at["student"]] = found
+    for row in scores.to_dict("records"):
+        found = {"score": row["score"], "retention_above_majority": row["above_majority"]}
+        tree.setdefault(row["task"], {})[row["student"]] = found
     int8 = onnx_systems(results).query("variant != 'fp32'").groupby(["task", "model"], sort=False)["score"].min()
-    for at in int8.reset_index().to_dict("records"):
-        if at["model"] in tree[at["task"]]:
-            tree[at["task"]][at["model"]]["int8_worst"] = at["score"]
-    for at in pruned_students(results).to_dict("records"):
-        tree[at["task"]][at["student"]][f"pruned{at['target']}"] = at["score"]
-    for found in (found for of in tree.values() for found in of.values()):
+    for row in int8.reset_index().to_dict("records"):
+        if row["model"] in tree[row["task"]]:
+            tree[row["task"]][row["model"]]["int8_worst"] = row["score"]
+    for row in pruned_students(results).to_dict("records"):
+        tree[row["task"]][row["student"]][f"pruned{row['target']}"] = row["score"]
+    for found in (found for models in tree.values() for found in models.values()):
         found |= {name: round(float(value), 4) if pd.notna(value) else None for name, value in found.items()}
     return tree
 
@@ -123,8 +123,8 @@ def result_rows(results: Results) -> list[dict[str, Any]]:
         pruned.assign(group=pruned["task"]),
     ]
     return [
-        {name: of[name] for name in ("group", "model")}
-        | {key: float(value) for key, value in of.items() if isinstance(value, (int, float)) and pd.notna(value)}
+        {name: row[name] for name in ("group", "model")}
+        | {key: float(value) for key, value in row.items() if isinstance(value, (int, float)) and pd.notna(value)}
         for frame in frames
-        for of in frame.to_dict("records")
+        for row in frame.to_dict("records")
     ]

@@ -188,8 +188,8 @@ def _rows(instance: Instance, tree: dict, levels: tuple[str, ...] | None = None)
     for key, value in flatten(tree, "."):
         if isinstance(value, (int, float)):
             *leading, metric = key.split(".", len(levels))
-            of = dict(zip(levels, leading, strict=False))
-            yield stage, task, model, seed, of.get("variant", ""), of.get("split", ""), metric, float(value)
+            place = dict(zip(levels, leading, strict=False))
+            yield stage, task, model, seed, place.get("variant", ""), place.get("split", ""), metric, float(value)
 
 
 def _mapping(path: Path) -> dict:
@@ -232,10 +232,10 @@ def task_systems(results: Results) -> pd.DataFrame:
     frame = frame.join(collapsed, on=place)
     unknown = dict.fromkeys(("std", "retention", "above_majority"), math.nan)
     first = frame[frame["stage"] == "evaluate"].drop_duplicates(PLACES).assign(**unknown, collapsed=0)
-    references = [first.assign(stage=at, student=at, score=first[at]) for at in ("majority", "teacher")]
+    references = [first.assign(stage=name, student=name, score=first[name]) for name in ("majority", "teacher")]
     frame = pd.concat([frame, *references])
     frame = frame.sort_values("stage", key=lambda stages: stages.map(SCORED_BY.index), kind="stable")
-    frame = pd.concat([of for _, of in frame.groupby(PLACES, sort=False)], ignore_index=True)
+    frame = pd.concat([group for _, group in frame.groupby(PLACES, sort=False)], ignore_index=True)
     is_tuned = frame["stage"] == "finetune_student"
     frame["model"] = frame["student"].replace(BASELINES).mask(is_tuned, frame["student"] + " fine-tuned")
     costs = results.frame[results.frame["split"] == "costs"].rename(columns={"model": "student"})
@@ -292,9 +292,9 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     frame = frame.assign(row_ms=frame[batch_ms] / rows).drop(columns=[batch_ms, "dev_examples"]).reset_index()
     frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
     drop = results.params.quantization.max_score_drop
-    gated = ((at, tree) for at, tree in results.trees.items() if at.stage == "quantize")
-    chosen = {(at.task, at.model, choose_variant(tree, results.tasks[at.task].headline, drop)) for at, tree in gated}
-    frame["chosen"] = [tuple(at) in chosen for at in frame[["task", "model", "variant"]].values]
+    gated = [(key.task, key.model, tree) for key, tree in results.trees.items() if key.stage == "quantize"]
+    chosen = {(task, model, choose_variant(tree, results.tasks[task].headline, drop)) for task, model, tree in gated}
+    frame["chosen"] = [tuple(key) in chosen for key in frame[["task", "model", "variant"]].values]
     frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
     frame["beats"] = frame["score"] > frame["task"].map(majority_scores(results))
     fallen = results.select("evaluate", metric="collapsed").query("value > 0").set_index(["task", "model"]).index

@@ -39,16 +39,17 @@ def choice_table(results: Results) -> TextTable:
     systems = task_systems(results).query("is_headline")
     teachers = systems.drop_duplicates("task").set_index("task")["teacher"]
     by_place = reversed(list(systems.groupby(["task", "split"], sort=False)))  # a task's first split counts
-    students = ((at, of) for _, of in by_place for at in of.itertuples() if at.stage == "evaluate")
-    flags = {(at.task, at.student): _flag(at, of) for at, of in students}
+    students = ((row, group) for _, group in by_place for row in group.itertuples() if row.stage == "evaluate")
+    flags = {(row.task, row.student): _flag(row, group) for row, group in students}
     rows: list[tuple[str, ...]] = []
     for task, of_task in onnx_systems(results).groupby("task", sort=False):
         name, theirs = task_name(results, str(task)), of_task[of_task["model"] + of_task["variant"] == "teacherfp32"]
         found = best_students(of_task)
-        for need, at in found.items():
-            of_teacher = f"{fixed(at['score'])} of {fixed(teachers[task])}"
-            costs = _cost(at, theirs, "size_mb.raw", "smaller", 2), _cost(at, theirs, "row_ms", "faster", 3)
-            rows.append((name, need, f"{at['model']} {at['variant']}", of_teacher, *costs, flags[task, at["student"]]))
+        for need, row in found.items():
+            of_teacher = f"{fixed(row['score'])} of {fixed(teachers[task])}"
+            costs = _cost(row, theirs, "size_mb.raw", "smaller", 2), _cost(row, theirs, "row_ms", "faster", 3)
+            system = f"{row['model']} {row['variant']}"
+            rows.append((name, need, system, of_teacher, *costs, flags[task, row["student"]]))
         if not found:
             rows.append((name, ABSENT, "none beats the majority class", *[ABSENT] * 3, ""))
     columns = ["task", "take", "system", "score of teacher's", "MB", "ms a row", "flag"]
@@ -96,10 +97,10 @@ def _systems(results: Results, condition: str) -> pd.DataFrame:
     scores = task_systems(results).query(condition)
     rows, by_place = list[Any](scores.itertuples()), scores.groupby(["task", "split", "metric"], sort=False)
     return scores.assign(
-        task=[f"{task_name(results, at.task, at.split)}: {at.metric}" for at in rows],
-        retained=[_retention(results, at) for at in rows],
-        published=[_published(results, at) for at in rows],
-        flag=[_flag(at, of) for _, of in by_place for at in of.itertuples()],
+        task=[f"{task_name(results, row.task, row.split)}: {row.metric}" for row in rows],
+        retained=[_retention(results, row) for row in rows],
+        published=[_published(results, row) for row in rows],
+        flag=[_flag(row, group) for _, group in by_place for row in group.itertuples()],
     )
 
 
@@ -107,27 +108,27 @@ def _millions(value: float) -> str:
     return "< 0.01" if value < 1e4 else fixed(value / 1e6, 2)
 
 
-def _flag(at: Any, of_task: pd.DataFrame) -> str:
+def _flag(row: Any, of_task: pd.DataFrame) -> str:
     """Whether a system collapsed, or which control scores as high: the majority class, a baseline, fine-tuning."""
-    if at.collapsed:
+    if row.collapsed:
         return COLLAPSED
-    if at.stage != "majority" and at.score <= at.majority:
+    if row.stage != "majority" and row.score <= row.majority:
         return NO_BETTER
-    is_control = (of_task["stage"] == "finetune_student") & (of_task["student"] == at.student)
-    as_high = of_task[(is_control | (of_task["stage"] == "baselines")) & (of_task["score"] >= at.score)]
-    return f"≤ {as_high.loc[as_high['score'].idxmax(), 'model']}" if at.stage == "evaluate" and len(as_high) else ""
+    is_control = (of_task["stage"] == "finetune_student") & (of_task["student"] == row.student)
+    as_high = of_task[(is_control | (of_task["stage"] == "baselines")) & (of_task["score"] >= row.score)]
+    return f"≤ {as_high.loc[as_high['score'].idxmax(), 'model']}" if row.stage == "evaluate" and len(as_high) else ""
 
 
-def _retention(results: Results, at: Any) -> str:
+def _retention(results: Results, row: Any) -> str:
     """Above-majority retention; of the headline metric on the first dev split with interval, rows and seeds."""
-    if at.stage in SYSTEMS:
+    if row.stage in SYSTEMS:
         return ABSENT
-    is_first = at.is_headline and at.split == results.tasks[at.task].dev_splits[0]
-    ends, rows, seeds = retained(results, at.stage, at.task, at.student) if is_first else (None, 0, 0)
-    if math.isnan(at.above_majority) or (rows and not ends):
+    is_first = row.is_headline and row.split == results.tasks[row.task].dev_splits[0]
+    ends, rows, seeds = retained(results, row.stage, row.task, row.student) if is_first else (None, 0, 0)
+    if math.isnan(row.above_majority) or (rows and not ends):
         return NO_LEAD
     within = f" [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {rows} × {seeds}" if ends else ""
-    return percent(at.above_majority, 0) + within
+    return percent(row.above_majority, 0) + within
 
 
 def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[str, float] | None, int, int]:
@@ -138,7 +139,7 @@ def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[
         of rows, 0 if no predictions were kept; the number of seeds.
     """
     wanted = stage, task, model
-    names = [paths.predictions(stage, at.name) for at in results.trees if (at.stage, at.task, at.model) == wanted]
+    names = [paths.predictions(stage, key.name) for key in results.trees if (key.stage, key.task, key.model) == wanted]
     files = [results.read(path, lambda path: read_predictions(path.read_text("utf-8")), {}) for path in names]
     if not all(set(SYSTEMS) <= file.keys() for file in files):
         return None, 0, 0
@@ -149,19 +150,19 @@ def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[
     return interval, len(students[0]), len(students)
 
 
-def _published(results: Results, at: Any) -> str:
+def _published(results: Results, row: Any) -> str:
     """The published scores and their data, if metric, rows, teacher and shape are the published ones."""
-    if at.stage != "evaluate" or results.params.tasks.source == "synthetic" or results.params.tasks.heldout_fraction:
+    if row.stage != "evaluate" or results.params.tasks.source == "synthetic" or results.params.tasks.heldout_fraction:
         return ABSENT
-    task, shape = results.tasks[at.task], results.params.students[at.student].architecture
-    is_shape = (shape.layers, shape.width, shape.feed_forward) == PUBLISHED_SHAPES.get(at.student)
-    if not is_shape or results.value("finetune_teacher", task=at.task, metric="layers") != BERT_BASE_LAYERS:
+    task, shape = results.tasks[row.task], results.params.students[row.student].architecture
+    is_shape = (shape.layers, shape.width, shape.feed_forward) == PUBLISHED_SHAPES.get(row.student)
+    if not is_shape or results.value("finetune_teacher", task=row.task, metric="layers") != BERT_BASE_LAYERS:
         return ABSENT
     found = []
-    if scores := task.published.get((at.student, at.metric)):
-        found.append(f"{fixed(scores[task.dev_splits.index(at.split)])} paper (test)")
-    if at.is_headline and at.student == "tinybert4" and at.task in REPRODUCED:
-        found.append(f"{fixed(REPRODUCED[at.task])} reproduction (dev)")
+    if scores := task.published.get((row.student, row.metric)):
+        found.append(f"{fixed(scores[task.dev_splits.index(row.split)])} paper (test)")
+    if row.is_headline and row.student == "tinybert4" and row.task in REPRODUCED:
+        found.append(f"{fixed(REPRODUCED[row.task])} reproduction (dev)")
     return ", ".join(found) or ABSENT
 
 
@@ -270,5 +271,5 @@ def _answers(path: Path) -> pd.DataFrame:
     """Questions, right answers, and the two likeliest answers of the teacher and a student."""
     rows = pd.DataFrame(read_json(path), columns=["prompt", "answer", "teacher", "student"])
     for who in ("teacher", "student"):
-        rows[who] = [", ".join(f"{at['token']} {at['probability']:.2f}" for at in best[:2]) for best in rows[who]]
+        rows[who] = [", ".join(f"{top['token']} {top['probability']:.2f}" for top in best[:2]) for best in rows[who]]
     return rows.rename(columns={"prompt": "question"}).astype(str)

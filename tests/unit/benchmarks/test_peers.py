@@ -82,7 +82,7 @@ def peer(tmp_path, monkeypatch):
 
 def test_a_peer_answers_by_name_and_ends_with_the_block(peer):
     with peer(WORKER) as systems:
-        assert {name: of.file_mb for name, of in systems.items()} == {"openvino-int8": 2.0}
+        assert {name: system.file_mb for name, system in systems.items()} == {"openvino-int8": 2.0}
         assert systems["openvino-int8"].predict("row") == ("openvino-int8onnx2row", 0.5)
 
 

@@ -28,7 +28,9 @@ def project(tmp_path, monkeypatch):
 def write_rows(task: Task, **ids_by_split) -> None:
     """Rows of label 1 with these ids as "idx", or as "id" where they are text."""
     for split, ids in ids_by_split.items():
-        found = [{"idx": at, "id": name} if isinstance(name, str) else {"idx": name} for at, name in enumerate(ids)]
+        found = [
+            {"idx": index, "id": name} if isinstance(name, str) else {"idx": name} for index, name in enumerate(ids)
+        ]
         write_jsonl(paths.task_rows(task.name) / f"{split}.jsonl", [row | {"text": "x", "label": 1} for row in found])
 
 

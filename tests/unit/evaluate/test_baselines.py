@@ -103,7 +103,7 @@ def test_a_regression_predicts_scores():
     """The score is the number of tokens that the second text has of one kind."""
     counts = [count % 6 for count in range(90)]
     texts = [([5], [6] * count + [7] * (5 - count)) for count in counts]
-    train, new = (rows(texts[of], np.array(counts[of], dtype=np.float32)) for of in (slice(60), slice(60, 90)))
+    train, new = (rows(texts[part], np.array(counts[part], dtype=np.float32)) for part in (slice(60), slice(60, 90)))
     predicted = LinearModel(TASKS["stsb"], tfidf_features(train, pair=True), train).predict(new)
     assert predicted.dtype == np.float32 and np.corrcoef(predicted, new.gold)[0, 1] > 0.95
 
@@ -121,7 +121,7 @@ def test_cross_validation_chooses_by_the_headline_metric():
 def test_a_fold_that_cannot_be_fitted_does_not_count():
     """By hand: means .55, .45 and .6 of two folds; all three folds together would be NaN."""
     scores = ([0.9, 0.5, 0.6], [0.2, 0.4, 0.6], [np.nan] * 3)
-    assert _best({f"split{fold}_test_score": np.array(of) for fold, of in enumerate(scores)}) == 2
+    assert _best({f"split{fold}_test_score": np.array(values) for fold, values in enumerate(scores)}) == 2
 
 
 def test_a_class_with_one_row_can_be_fitted():

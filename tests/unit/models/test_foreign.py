@@ -36,10 +36,10 @@ def load(folder, task=RTE, **settings):
     return load_foreign(folder, task, key="tasks.rte.finetuned_teacher", **settings)
 
 
-def logits_of(model, task, of) -> np.ndarray:
+def logits_of(model, task, sentences) -> np.ndarray:
     """As `predict` asks: longest first, padded with token 0."""
-    encoded = encode(of, task, model.tokenizer.backend_tokenizer, max_length_tokens=LIMIT_TOKENS)
-    found = np.empty((len(of), len(model.labels)), dtype=np.float32)
+    encoded = encode(sentences, task, model.tokenizer.backend_tokenizer, max_length_tokens=LIMIT_TOKENS)
+    found = np.empty((len(sentences), len(model.labels)), dtype=np.float32)
     with torch.inference_mode():
         for places, batch in encoded.batches(PREDICTION_BATCH_SIZE):
             found[places] = model(batch).logits.numpy()
@@ -51,14 +51,14 @@ def logits_of(model, task, of) -> np.ndarray:
 def test_logits_are_those_of_transformers_pipeline(tmp_path, family, task):
     from transformers import pipeline
 
-    about, of = TASKS[task], rows()
+    about, sentences = TASKS[task], rows()
     save_family(family, tmp_path, about.labels)
     if task == "cola":
-        of = [row | {"sentence": row["sentence1"]} for row in of]
-        texts = [{"text": row["sentence"]} for row in of]
+        sentences = [row | {"sentence": row["sentence1"]} for row in sentences]
+        texts = [{"text": row["sentence"]} for row in sentences]
     else:
-        texts = [{"text": row["sentence1"], "text_pair": row["sentence2"]} for row in of]
-    ours = logits_of(load(tmp_path, about), about, of)
+        texts = [{"text": row["sentence1"], "text_pair": row["sentence2"]} for row in sentences]
+    ours = logits_of(load(tmp_path, about), about, sentences)
     published = pipeline("text-classification", str(tmp_path), truncation="longest_first", max_length=LIMIT_TOKENS)
     found = published(texts, top_k=None, function_to_apply="none")  # one row at a time: without padding
     theirs = [[{one["label"]: one["score"] for one in row}[label] for label in about.labels] for row in found]

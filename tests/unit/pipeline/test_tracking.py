@@ -234,7 +234,7 @@ def test_final_models_are_external_models(root):
     from mlflow.tracking import MlflowClient
 
     with stored_run("package", "cola-tinybert4", params={}, tags={}) as run:
-        run.log_model_reference("cola-tinybert4", "models/final/cola/tinybert4", {"dev": {"mcc": 0.5}})
+        run.log_model_reference("cola-tinybert4", Path("models/final/cola/tinybert4"), {"dev": {"mcc": 0.5}})
     client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
     child = children(root, "package/cola-tinybert4")[0]
     [model] = client.search_logged_models([child.info.experiment_id])

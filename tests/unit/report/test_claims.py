@@ -167,7 +167,7 @@ def test_layer_maps_are_compared_by_their_weights():
 def test_a_claim_of_equal_maps(ours, theirs, expected):
     study = small(claims=[{"claim": "top learns_map_of uniform", "published": "same weights"}])
     hits = [(90, 95, 92)[: len(ours)], (100, 102, 104)[: len(ours)]]
-    measured = {("cola", name): with_hits(*of) for name, of in zip(("top", "uniform"), hits, strict=True)}
+    measured = {("cola", name): with_hits(*counts) for name, counts in zip(("top", "uniform"), hits, strict=True)}
     maps = {"cola": {"top": map_of(*ours), "uniform": map_of(*theirs)}}
     claims = judge_claims(study, measured, seed=0, maps=maps)
     assert claims["outcome"].tolist() == expected

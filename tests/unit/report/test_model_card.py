@@ -190,13 +190,13 @@ def provenance(params, *stages: tuple[str, dict], steps=7):
 
 
 def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None) -> Finished:
-    of = {"task": task, "student": "tinybert4"}
+    item = {"task": task, "student": "tinybert4"}
     stages = [
         ("general_distill", {"student": "tinybert4"}),
-        ("task_distill_intermediate", of | {"seed": "42"}),
-        ("task_distill_prediction", of | {"seed": "42"}),
+        ("task_distill_intermediate", item | {"seed": "42"}),
+        ("task_distill_prediction", item | {"seed": "42"}),
     ]
-    stages += [("prune", of | {"sparsity": "20"})] if "pruned" in name else []
+    stages += [("prune", item | {"sparsity": "20"})] if "pruned" in name else []
     with monkeypatch.context() as there:
         there.chdir(ROOT)  # where dvc.yaml is
         entries = provenance(params, *stages)
@@ -205,7 +205,7 @@ def task_model(params, monkeypatch, *, task="cola", name="tinybert4", model=None
     return Finished(name, model, entries, declared_params)
 
 
-def card(folder, of: Finished, *, task="cola", collapsed=False) -> tuple[dict, str]:
+def card(folder, finished: Finished, *, task="cola", collapsed=False) -> tuple[dict, str]:
     """The YAML and the Markdown of the card, runs of blanks as one."""
     dev = dict.fromkeys(TASKS[task].metrics, 0.5)
     variant = {"dev": dev, "collapsed": collapsed, "agreement": 0.998, "size_mb": {"raw": 1.5, "compressed": 1.0}}
@@ -215,7 +215,7 @@ def card(folder, of: Finished, *, task="cola", collapsed=False) -> tuple[dict, s
         "finetune_teacher": {"dev": dict.fromkeys(dev, 0.75), "without_prediction": 7},
         "quantize": dict.fromkeys(VARIANTS, variant) | {CHOSEN: variant | {"dev": dict.fromkeys(dev, 0.49488)}},
     }
-    write_task_card(folder, of, TASKS[task], metrics, CHOSEN)
+    write_task_card(folder, finished, TASKS[task], metrics, CHOSEN)
     return parts((folder / "README.md").read_text())
 
 
@@ -360,8 +360,8 @@ def test_collapse_and_sparsity_are_reported(tmp_path, monkeypatch):
         for module in model.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight[: len(module.weight) // 2] = 0  # every Linear here has an even number of rows
-    of = task_model(load_params(ROOT / "params.yaml"), monkeypatch, name="tinybert4_pruned20", model=model)
-    _, body = card(tmp_path, of, collapsed=True)
+    finished = task_model(load_params(ROOT / "params.yaml"), monkeypatch, name="tinybert4_pruned20", model=model)
+    _, body = card(tmp_path, finished, collapsed=True)
     assert "**Collapsed: fp32, int8-dynamic, int8-qdq, int8-qoperator gives one answer" in body
     assert "Pruned: 50.0 % of the weights" in body
     assert "| pruning | prediction 1, T 1 | |" in body
@@ -396,10 +396,10 @@ def test_third_party_names_stay_text(tmp_path, monkeypatch):
 
 
 def test_the_same_project_gives_the_same_bytes(tmp_path, monkeypatch):
-    of = task_model(load_params(ROOT / "params.yaml"), monkeypatch)
-    card(tmp_path, of)
+    finished = task_model(load_params(ROOT / "params.yaml"), monkeypatch)
+    card(tmp_path, finished)
     first = (tmp_path / "README.md").read_bytes()
-    card(tmp_path, of)
+    card(tmp_path, finished)
     assert (tmp_path / "README.md").read_bytes() == first
     assert b"second" not in first and b"latency" not in first
 

@@ -112,7 +112,7 @@ def test_other_metrics_have_a_table_of_their_own(made, tree, params):
 def test_costs_that_are_not_known_are_left_out(tree, params):
     for path in tree.glob("reports/metrics/[bef]*/m*-*"):
         for file in [path] if path.is_file() else path.iterdir():
-            write_json(file, {name: of for name, of in read_json(file).items() if name != "costs"})
+            write_json(file, {name: value for name, value in read_json(file).items() if name != "costs"})
     build_report(params, tree)
     heading = Outline(page(tree)).tables["Synthetic tasks, dev split"][0]
     assert heading == ["task", "model", "score", "of teacher's", "retention", "ms a row", "flag"]
@@ -240,7 +240,7 @@ def test_result_rows_are_the_metrics_unrounded(made):
 def test_summary_metrics_are_few_and_those_of_the_metrics(made):
     found = read_json(made[0] / SUMMARY_METRICS)
     assert list(found) == ["domain", "mrpc", "mnli"]
-    assert {name: of["perplexity"] for name, of in found["domain"].items()} == {
+    assert {name: scores["perplexity"] for name, scores in found["domain"].items()} == {
         name: round(value + 1, 4) for name, value in PERPLEXITY.items()
     }
     expected = {"score": 0.74, "retention_above_majority": 0.56, "int8_worst": 0.5, "pruned20": 0.7219}
@@ -311,9 +311,9 @@ def test_a_published_score_names_its_data(task, student, metric, shown):
     plain["students"]["tinybert4"]["architecture"] |= {"layers": 4, "width": 312, "heads": 12, "feed_forward": 1200}
     plain["students"]["tinybert6"] = plain["students"]["tinybert4"]
     results = SimpleNamespace(params=check_params(plain), tasks=TASKS, value=lambda *_, **__: 12)
-    at = SimpleNamespace(stage="evaluate", task=task, student=student, metric=metric, split="dev")
-    at.is_headline = metric == TASKS[task].headline
-    assert _published(results, at) == shown
+    row = SimpleNamespace(stage="evaluate", task=task, student=student, metric=metric, split="dev")
+    row.is_headline = metric == TASKS[task].headline
+    assert _published(results, row) == shown
 
 
 def flags(root: Path, params, title: str = "Synthetic tasks, dev split") -> dict[str, str]:

@@ -103,21 +103,23 @@ def test_without_a_teacher_file_sizes_are_not_compared(root):
 
 def test_task_scores_are_means_over_seeds(root):
     scores = task_systems(load_results(small_params(), root)).query("stage == 'evaluate'")
-    at = scores[(scores["task"] == "mrpc") & scores["is_headline"]].iloc[0]
-    assert (at["teacher"], at["score"], at["majority"]) == pytest.approx((0.85, 0.74, 0.6))
-    assert at["std"] == pytest.approx(0.02 / 2**0.5)
-    assert at["above_majority"] == pytest.approx(0.56)
+    row = scores[(scores["task"] == "mrpc") & scores["is_headline"]].iloc[0]
+    assert (row["teacher"], row["score"], row["majority"]) == pytest.approx((0.85, 0.74, 0.6))
+    assert row["std"] == pytest.approx(0.02 / 2**0.5)
+    assert row["above_majority"] == pytest.approx(0.56)
     assert scores.loc[scores["task"] == "mnli", "collapsed"].unique().tolist() == [2]  # both seeds
 
 
 def test_systems_follow_each_other_with_their_costs(root):
     systems = task_systems(load_results(small_params(), root))
-    at = systems.query("task == 'mrpc' and is_headline").set_index("model")
+    by_model = systems.query("task == 'mrpc' and is_headline").set_index("model")
     names = ["majority", "TF-IDF", "static embeddings", "tinybert4 fine-tuned", "tinybert4", "teacher"]
-    assert at.index.tolist() == names
-    assert at["flops"].iloc[1:].tolist() == [42.5, 12_800, 3e6, 2e6, 12_345_678] and math.isnan(at["flops"].iloc[0])
-    assert at["row_ms"].dropna().to_dict() == {"tinybert4": 3.0, "teacher": 30.0}
-    assert at["above_majority"].isna()[["majority", "teacher"]].all()
+    assert by_model.index.tolist() == names
+    assert by_model["flops"].iloc[1:].tolist() == [42.5, 12_800, 3e6, 2e6, 12_345_678] and math.isnan(
+        by_model["flops"].iloc[0]
+    )
+    assert by_model["row_ms"].dropna().to_dict() == {"tinybert4": 3.0, "teacher": 30.0}
+    assert by_model["above_majority"].isna()[["majority", "teacher"]].all()
 
 
 def test_without_a_lead_of_the_teacher_nothing_is_retained(root):
