@@ -41,7 +41,7 @@ SHUFFLE_SEED = 0
 
 
 @dataclass(frozen=True)
-class Work:
+class AugmentSetup:
     """What both do: the model's shape, its vocabulary, the sentences of a turn, and where texts come from."""
 
     shape: Shape
@@ -86,12 +86,12 @@ class Work:
 
 
 SIZES = {
-    "published": Work(Shape(12, 768, 3072, 12), 30522, turn_sentences=128),
-    "small": Work(Shape(2, 12, 24, 3), 3000, turn_sentences=4),
+    "published": AugmentSetup(Shape(12, 768, 3072, 12), 30522, turn_sentences=128),
+    "small": AugmentSetup(Shape(2, 12, 24, 3), 3000, turn_sentences=4),
 }
 
 
-def run_ours(work: Work, precision: str, gun: StartGun) -> None:
+def run_ours(work: AugmentSetup, precision: str, gun: StartGun) -> None:
     """Augments a turn of sentences at each start, as the stage does."""
     torch.manual_seed(0)
     masked_lm = MaskedLM(bert_config(work.shape, work.vocabulary))
@@ -105,7 +105,7 @@ def run_ours(work: Work, precision: str, gun: StartGun) -> None:
         substitute(rows, COLA, candidates, probability=settings.probability, copies=COPIES, seed=0)
 
 
-def run_reference(work: Work, gun: StartGun) -> None:
+def run_reference(work: AugmentSetup, gun: StartGun) -> None:
     """Augments a turn of sentences at each start, a word at a time."""
     torch.manual_seed(0)
     tokenizer, turns, rng = work.word_pieces(), work.turns(), np.random.default_rng(0)
@@ -132,7 +132,7 @@ def pieces_and_words(sentence: Sentence, tokenizer: Tokenizer) -> tuple[list[str
     return pieces, [SentenceWord(word.first_token, word.tokens, word.spelling) for word in sentence.words]
 
 
-def description(work: Work) -> str:
+def description(work: AugmentSetup) -> str:
     """One line on sentences and tokenizer."""
     tokenizer = work.word_pieces()
     sentences = read_sentences(work.texts(), tokenizer, max_tokens=MAX_LENGTH_TOKENS - 2)
@@ -156,7 +156,7 @@ def main() -> None:
     sizes = SIZES[options.sizes]
     turn_sentences = options.turn_sentences or sizes.turn_sentences
     vocabulary = folder_tokenizer(options.tokenizer).get_vocab_size() if options.tokenizer else sizes.vocabulary
-    work = Work(sizes.shape, vocabulary, turn_sentences, options.sentences, options.tokenizer)
+    work = AugmentSetup(sizes.shape, vocabulary, turn_sentences, options.sentences, options.tokenizer)
 
     def line(seconds: list[float]) -> str:
         each = [turn / turn_sentences for turn in seconds]

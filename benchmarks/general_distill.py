@@ -32,7 +32,7 @@ ENDLESS_STEPS = 10**6
 
 
 @dataclass(frozen=True)
-class Work:
+class TextSetup:
     """What both do: the models, the rows of a batch, and whether the vocabulary losses are on."""
 
     teacher: Shape
@@ -75,18 +75,18 @@ class Work:
         return flops
 
 
-PUBLISHED = Work(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), 30522, batch_rows=32, length_tokens=128)
+PUBLISHED = TextSetup(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), 30522, batch_rows=32, length_tokens=128)
 SIZES = {
     "published": PUBLISHED,
     "large_batch": replace(PUBLISHED, batch_rows=512),  # fills a GPU
-    "small": Work(Shape(4, 24, 48, 3), Shape(2, 12, 24, 3), 50, batch_rows=4, length_tokens=16),
+    "small": TextSetup(Shape(4, 24, 48, 3), Shape(2, 12, 24, 3), 50, batch_rows=4, length_tokens=16),
 }
 
 
 class StartedBatches(Batches):
     """The work's batches for the loop, each at its start."""
 
-    def __init__(self, work: Work, gun: StartGun) -> None:
+    def __init__(self, work: TextSetup, gun: StartGun) -> None:
         self.gun, self.endless, self.length_key = gun, work.batches(), "length_tokens"
         self.longest_row_tokens = work.length_tokens
 
@@ -99,7 +99,7 @@ class StartedBatches(Batches):
             yield next(self.endless)
 
 
-def run_ours(work: Work, precision: str, gun: StartGun) -> None:
+def run_ours(work: TextSetup, precision: str, gun: StartGun) -> None:
     """Trains with the project's loop, a step at each start."""
     teacher, student = (MaskedLM(ours.bert_config(shape, work.vocabulary)) for shape in (work.teacher, work.student))
     config = DistillationConfig(dict.fromkeys(work.losses, 1.0), temperature=TEMPERATURE)
@@ -109,7 +109,7 @@ def run_ours(work: Work, precision: str, gun: StartGun) -> None:
     train(student, loss, batches, settings, teacher=LiveTeacher(teacher, loss), run=TrainRun("ours"))
 
 
-def run_reference(work: Work, gun: StartGun) -> None:
+def run_reference(work: TextSetup, gun: StartGun) -> None:
     """Trains with the plain reference, a step at each start."""
     torch.manual_seed(0)
     teacher, student = (

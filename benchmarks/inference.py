@@ -19,7 +19,7 @@ import onnxruntime
 import torch
 
 from benchmarks import ours
-from benchmarks.general_distill import SIZES, Work
+from benchmarks.general_distill import SIZES, TextSetup
 from benchmarks.reference import Shape
 from benchmarks.timing import hardware
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, random_feeds
@@ -45,7 +45,7 @@ class System:
     times_ms: list[float]
 
 
-def systems(work: Work, threads: int, folder: Path) -> Iterator[System]:
+def systems(work: TextSetup, threads: int, folder: Path) -> Iterator[System]:
     """Writes the variants of both models and opens them."""
     for model, shape in ((TEACHER, work.teacher), (STUDENT, work.student)):
         write_variants(shape, work, folder / model)
@@ -54,7 +54,7 @@ def systems(work: Work, threads: int, folder: Path) -> Iterator[System]:
             yield System(model, variant, OnnxClassifier(path, threads), path.stat().st_size / 1e6, [])
 
 
-def write_variants(shape: Shape, work: Work, folder: Path) -> None:
+def write_variants(shape: Shape, work: TextSetup, folder: Path) -> None:
     """Writes a classifier of random weights in all variants."""
     torch.manual_seed(0)
     folder.mkdir()
@@ -69,7 +69,7 @@ def write_variants(shape: Shape, work: Work, folder: Path) -> None:
         write_int8(plan._replace(ranges=smoothed), folder / f"{variant}.onnx", variant)
 
 
-def take_turns(contestants: list[System], work: Work, *, warmup_rounds: int, rounds: int) -> None:
+def take_turns(contestants: list[System], work: TextSetup, *, warmup_rounds: int, rounds: int) -> None:
     """Times a batch of each in every round; every other round goes through them backwards."""
     feeds = random_feeds(work.batch_rows, work.length_tokens, work.vocabulary)
     for number in range(warmup_rounds + rounds):

@@ -49,7 +49,7 @@ BATCH_ROWS, LENGTH_TOKENS, ROW = 32, 128, "single row"
 
 
 @dataclass
-class System:
+class ServedFile:
     """An ONNX file served by one library.
 
     Attributes:
@@ -87,7 +87,7 @@ def peers_python() -> Path:
 
 
 @contextmanager
-def openvino_systems(fp32: Path, calibration: Sequence[Feeds], threads: int) -> Iterator[dict[str, System]]:
+def openvino_systems(fp32: Path, calibration: Sequence[Feeds], threads: int) -> Iterator[dict[str, ServedFile]]:
     """Runs OpenVINO in its own process; yields its systems by name."""
     ours, theirs = multiprocessing.Pipe()
 
@@ -107,13 +107,13 @@ def openvino_systems(fp32: Path, calibration: Sequence[Feeds], threads: int) -> 
         theirs.close()
         try:
             sizes: dict[str, float] = ask()
-            yield {name: System(partial(ask, name), size_mb) for name, size_mb in sizes.items()}
+            yield {name: ServedFile(partial(ask, name), size_mb) for name, size_mb in sizes.items()}
         finally:
             ours.close()
             process.wait()
 
 
-def take_turns(systems: dict[str, System], workload: str, batches: Sequence[Feeds]) -> None:
+def take_turns(systems: dict[str, ServedFile], workload: str, batches: Sequence[Feeds]) -> None:
     """Times each batch on all systems; every other batch goes through them backwards."""
     for number, feeds in enumerate(batches):
         for system in list(systems.values())[:: -1 if number % 2 else 1]:
@@ -121,7 +121,7 @@ def take_turns(systems: dict[str, System], workload: str, batches: Sequence[Feed
             system.times_ms.setdefault(workload, []).append(1000 * system.predict(feeds)[1])
 
 
-def fastest(systems: dict[str, System], workload: str, *, is_peer: bool, variants: str = "") -> float:
+def fastest(systems: dict[str, ServedFile], workload: str, *, is_peer: bool, variants: str = "") -> float:
     """The smallest median time in ms among the systems of one side whose names contain `variants`."""
     side = (system for name, system in systems.items() if name.startswith(PEER) == is_peer and variants in name)
     return min(median(system.times_ms[workload]) for system in side)
@@ -151,7 +151,7 @@ def main() -> None:
     }
     files = {variant: paths.onnx(task.name, options.model) / f"{variant}.onnx" for variant in paths.VARIANTS}
     systems = {
-        variant: System(partial(timed, OnnxClassifier(file, threads)), file.stat().st_size / 1e6)
+        variant: ServedFile(partial(timed, OnnxClassifier(file, threads)), file.stat().st_size / 1e6)
         for variant, file in files.items()
     }
     with openvino_systems(files["fp32"], batches, threads) as others:
@@ -173,14 +173,14 @@ def main() -> None:
     print(f"ratio {fastest(systems, ROW, is_peer=True) / fastest(systems, ROW, is_peer=False, variants='int8'):.2f}")
 
 
-def table(systems: dict[str, System], scores: dict[str, dict], metric: str) -> str:
+def table(systems: dict[str, ServedFile], scores: dict[str, dict], metric: str) -> str:
     """A line for each system."""
     rows = []
     for name, system in systems.items():
         found, ends = scores[name], scores[name]["difference_95"]
         same = "" if found["agreement"] is None else f"{found['agreement']:.1%}"
         difference = f"{ends['low']:+.4f} to {ends['high']:+.4f}"
-        times = [f"{median(times):.2f}" for times in system.times_ms.values()]
+        times = [f"{median(measured):.2f}" for measured in system.times_ms.values()]
         rows.append((name, f"{system.file_mb:.2f}", f"{found['dev'][metric]:.4f}", difference, same, *times))
     workloads = [f"ms, {workload}" for workload in systems["fp32"].times_ms]
     headings = ("system", "MB", metric, "minus FP32, 95 %", "as FP32", *workloads)

@@ -38,7 +38,7 @@ from tinybert.pipeline.files import read_jsonl
 KEPT_GB = 10.0
 
 
-class Run(NamedTuple):
+class TrialRun(NamedTuple):
     """A student's predictions on the dev split, its headline score, and the seconds that both phases took."""
 
     predictions: np.ndarray
@@ -58,7 +58,7 @@ def ways(task: Task, epochs: list[int] | None) -> dict[str, Params]:
     }
 
 
-def distilled(params: Params, task_name: str, seed: int) -> Run:
+def distilled(params: Params, task_name: str, seed: int) -> TrialRun:
     """Both phases with one seed."""
     task, started = TASKS[task_name], time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ def distilled(params: Params, task_name: str, seed: int) -> Run:
         student, _ = distill_phase("prediction", params, task, seed, between)
     seconds, dev = time.perf_counter() - started, dev_rows(params, task)
     predictions = predict(student, dev, task)
-    return Run(predictions, score(task, predictions, dev.labels)[task.headline], seconds)
+    return TrialRun(predictions, score(task, predictions, dev.labels)[task.headline], seconds)
 
 
 def distill_phase(
@@ -119,7 +119,7 @@ def main() -> None:
         f"{params.tasks.students[0]} on {task.name}: {training.intermediate.epochs} and {training.prediction.epochs} "
         f"epochs, {options.seeds} seeds; fast: {params.precision}; {task.headline} on {len(dev)} dev rows"
     )
-    runs: dict[str, list[Run]] = {name: [] for name in speeds}
+    runs: dict[str, list[TrialRun]] = {name: [] for name in speeds}
     for number in range(options.seeds):
         seed, names = params.seed + number, list(speeds)
         for name in names if number % 2 else reversed(names):  # neither is always the first
@@ -128,7 +128,7 @@ def main() -> None:
     report(runs, task, dev, seed=params.seed)
 
 
-def report(runs: dict[str, list[Run]], task: Task, dev: Encoded, *, seed: int) -> None:
+def report(runs: dict[str, list[TrialRun]], task: Task, dev: Encoded, *, seed: int) -> None:
     """Prints means, the interval of their difference, and the ratio."""
     for name, its_runs in runs.items():
         scores = [run.score for run in its_runs]

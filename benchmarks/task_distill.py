@@ -51,7 +51,7 @@ LIMIT_MIB = 6 * 1024
 BLOCK_STEPS = 20  # of ours, to one of the reference
 
 
-class Sizes(NamedTuple):
+class TaskSizes(NamedTuple):
     """Of the models and a batch, and how many training rows there are (None: all, as many as the real task has)."""
 
     teacher: Shape
@@ -62,18 +62,18 @@ class Sizes(NamedTuple):
 
 
 SIZES = {
-    "published": Sizes(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), VOCABULARY_SIZE, batch_rows=32),
-    "small": Sizes(Shape(4, 24, 48, 3), Shape(2, 12, 24, 3), 1000, batch_rows=4, rows=40),
+    "published": TaskSizes(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), VOCABULARY_SIZE, batch_rows=32),
+    "small": TaskSizes(Shape(4, 24, 48, 3), Shape(2, 12, 24, 3), 1000, batch_rows=4, rows=40),
 }
 
 
-class Work(NamedTuple):
+class TaskSetup(NamedTuple):
     """A task's training rows, with what learns from them and how.
 
     padded_length_tokens: of every row in the reference. described: one line on data and vocabulary, for people.
     """
 
-    sizes: Sizes
+    sizes: TaskSizes
     task: Task
     examples: Encoded
     vocabulary: int
@@ -115,7 +115,7 @@ class Measurement(NamedTuple):
         return reference_s, self.our_start_s + self.our_first_epoch_s + our_later_epochs_s
 
 
-def chosen_work(options: argparse.Namespace) -> Work:
+def chosen_work(options: argparse.Namespace) -> TaskSetup:
     """The work that the options choose; UserError where data or vocabulary cannot be read."""
     sizes, task = SIZES[options.sizes], TASKS[options.task]
     published_rows, padded_length_tokens = PUBLISHED[task.name]
@@ -131,10 +131,10 @@ def chosen_work(options: argparse.Namespace) -> Work:
         f"{task.name}, {options.data or 'synthetic'}: {len(rows)} training rows of {examples.lengths.mean():.1f} "
         f"pieces in the mean; vocabulary of {pieces} pieces, {options.vocabulary or 'learned from the texts'}"
     )
-    return Work(sizes, task, examples, max(pieces, sizes.vocabulary), padded_length_tokens, described)
+    return TaskSetup(sizes, task, examples, max(pieces, sizes.vocabulary), padded_length_tokens, described)
 
 
-def _tokenizer(vocabulary: str | None, texts: list[str], sizes: Sizes) -> Tokenizer:
+def _tokenizer(vocabulary: str | None, texts: list[str], sizes: TaskSizes) -> Tokenizer:
     if vocabulary is None:
         return train_tokenizer(texts, vocabulary_size=sizes.vocabulary)
     if not Path(vocabulary).is_file():
@@ -145,7 +145,7 @@ def _tokenizer(vocabulary: str | None, texts: list[str], sizes: Sizes) -> Tokeni
         return folder_tokenizer(name)
 
 
-def run_ours(work: Work, phase: Phase, precision: str, folder: Path, gun: StartGun) -> None:
+def run_ours(work: TaskSetup, phase: Phase, precision: str, folder: Path, gun: StartGun) -> None:
     """Trains with the project's loop: up to its first step at the first start, then a step at each.
 
     The teacher cache is in `folder`.
@@ -172,7 +172,7 @@ def run_ours(work: Work, phase: Phase, precision: str, folder: Path, gun: StartG
     distill(phase, epochs=ENDLESS_EPOCHS)
 
 
-def run_reference(work: Work, phase: Phase, gun: StartGun) -> None:
+def run_reference(work: TaskSetup, phase: Phase, gun: StartGun) -> None:
     """Trains with the plain reference, a step at each start."""
     torch.manual_seed(SEED)
     teacher, student = (
@@ -209,7 +209,7 @@ def measure(plain: Contestant, mine: Contestant, *, epoch_steps: int, blocks: in
     return Measurement(our_start_s, our_first_epoch_s, reference_steps_s, our_steps_s)
 
 
-def compare(work: Work, phase: Phase, precision: str, *, blocks: int) -> float:
+def compare(work: TaskSetup, phase: Phase, precision: str, *, blocks: int) -> float:
     """Times both in turn, prints what they take; returns the ratio of their total times.
 
     Ends with 1 where one holds more than 6 GiB.

@@ -1,5 +1,6 @@
 """Evaluation of domain students: perplexity, cloze accuracy, agreement with the teacher, answers side by side."""
 
+from functools import partial
 from itertools import product
 
 import torch
@@ -8,7 +9,7 @@ from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Masker, spread_batches
 from tinybert.evaluate import language_model as lm
-from tinybert.evaluate.scoring import Predictions, save_predictions
+from tinybert.evaluate.scoring import save_predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import load_bert
 from tinybert.pipeline import paths
@@ -30,14 +31,7 @@ def main(stage: Stage) -> None:
     texts = {name: spread_batches(rows, masker, limit=limit, seed=params.seed) for name, rows in heldout.items()}
     questions, dropped = lm.load_questions(params.domain_evaluation.quiz, tokenizer)
     prompts = lm.quiz_batches(questions, tokenizer)
-
-    def evaluated(model: MaskedLM) -> tuple[dict[str, dict], dict[str, Predictions]]:
-        """Scores on both corpora and the questions, and the predictions that they come from."""
-        found = {corpus: lm.masked_lm_scores(model, batches) for corpus, batches in texts.items()}
-        cloze, answered = lm.cloze_scores(model, questions, prompts)
-        predictions = {f"perplexity_{corpus}": losses for corpus, (_, losses) in found.items()} | {"cloze": answered}
-        return {corpus: scores for corpus, (scores, _) in found.items()} | {"cloze": cloze}, predictions
-
+    evaluated = partial(lm.all_scores, texts=texts, questions=questions, prompts=prompts)
     teacher = load_bert(MaskedLM, paths.TEACHER)
     (of_teacher, _), answers_of_teacher = evaluated(teacher), lm.best_answers(teacher, tokenizer, prompts)
     for name, seed in product(params.domain.students, params.seeds):

@@ -128,8 +128,7 @@ def distill_student(
         cached = CachedTeacher(loaded, loss, theirs, TeacherCache(Path(folder), CACHE_BYTES))
         batches = cached.student_batches(ours, task, batch_size=settings.batch_size, seed=settings.seed)
         run_settings = Settings(training, training.optimizer, settings.seed, settings.precision)
-        run = TrainRun("distill_student", callback)
-        curve = train(trained, loss, batches, run_settings, teacher=cached, run=run)
+        curve = train(trained, loss, batches, run_settings, teacher=cached, run=TrainRun("distill_student", callback))
     return DistilledStudent(trained, tokenizer, curve, settings.max_length_tokens)
 
 

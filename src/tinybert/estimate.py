@@ -5,21 +5,23 @@ Sizes that depend on a download are NaN, and so is all that follows from them.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import chain, product
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.benchmark import Timer
 
-from tinybert.config.fields import Architecture, StudentArchitecture, Training, model_folder, read_config
+from tinybert.config.fields import Architecture, StudentArchitecture, Training, read_config, source_folder
 from tinybert.config.schema import Params, teacher_source
 from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, training_of
 from tinybert.config.tasks import TrainingRows
 from tinybert.data.corpus import documents, file_articles, matching_files
 from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
+from tinybert.pipeline.process import MOST_GROWTH_BYTES
 
 TOKENS_PER_WORD = 1.3
 SEEN_BYTES = 10**6  # of local text; the rest is assumed to be alike
@@ -31,7 +33,6 @@ STAGE_SECONDS, STEP_SECONDS = 4.0, 0.003
 UPDATE_SECONDS = {"cpu": 4e-9, "cuda": 5e-11}
 EFFICIENCY = {"float32": 0.65, "bfloat16": 0.4}
 BASE_BYTES = 5e8  # Python with PyTorch
-KEPT_BYTES = 5e8  # at most, of freed memory (MOST_GROWTH_BYTES of pipeline/process.py)
 FINAL_COPIES = 7  # of a task model as ONNX variants and in models/final, in sizes of its weights
 BERT_VOCABULARY = 30522
 # What families call their sizes in config.json.
@@ -45,13 +46,11 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class RowStatistics:
-    """Rows of training data and their mean length."""
+    """Rows of training data, and their mean and largest length in tokens."""
 
     count: float
     tokens: float
-
-
-UNKNOWN = RowStatistics(math.nan, math.nan)
+    longest: int
 
 
 class ModelSize(NamedTuple):
@@ -81,12 +80,13 @@ class ModelSize(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one or several instances of a stage compute; updates are steps × weights."""
+    """What one or several instances of a stage compute; updates: steps × weights; memory: bytes of the largest."""
 
     steps: float = 0.0
     tokens: float = 0.0
     flops: float = 0.0
     updates: float = 0.0
+    memory: float = 0.0
 
     @classmethod
     def of(
@@ -96,22 +96,35 @@ class Work(NamedTuple):
         model: ModelSize,
         *,
         head_share: float = 0.0,
-        teacher_weights: float = 0.0,
+        teacher: ModelSize | None = None,
+        teacher_share: float = 1.0,
     ) -> "Work":
         """A training: 6 operations per token and weight of the model, 2 per token and weight of the teacher.
 
-        `head_share` is the share of the tokens that reach a masked-LM head. The optimizer updates all weights.
+        Its memory: weights, gradients, Adam's moments, the teacher, a batch of the longest rows, and freed memory.
+
+        Args:
+            head_share: Of the tokens, those that reach a masked-LM head.
+            teacher_share: Of the steps, those whose teacher outputs are not cached.
         """
         if not training.epochs:
             return cls()
         steps = training.steps(-(-rows.count // training.batch_size))
         tokens = steps * training.batch_size * rows.tokens
-        flops = tokens * (6 * (model.matrices + head_share * model.head) + 2 * teacher_weights)
-        return cls(steps, tokens, flops, steps * model.weights)
+        flops = 6 * (model.matrices + head_share * model.head)
+        if teacher:
+            flops += 2 * teacher_share * (teacher.matrices + head_share * teacher.head)
+        shape, batch = model.shape, rows.longest * training.batch_size / training.accumulation_steps
+        states = batch * shape.layers * (10 * shape.width + 3 * shape.feed_forward)
+        states += batch * 3 * head_share * model.vocabulary  # logits, probabilities and gradients
+        floats = 4 * model.weights + (teacher.weights if teacher else 0) + states
+        memory = BASE_BYTES + 4 * floats + min(MOST_GROWTH_BYTES, 4 * states)
+        return cls(steps, tokens, tokens * flops, steps * model.weights, memory)
 
     @classmethod
     def sum(cls, works: Iterable["Work"]) -> "Work":
-        return cls(*map(sum, zip(*works, strict=True)))
+        *amounts, memory = zip(cls(), *works, strict=True)
+        return cls._make([*map(sum, amounts), float(np.max(memory))])  # NaN, if one is NaN
 
 
 class Sizes:
@@ -135,16 +148,19 @@ class Sizes:
         vocabulary = self.teacher.vocabulary
         students = params.used_students.items()
         self.students = {name: ModelSize(student.architecture, vocabulary) for name, student in students}
-        self.rows = dict.fromkeys(self.tasks, UNKNOWN)
-        for task, read in rows.items():
-            tokens = TOKENS_PER_WORD * read.words + 1 + len(read.task.columns)
-            self.rows[task] = RowStatistics(read.count, min(tokens, self.tasks[task].max_length_tokens))
+        self.rows = {}
+        for task, settings in self.tasks.items():
+            count, tokens, longest = math.nan, math.nan, settings.max_length_tokens
+            if read := rows.get(task):
+                count, tokens = read.count, min(TOKENS_PER_WORD * read.words + 1 + len(read.task.columns), longest)
+            self.rows[task] = RowStatistics(count, tokens, longest)
 
     def works(self) -> dict[str, list[Work]]:
         """The instances of the stages that train, by stage; and those of the others."""
         params, seeds = self.params, len(self.params.seeds)
         pairs = list(product(self.tasks, params.tasks.students))
         phases = {phase: [self._task_work(*pair, phase) for pair in pairs] for phase in TASK_PHASES}
+        controls = [[self._task_work(*pair, phase, is_taught=False) for phase in TASK_PHASES] for pair in pairs]
         others = len(params.tasks.students) + len(params.quantization.models)
         pretraining, rate = params.teacher.pretraining, params.masking.rate
         return {
@@ -157,24 +173,14 @@ class Sizes:
             ],
             "augment": [self._augmentation(task) for task in self.tasks],
             **{f"task_distill_{phase}": works * seeds for phase, works in phases.items()},
-            "finetune_student": [Work.sum(both * seeds) for both in zip(*phases.values(), strict=True)],
+            "finetune_student": [Work.sum(both * seeds) for both in controls],
             "prune": [self._task_work(*pair, "pruning") for pair in pairs] * len(params.pruning.sparsities_percent),
             "all others": [Work()] * (10 + len(self.tasks) * (2 + others)),
         }
 
     def memory_bytes(self) -> float:
-        """Of the largest training: weights, gradients, Adam's moments, a teacher, a batch and freed memory."""
-        params, finetuned = self.params, (name for name, task in self.tasks.items() if not task.finetuned_teacher)
-        trained = [self.teacher, *(self.teachers[task] for task in finetuned), *self.students.values()]
-        rows = max(params.teacher.pretraining.batch_size, params.general.training.batch_size)
-        text = rows * params.tokenize.sequence_tokens
-        tokens = max(text, *(task.teacher.batch_size * task.max_length_tokens for task in self.tasks.values()))
-        logits = 3 * params.masking.rate * text * self.teacher.vocabulary  # themselves, probabilities and gradients
-        shapes = [size.shape for size in trained]
-        batch = tokens * max(shape.layers * (10 * shape.width + 3 * shape.feed_forward) for shape in shapes)
-        taught_by = max(size.weights for size in (self.teacher, *self.teachers.values()))
-        kept = min(KEPT_BYTES, 4 * (logits + batch))
-        return BASE_BYTES + 4 * (4 * max(size.weights for size in trained) + taught_by + logits + batch) + kept
+        """Of the largest training."""
+        return Work.sum(chain(*self.works().values())).memory
 
     def disk_bytes(self) -> float:
         """Of all model folders, twice because DVC's cache holds a copy; without the teacher cache."""
@@ -190,7 +196,7 @@ class Sizes:
     def _task_teacher(self, task: str) -> ModelSize:
         """A task's teacher; an empty model if its predictions are known."""
         if found := teacher_source(task, self.tasks[task], self.params.tasks.teacher_encoder):
-            return model_of(read_config(model_folder(found[0], key=found[1], files=("config.json",))))
+            return model_of(read_config(source_folder(found[0], key=found[1], files=("config.json",))))
         ready = self.tasks[task].finetuned_teacher
         return model_of({"num_hidden_layers": 0, "hidden_size": 0}) if ready else self.teacher
 
@@ -198,21 +204,23 @@ class Sizes:
         if (losses := getattr(self.params.students[name], track)) is None:
             return Work()
         heads = self.params.masking.rate * bool(losses.active_losses.keys() & set(LOGIT_LOSSES))
-        training, taught_by = training_of(self.params, name, track), self.teacher.matrices + heads * self.teacher.head
-        return Work.of(training, self.text, self.students[name], head_share=heads, teacher_weights=taught_by)
+        training = training_of(self.params, name, track)
+        return Work.of(training, self.text, self.students[name], head_share=heads, teacher=self.teacher)
 
-    def _task_work(self, task: str, name: str, phase: str) -> Work:
-        """The teacher's outputs are cached: of all epochs, it runs in one, and later phases read them."""
-        settings, student, rows = self.tasks[task], self.params.students[name], self.rows[task]
+    def _task_work(self, task: str, name: str, phase: str, *, is_taught: bool = True) -> Work:
+        """The teacher's outputs are cached: it runs in one epoch of one seed, and later phases read them."""
+        params, settings, student, rows = self.params, self.tasks[task], self.params.students[name], self.rows[task]
         is_pruning = phase == "pruning"
         if not is_pruning and getattr(student, phase) is None:
             return Work()
-        training = settings.pruning if is_pruning else training_of(self.params, name, phase, task=task)
+        training = settings.pruning if is_pruning else training_of(params, name, phase, task=task)
         copies = 1 if is_pruning else 1 + settings.augmented_copies
-        rows = RowStatistics(rows.count * copies * settings.train_fraction, rows.tokens)
-        is_cached = phase == "prediction" and student.intermediate and settings.intermediate.epochs
-        taught_by = 0.0 if is_cached else self.teachers[task].matrices / max(1, training.epochs)
-        return Work.of(training, rows, self.students[name], teacher_weights=taught_by)
+        rows = replace(rows, count=rows.count * copies * settings.train_fraction)
+        follows = phase == "prediction" and student.intermediate is not None
+        is_cached = follows and training_of(params, name, "intermediate", task=task).epochs > 0
+        runs = 0.0 if is_cached else 1 / max(1, training.epochs) / (1 if is_pruning else len(params.seeds))
+        teacher = self.teachers[task] if is_taught else None
+        return Work.of(training, rows, self.students[name], teacher=teacher, teacher_share=runs)
 
     def _augmentation(self, task: str) -> Work:
         """The masked LM reads a row, and its unmasked copy, for each word that may be replaced: about every second."""
@@ -238,8 +246,7 @@ def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
             continue
         of_steps = work.steps * STEP_SECONDS + work.updates * machine.update_seconds + work.flops / reached
         seconds.append(len(works) * STAGE_SECONDS + of_steps)
-        counts = work.steps, work.tokens
-        steps, tokens = ("?" if math.isnan(count) else f"{count:,.0f}" if count else "–" for count in counts)
+        steps, tokens = ("?" if math.isnan(count) else f"{count:,.0f}" if count else "–" for count in work[:2])
         yield f"{stage:<26}{len(works):>9}{steps:>10}{tokens:>15}{duration(seconds[-1]):>10}"
     known = [part for part in seconds if not math.isnan(part)]
     yield f"time: {duration(sum(known))}" + " at least; ?: unknown until downloaded" * (len(known) < len(seconds))
@@ -291,9 +298,9 @@ def model_of(config: Mapping[str, Any]) -> ModelSize:
 
 def text_rows(params: Params) -> RowStatistics:
     """The training sequences of the general corpus; the domain has at most as many."""
-    corpus, body, read_share = params.corpus, params.tokenize.sequence_tokens - 2, 1.0
+    corpus, longest, read_share = params.corpus, params.tokenize.sequence_tokens, 1.0
     if corpus.source == "hub":
-        return UNKNOWN
+        return RowStatistics(math.nan, math.nan, longest)
     if corpus.source == "synthetic":
         texts = [document["text"] for document in documents(corpus, seed=params.seed)]
     else:  # the first articles, and their share of the files' bytes
@@ -308,10 +315,10 @@ def text_rows(params: Params) -> RowStatistics:
         texts = [line for text in texts for line in text.split("\n") if line.strip()]
     tokens = [len(text.split()) * TOKENS_PER_WORD for text in texts]
     if params.tokenize.packing == "truncate":
-        tokens = [min(count, body) for count in tokens]
-    sequences = sum(math.ceil(count / body) for count in tokens)
+        tokens = [min(count, longest - 2) for count in tokens]
+    sequences = sum(math.ceil(count / (longest - 2)) for count in tokens)
     scale = (1 - 1 / corpus.heldout_every) / read_share
-    return RowStatistics(sequences * scale, sum(tokens) / max(1, sequences) + 2)
+    return RowStatistics(sequences * scale, sum(tokens) / max(1, sequences) + 2, longest)
 
 
 def duration(seconds: float) -> str:

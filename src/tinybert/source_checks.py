@@ -10,7 +10,7 @@ from typing import Any
 from tinybert.augment import sampling
 from tinybert.augment.substitution import stop_words
 from tinybert.augment.word_vectors import from_file
-from tinybert.config.fields import ModelSource, model_folder, read_config
+from tinybert.config.fields import ModelSource, read_config, source_folder
 from tinybert.config.schema import Params, ReadyTeacher, teacher_source
 from tinybert.config.students import check_students
 from tinybert.config.tasks import TASKS, Task, TrainingRows
@@ -146,7 +146,7 @@ def check_task_teacher(
 ) -> None:
     """Loads the model with this key as stage finetune_teacher does; one on the Hub is judged by its config.json."""
     name = tasks[0]
-    folder = model_folder(source, key=key, files=("config.json",))
+    folder = source_folder(source, key=key, files=("config.json",))
     config = read_config(folder)
     is_bert, size = config.get("model_type", "bert") == "bert", config.get("vocab_size")
     has_other_tokens = isinstance(size, int) and size > params.teacher.synthetic.vocabulary_size
@@ -175,7 +175,7 @@ def _unread_task(params: Params, name: str, config: Mapping[str, Any]) -> Task:
 def check_init(params: Params, name: str) -> None:
     """Loads the model that a student starts from; its shape is compared with params if the teacher's is known."""
     student = params.students[name]
-    stored, _ = load_pretrained(model_folder(student.init, key=f"students.{name}.init"))
+    stored, _ = load_pretrained(source_folder(student.init, key=f"students.{name}.init"))
     if params.teacher.source == "hub":
         return
     if params.teacher.source == "local":

@@ -73,17 +73,17 @@ class Stage:
 
         return digest
 
-    def provenance(self, entries: Sequence[dict[str, float]], history: Sequence[dict] = ()) -> list[dict[str, Any]]:
+    def provenance(self, entries: Sequence[dict[str, float]], earlier: Sequence[dict] = ()) -> list[dict[str, Any]]:
         """How a model was trained: one entry for each training stage, this one last.
 
         Args:
             entries: The loss curve of this stage.
-            history: The provenance of the model that this stage continued, if any.
+            earlier: The provenance of the model that this stage continued, if any.
         """
         params = dict(self.values)
         params.pop("tasks.teacher_cache_gb", None)  # changes the speed of a run, not its result
         steps = entries[-1]["step"] if entries else 0
-        return [*history, {"stage": self.name, **self.items, "steps": steps, "params": params}]
+        return [*earlier, {"stage": self.name, **self.items, "steps": steps, "params": params}]
 
     def write_metrics(self, metrics: dict[str, Any], part: str = "") -> None:
         """Writes the metrics of the instance, or of a part of it, and logs them: deterministic numbers, no timings."""

@@ -90,11 +90,11 @@ class StageTraining:
         """
         if not is_main_process():
             return
-        history = model_folders.read_provenance(self.source) if self.source else []
+        earlier = model_folders.read_provenance(self.source) if self.source else []
         with atomic_folder(self.target) as folder:
             save_model(self.model, folder)
             self.loss.save(folder)
-            write_json(folder / model_folders.PROVENANCE_FILE, self.stage.provenance(self.curve, history))
+            write_json(folder / model_folders.PROVENANCE_FILE, self.stage.provenance(self.curve, earlier))
             if self.tokenizer:
                 save_tokenizer(self.tokenizer, folder)
             elif not isinstance(self.model, (ForeignClassifier, PredictedTeacher)):  # they read rows in their own way

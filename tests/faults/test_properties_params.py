@@ -107,7 +107,7 @@ def assert_models_can_be_shaped(params: Params) -> None:
 
 def assert_training_can_be_scheduled(params: Params) -> None:
     warmup = params.optimizer.warmup_fraction
-    assert all(0 < lr_factor(step, 10, warmup) <= 1 for step in range(10))
+    assert all(0 < lr_factor(step, 10, warmup, "linear") <= 1 for step in range(10))
     trainings = [training_of(params, name, "general") for name in params.general.students]
     trainings += [training_of(params, name, "domain") for name in params.domain.students]
     for task in params.tasks.run:

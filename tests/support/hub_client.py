@@ -102,7 +102,7 @@ def _answer(questions: dict, question: str, arguments: list, variables: dict[str
 
 def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
-    from tinybert.config.fields import HubModel, ModelSource, model_folder
+    from tinybert.config.fields import HubModel, ModelSource, source_folder
     from tinybert.config.load import check_params, merged_profile
     from tinybert.config.schema import HubTable, TableData
     from tinybert.config.students import Init
@@ -143,7 +143,7 @@ def _questions() -> dict:
 
     def finetuned(task, model, revision):
         key = f"tasks.{task}.finetuned_teacher"
-        folder = model_folder(ModelSource(hub=HubModel(model=model, revision=revision)), key=key)
+        folder = source_folder(ModelSource(hub=HubModel(model=model, revision=revision)), key=key)
         return finetuned_teacher(folder, TASKS[task], key=key, vocab_size=VOCABULARY_SIZE).labels
 
     def start(model, revision):

@@ -1,5 +1,6 @@
 """The estimate of a run: steps, tokens, time, disk and memory."""
 
+import copy
 import json
 import math
 
@@ -113,6 +114,33 @@ def test_rows_of_a_table_are_counted(tmp_path, monkeypatch):
     assert (rows.count, rows.tokens) == (30, pytest.approx(3 * 1.3 + 2))
 
 
+def test_memory_is_that_of_the_largest_training(default):
+    """Longer rows count, larger batches of any stage, and micro-batches; a skipped training does not."""
+    tree = tiny_params()
+
+    def memory(section, **changes) -> float:
+        changed = copy.deepcopy(tree)
+        node = changed
+        for key in section.split("."):
+            node = node[key]
+        node |= changes
+        return sizes_of(check_params(changed)).memory_bytes()
+
+    usual = memory("tasks.cola")
+    assert memory("tasks.cola.pruning", batch_size=4096) > memory("tasks.cola.pruning", batch_size=2048) > 1.2 * usual
+    split = memory("tasks.cola.pruning", batch_size=4096, accumulation_steps=2)
+    assert split == memory("tasks.cola.pruning", batch_size=2048)
+    assert memory("general.training", batch_size=4096) > 1.2 * usual
+    assert memory("tasks.cola.intermediate", batch_size=4096, epochs=0) <= usual
+
+
+def test_a_teacher_of_unknown_size_makes_memory_unknown(default, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    tree = tiny_params()
+    tree["tasks"]["cola"] = TASK | {"finetuned_teacher": {"folder": str(tmp_path)}}
+    assert math.isnan(sizes_of(check_params(tree)).memory_bytes())
+
+
 def test_memory_and_disk_grow_with_the_models(default):
     small, large = sizes_of(check_params(tiny_params())), sizes_of(default)
     assert 5e8 < small.memory_bytes() < large.memory_bytes() < 1e9  # measured: 0.94 GB
@@ -121,7 +149,7 @@ def test_memory_and_disk_grow_with_the_models(default):
 
 @pytest.mark.parametrize("family", ["distilbert", "gpt2", "t5", "roberta"])
 def test_a_task_teacher_of_another_family_has_its_own_size(default, tmp_path, family):
-    """Its layers and width; the teacher's outputs of one of two epochs are computed."""
+    """Its layers and width; the teacher runs in one of two epochs, for one of two seeds."""
     save_family(family, tmp_path, ("unacceptable", "acceptable"))
     tree = tiny_params()
     own = sizes_of(check_params(tree))
@@ -130,12 +158,12 @@ def test_a_task_teacher_of_another_family_has_its_own_size(default, tmp_path, fa
     assert (found.teachers["cola"].shape.layers, found.teachers["cola"].shape.width) == (2, 16)
     assert own.teachers["cola"] == own.teacher == found.teacher != found.teachers["cola"]
     stage = "task_distill_intermediate"
-    per_token = [
-        Work.sum(estimate.works()[stage]).flops / Work.sum(estimate.works()[stage]).tokens for estimate in (own, found)
-    ]
+    works = [Work.sum(sizes.works()[stage]) for sizes in (own, found)]
     students = 6 * own.students["tinybert4"].matrices
-    teachers = [estimate.teachers["cola"].matrices for estimate in (own, found)]
-    assert per_token == pytest.approx([students + 2 * matrices / 2 for matrices in teachers])
+    teachers = [sizes.teachers["cola"].matrices for sizes in (own, found)]
+    assert [work.flops / work.tokens for work in works] == pytest.approx(
+        [students + 2 * weights / 4 for weights in teachers]
+    )
 
 
 def test_a_teacher_of_which_predictions_are_known_costs_nothing(default):

@@ -111,7 +111,7 @@ class ModelSource(ConfigModel):
             raise ValueError("must be {folder: path} or {hub: {model: name, revision: commit}}")
 
 
-def model_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = MODEL_FILES) -> Path:
+def source_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = MODEL_FILES) -> Path:
     """The folder that a section `key` of params names, by `hub` after downloading `files`; UserError if none."""
     if source.hub:
         fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"

@@ -65,6 +65,7 @@ class Task:
 
     @property
     def problem_type(self) -> ProblemType | None:
+        """The word of config.json for a multilabel task; None: `save_model` derives it from the labels."""
         return MULTILABEL if self.is_multilabel else None
 
     @property
@@ -98,10 +99,11 @@ TASKS = {name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for nam
 
 
 def task_of(labels: tuple[str, ...], problem_type: str | None, columns: tuple[str, ...]) -> Task:
-    """The task that a classifier was fine-tuned on, by the names of its outputs and config.json's problem_type."""
+    """A classifier's task, named "rows", by the names of its outputs and config.json's problem_type."""
+    if len(labels) == 1:
+        return Task("rows", columns, (), "rows", METRICS_BY_KIND["regression"][:1], kind="regression")
     kind: Kind = "multilabel" if problem_type == MULTILABEL else "classification"
-    kind, classes = ("regression", ()) if len(labels) == 1 else (kind, labels)
-    return Task("rows", columns, classes, "rows", METRICS_BY_KIND[kind][:1], kind=kind)
+    return Task("rows", columns, labels, "rows", METRICS_BY_KIND[kind][:1], kind=kind)
 
 
 def write_task(task: Task, folder: str | Path) -> None:

@@ -103,7 +103,7 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
     # Augmented rows had no clear effect (docs/log.md), and need text and a trained masked-LM head.
     section |= {"finetuned_teacher": None, "augmented_copies": 0}
     classes = min(max(len(task.labels), CLASSES), MOST_CLASSES)
-    epochs = next(epochs for most, epochs in EPOCHS.items() if rows * CLASSES / classes <= most)
+    epochs = next(count for most, count in EPOCHS.items() if rows * CLASSES / classes <= most)
     if len(task.labels) > CLASSES:
         rate = section["teacher"]["learning_rate"]
         section["teacher"]["learning_rate"] = max(rate, min(4 * rate, MANY_CLASSES_RATE))

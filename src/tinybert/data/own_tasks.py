@@ -209,7 +209,7 @@ def records(rows: pd.DataFrame) -> Iterator[dict]:
 
 
 def shared_texts(splits: Frames, task: Task, reference: str = "train") -> dict[str, int]:
-    """How many rows of each other split have the texts of a row of the split `of`."""
+    """How many rows of each other split have the texts of a row of the split `reference`."""
     texts = {split: pd.MultiIndex.from_frame(rows[list(task.columns)]) for split, rows in splits.items()}
     return {split: int(found.isin(texts[reference]).sum()) for split, found in texts.items() if split != reference}
 

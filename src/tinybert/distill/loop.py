@@ -48,7 +48,7 @@ class LiveTeacher:
     """
 
     def __init__(self, model: Model, loss: DistillationLoss) -> None:
-        self.given, self.model, self.loss = model, model, loss
+        self.given, self.model, self.loss = model, model, loss  # it may serve several runs
 
     def check_length(self, batches: Batches) -> None:
         """Raises UserError if rows have more tokens than the teacher has positions."""
@@ -219,7 +219,7 @@ def all_epochs(batches: Batches, first: int = 0) -> Iterator[tuple[int, Batch]]:
             yield epoch, batch
 
 
-def lr_factor(step: int, steps: int, warmup_fraction: float, schedule: str = "linear") -> float:
+def lr_factor(step: int, steps: int, warmup_fraction: float, schedule: str) -> float:
     """Fraction of the peak learning rate at `step` (from 0): linear warm-up, then linear decay to 0; or constant."""
     if schedule == "constant":
         return 1.0

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, model_folder, read_config
+from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, read_config, source_folder
 from tinybert.config.schema import Params, ReadyTeacher
 from tinybert.config.students import TASK_PHASES, check_students
 from tinybert.config.tasks import Task
@@ -121,7 +121,7 @@ def start_task_teacher(
         key: Of the source in params.yaml.
     """
     is_ready = isinstance(source, ReadyTeacher)
-    folder = source if isinstance(source, Path) else model_folder(source, key=key, files=ALL_FILES)
+    folder = source if isinstance(source, Path) else source_folder(source, key=key, files=ALL_FILES)
     if is_ready:
         _check_class_names(folder, task, key)
     if isinstance(source, ModelSource) and not has_tokens_of(tokenizer, folder):

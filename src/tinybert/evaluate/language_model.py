@@ -1,7 +1,7 @@
 """Evaluation of masked LMs: perplexity, agreement with a teacher, the cloze probe; `tinybert ask`."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,6 +167,17 @@ def cloze_scores(
     }
     right = (ranks < 1).numpy().astype(np.int64)
     return scores, Predictions("accuracy", np.ones_like(right), right)
+
+
+def all_scores(
+    model: MaskedLM, texts: Mapping[str, Sequence[Batch]], questions: Sequence[Question], prompts: Sequence[Batch]
+) -> tuple[dict[str, dict], dict[str, Predictions]]:
+    """The scores on each corpus and on the questions ("cloze"), and the predictions that they come from."""
+    scores, predictions = dict[str, dict](), dict[str, Predictions]()
+    for corpus, batches in texts.items():
+        scores[corpus], predictions[f"perplexity_{corpus}"] = masked_lm_scores(model, batches)
+    scores["cloze"], predictions["cloze"] = cloze_scores(model, questions, prompts)
+    return scores, predictions
 
 
 def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]) -> list[list[dict]]:

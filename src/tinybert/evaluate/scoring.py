@@ -339,9 +339,9 @@ def retention_interval(
     ratios = []
     for (weights, *_), shift in _resamples([labels] * len(students), of_seeds, seed):
         base = metric(majority, labels, weights)
-        lead = metric(teacher, labels, weights) - base
+        above = metric(teacher, labels, weights) - base
         student = np.mean([metric(one, labels, weights) for one in students], axis=0) + shift
-        ratios.append((student - base)[lead > 0] / lead[lead > 0])
+        ratios.append((student - base)[above > 0] / above[above > 0])
     return _interval(ratios)
 
 

@@ -15,15 +15,7 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.config.tasks import ProblemType
-from tinybert.models.outputs import (
-    Batch,
-    ModelOutput,
-    OutputSpec,
-    PositionLimit,
-    RealTokens,
-    RowIndex,
-    Sized,
-)
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, RealTokens, RowIndex, Sized
 from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu, matrix_flops
 from tinybert.pipeline.errors import UserError
 

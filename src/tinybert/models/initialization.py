@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tinybert.config.fields import BiLstmArchitecture, ModelSource, model_folder
+from tinybert.config.fields import BiLstmArchitecture, ModelSource, source_folder
 from tinybert.config.load import StageParams
 from tinybert.config.schema import REGRESSION_LABEL, Params, TeacherSettings
 from tinybert.config.students import LOGIT_LOSSES, Init, Student, check_subclone
@@ -65,8 +65,8 @@ def start_teacher(teacher: TeacherSettings, *, vocab_size: int, seed: int) -> Ma
 def given_teacher(teacher: TeacherSettings) -> Path:
     """The folder of a teacher from the Hub or a local folder, as it is before pretraining; UserError if none."""
     if teacher.source == "hub":
-        return model_folder(ModelSource(hub=teacher.hub), key="teacher")
-    return model_folder(ModelSource(folder=teacher.local.folder), key="teacher.local")
+        return source_folder(ModelSource(hub=teacher.hub), key="teacher")
+    return source_folder(ModelSource(folder=teacher.local.folder), key="teacher.local")
 
 
 def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
@@ -118,7 +118,7 @@ def _bilstm(shape: BiLstmArchitecture, teacher: MaskedLM, *, from_teacher: bool)
 
 def _published_student(config: BertConfig, init: Init, *, teacher_width: int) -> InitializedStudent:
     """A published general student, with its positions and its projection if that fits; ours have no bias."""
-    folder = model_folder(init, key="init")
+    folder = source_folder(init, key="init")
     stored, _ = load_pretrained(folder)
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours, theirs = getattr(config, name), getattr(stored.config, name)

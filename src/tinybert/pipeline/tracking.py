@@ -10,6 +10,7 @@ MLFLOW_EXPERIMENT_NAME, or else tinybert.
 """
 
 import hashlib
+import inspect
 import math
 import os
 import pickle
@@ -20,7 +21,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ class Run:
         self._writer = writer
 
     def __getattr__(self, method: str) -> Callable[..., None]:
-        getattr(StoredRun, method)  # an AttributeError here, not in the other process
-        return partial(self._send, method)
+        signature = inspect.signature(getattr(StoredRun, method))  # a wrong call fails here, not in the other process
+        return lambda *args, **options: self._send(method, *signature.bind(self, *args, **options).args[1:])
 
     def _send(self, method: str, *arguments: Any) -> None:
         if self._writer and self._writer.stdin:

@@ -87,7 +87,7 @@ def pareto_chart(results: Results) -> Markup:
     models = list(systems["model"].unique())
     costs = {"row_ms": ("ms a row", "best_speed"), "size_mb.raw": ("MB", "best_size")}
     by_task = systems.groupby("task", sort=False)
-    shown = [(str(task), systems, cost) for task, systems in by_task for cost in costs if systems[cost].notna().any()]
+    shown = [(str(task), rows, cost) for task, rows in by_task for cost in costs if rows[cost].notna().any()]
     with matplotlib.rc_context(STYLE):
         figure, axes = panels(len(shown), columns=4)
         for (task, of_task, cost), axis in zip(shown, axes, strict=True):

@@ -344,7 +344,7 @@ def write_page(folder: Path) -> TextTable:
             raise UserError(f"{about.parent}: no such study in {STUDIES} (got {name}); fix: rm -r {about.parent}")
         study, measured, runs = load_study(name), read_evidence(about.parent), read_json(about)
         seed = runs[0]["params"]["seed"]
-        maps = {task: layer_map for run in runs for task, layer_map in run["layer_maps"].items()}
+        maps = {task: by_variant for run in runs for task, by_variant in run["layer_maps"].items()}
         claims = judge_claims(study, measured, seed=seed, maps=maps)
         variants = variants_table(study, measured, seed=seed)
         if len(claims):

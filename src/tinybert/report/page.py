@@ -78,12 +78,12 @@ def findings(results: Results) -> dict[str, Any]:
     domain = domain_scores(results)["mean"].loc[list(results.params.domain.students)]
     scores = task_systems(results).query("is_headline and stage == 'evaluate'")
     share, tasks = ("above_majority", "mean"), ("above_majority", "count")
-    leads = scores.groupby("student", sort=False).agg(share=share, tasks=tasks).dropna()
+    retained = scores.groupby("student", sort=False).agg(share=share, tasks=tasks).dropna()
     fallen = scores[scores["collapsed"] > 0].to_dict("records")
     return {
         "perplexities": domain["domain.perplexity"].sort_values(),
         "accuracies": domain["cloze.all.top1"].sort_values(ascending=False),
-        "lead": next(leads.sort_values("share", ascending=False, kind="stable").itertuples(), None),
+        "best": next(retained.sort_values("share", ascending=False, kind="stable").itertuples(), None),
         "collapsed": [f"{row['student']} on {tables.task_name(results, row['task'], row['split'])}" for row in fallen],
         "own_tasks": sum(task.is_own for task in results.tasks.values()),
         "questions_dropped": results.select("evaluate_domain", metric="questions_dropped")["value"].max(),

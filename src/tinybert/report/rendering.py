@@ -24,12 +24,9 @@ TERMINAL_CELL = 16  # characters of a cell's line on the terminal
 def render(template: str, **context: Any) -> str:
     """Fills in a template of this package; where its name ends in .html.j2, texts are escaped."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=template.endswith(".html.j2"),  # for what it imports too
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    )  # fmt: skip
     environment.filters |= {"fixed": fixed, "percent": percent, "plain": markdown_escape}
     environment.filters["file"] = lambda path: markdown_escape(Path(path).name)  # cards are published, folders are not
     environment.globals["interval"] = interval

@@ -18,7 +18,6 @@ from tinybert.pipeline.revision import code_revision, package_versions
 from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, TextTable, fixed, interval, percent, spread, table
 from tinybert.report.results import SYSTEMS, Results, domain_scores, onnx_systems, pruned_students, task_systems, wide
 
-NO_LEAD = "teacher within noise of the majority"
 # Layers, width and feed-forward width of the students whose scores were published, and the layers of their teacher.
 PUBLISHED_SHAPES = {"tinybert4": (4, 312, 1200), "tinybert6": (6, 768, 3072)}
 BERT_BASE_LAYERS = 12
@@ -126,7 +125,7 @@ def _retention(results: Results, row: Any) -> str:
     is_first = row.is_headline and row.split == results.tasks[row.task].dev_splits[0]
     ends, rows, seeds = retained(results, row.stage, row.task, row.student) if is_first else (None, 0, 0)
     if math.isnan(row.above_majority) or (rows and not ends):
-        return NO_LEAD
+        return "teacher within noise of the majority"
     within = f" [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {rows} × {seeds}" if ends else ""
     return percent(row.above_majority, 0) + within
 
@@ -146,8 +145,8 @@ def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[
     reference = {name: files[0][name].predictions for name in ("teacher", "majority")}
     reference["labels"] = files[0]["student"].labels
     students = [file["student"].predictions for file in files]
-    interval = retention_interval(METRICS[results.tasks[task].headline], students, reference, seed=results.params.seed)
-    return interval, len(students[0]), len(students)
+    ends = retention_interval(METRICS[results.tasks[task].headline], students, reference, seed=results.params.seed)
+    return ends, len(students[0]), len(students)
 
 
 def _published(results: Results, row: Any) -> str:

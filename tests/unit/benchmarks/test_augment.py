@@ -70,7 +70,7 @@ def test_the_reference_varies_words_only(tokenizer):
 def test_turns_go_through_all_sentences_and_begin_again(tmp_path):
     lines = [f"src\t1\t\tsentence {number}" for number in range(5)]
     (tmp_path / "train.tsv").write_text("\n".join([*lines, "torn\tline"]) + "\n")
-    work = augment.Work(Shape(1, 12, 24, 3), 100, turn_sentences=3, sentences=tmp_path / "train.tsv")
+    work = augment.AugmentSetup(Shape(1, 12, 24, 3), 100, turn_sentences=3, sentences=tmp_path / "train.tsv")
     turns = work.turns()
     first, second = next(turns), next(turns)
     assert sorted({*first, *second}) == [f"sentence {number}" for number in range(5)]

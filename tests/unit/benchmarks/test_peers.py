@@ -7,20 +7,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.peers import System, fastest, openvino_systems, table, take_turns
+from benchmarks.peers import ServedFile, fastest, openvino_systems, table, take_turns
 from tinybert.compress import onnx_files
 from tinybert.data.encoding import Encoded
 
 
-def system(times_ms: list[float]) -> System:
-    return System(None, 1.0, {"single row": times_ms})
+def system(times_ms: list[float]) -> ServedFile:
+    return ServedFile(None, 1.0, {"single row": times_ms})
 
 
 def test_the_second_run_counts_and_turns_alternate():
     order, seconds = [], iter(range(8))
 
     def recorder(name):
-        return System(lambda feeds: (order.append(name + feeds), next(seconds)), 1.0)
+        return ServedFile(lambda feeds: (order.append(name + feeds), next(seconds)), 1.0)
 
     systems = {"a": recorder("a"), "b": recorder("b")}
     take_turns(systems, "row", ["1", "2"])
@@ -31,7 +31,7 @@ def test_the_second_run_counts_and_turns_alternate():
 def test_logits_come_in_the_order_of_the_rows():
     rows = [np.arange(1, 2 + length) for length in (3, 70, 1)]
     examples = Encoded(rows, [np.zeros_like(ids) for ids in rows], None)
-    count = System(lambda feeds: (feeds["attention_mask"].sum(1, keepdims=True), 0.0), 1.0)
+    count = ServedFile(lambda feeds: (feeds["attention_mask"].sum(1, keepdims=True), 0.0), 1.0)
     assert count.logits_of(examples).tolist() == [[4], [71], [2]]
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.speed_cost import Run, report, ways
+from benchmarks.speed_cost import TrialRun, report, ways
 from tests.support.root import ROOT
 from tinybert.config.tasks import TASKS
 from tinybert.data.encoding import Encoded
@@ -28,7 +28,7 @@ def test_the_report_is_that_of_the_runs(capsys):
     labels = np.array([0, 1] * 20)
     dev = Encoded([np.array([2, 3])] * 40, [np.array([0, 0])] * 40, labels)
     wrong = np.where(np.arange(40) < 4, 1 - labels, labels)
-    runs = {"fast": [Run(labels, 1.0, 5.0), Run(wrong, 0.9, 5.0)], "plain": [Run(labels, 1.0, 20.0)] * 2}
+    runs = {"fast": [TrialRun(labels, 1.0, 5.0), TrialRun(wrong, 0.9, 5.0)], "plain": [TrialRun(labels, 1.0, 20.0)] * 2}
     report(runs, TASKS["sst2"], dev, seed=0)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["fast", "0.950", "±", "0.071", "5.0", "s", "a", "run"]

@@ -17,7 +17,7 @@ from benchmarks.task_distill import (
     PREDICTION,
     SIZES,
     Measurement,
-    Work,
+    TaskSetup,
     chosen_work,
     measure,
     padded_batches,
@@ -218,7 +218,7 @@ class Starts:
         raise SystemExit
 
 
-def small_work() -> Work:
+def small_work() -> TaskSetup:
     assert SIZES["small"].rows == 40
     return chosen_work(options())
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import reference
-from benchmarks.general_distill import SIZES, TEMPERATURE, Work, position_labels
+from benchmarks.general_distill import SIZES, TEMPERATURE, TextSetup, position_labels
 from tests.support.builders import STUDENT, TEACHER, batch, masked_lm
 from tests.support.project import ROOT
 from tinybert.distill.batches import micro_batches
@@ -106,7 +106,7 @@ def test_positions_without_a_label_are_ignored():
 
 
 def test_flops_of_a_step_are_those_of_its_matrix_products():
-    work = Work(
+    work = TextSetup(
         reference.Shape(2, 16, 32, 2), reference.Shape(2, 8, 24, 2), vocabulary=50, batch_rows=3, length_tokens=10
     )
     models = [reference.MaskedLM(shape, work.vocabulary, dropout=0.0) for shape in (work.teacher, work.student)]

@@ -69,7 +69,7 @@ def test_a_constant_learning_rate_has_no_warm_up():
 
 
 def test_learning_rate_rises_and_falls_as_computed_by_hand():
-    found = [lr_factor(step, 10, 0.2) for step in range(10)]
+    found = [lr_factor(step, 10, 0.2, "linear") for step in range(10)]
     assert found == pytest.approx([1 / 3, 2 / 3, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
 
 

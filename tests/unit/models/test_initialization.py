@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, masked_lm
 from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
-from tinybert.config.fields import HubModel, ModelSource, model_folder
+from tinybert.config.fields import HubModel, ModelSource, source_folder
 from tinybert.config.students import Init, Student, check_students
 from tinybert.config.tasks import MULTILABEL, TASKS
 from tinybert.models.bert import MaskedLM
@@ -256,7 +256,7 @@ def test_a_teacher_comes_from_the_hub(served, tmp_path):
 
 def finetuned(folder: Path, task: str, *, vocab_size: int = 50):
     key = f"tasks.{task}.finetuned_teacher"
-    folder = model_folder(ModelSource(folder=str(folder)), key=key)
+    folder = source_folder(ModelSource(folder=str(folder)), key=key)
     return finetuned_teacher(folder, TASKS[task], key=key, vocab_size=vocab_size)
 
 
@@ -312,11 +312,11 @@ def test_a_finetuned_teacher_comes_from_the_hub(served, tmp_path):
     weight = save_classifier(tmp_path, "LABEL_0", "LABEL_1")
     publish(served, tmp_path)
     key, task = "tasks.cola.finetuned_teacher", TASKS["cola"]
-    teacher = finetuned_teacher(model_folder(ModelSource(hub=ON_HUB), key=key), task, key=key, vocab_size=50)
+    teacher = finetuned_teacher(source_folder(ModelSource(hub=ON_HUB), key=key), task, key=key, vocab_size=50)
     assert torch.equal(teacher.classifier.weight, weight)
     assert all(SHA in line for line in served.requests if ON_HUB.model in line)
     with pytest.raises(UserError, match=r"tasks\.cola\.finetuned_teacher\.hub\.model: a/b \(a+\) cannot be loaded"):
-        model_folder(ModelSource(hub=ABSENT), key=key)
+        source_folder(ModelSource(hub=ABSENT), key=key)
 
 
 @pytest.mark.parametrize(

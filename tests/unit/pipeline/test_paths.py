@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.builders import masked_lm
 from tinybert.augment.word_vectors import word_vectors
-from tinybert.config.fields import ModelSource, model_folder
+from tinybert.config.fields import ModelSource, source_folder
 from tinybert.config.students import Init
 from tinybert.config.tasks import TASKS
 from tinybert.data.task_sources import read_splits
@@ -60,7 +60,7 @@ def test_a_copy_reads_models_and_tokenizer_of_the_project(copy):
     save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), copy / "model")
     save_model(masked_lm(), copy / "model")
     for source in (Init(folder="local/model"), ModelSource(folder="local/model")):
-        assert model_folder(source, key="start") == copy / "model"
+        assert source_folder(source, key="start") == copy / "model"
     local = SimpleNamespace(folder="local/model")
     teacher = SimpleNamespace(source="local", local=local, pretraining=SimpleNamespace(epochs=1))
     assert start_teacher(teacher, vocab_size=50, seed=0).parameter_count == masked_lm().parameter_count
@@ -80,7 +80,7 @@ def test_a_copy_reads_quiz_and_word_vectors_of_the_project(copy):
 
 def test_absent_paths_are_reported_as_the_user_wrote_them(copy):
     with pytest.raises(UserError, match=r"^students\.a\.init\.folder: not a folder \(got 'local/model'\)"):
-        model_folder(Init(folder="local/model"), key="students.a.init")
+        source_folder(Init(folder="local/model"), key="students.a.init")
     quiz = SimpleNamespace(source="local", local=SimpleNamespace(file="local/quiz.jsonl"))
     with pytest.raises(UserError, match=r"^domain_evaluation\.quiz\.local\.file: \S*local/quiz\.jsonl is absent"):
         load_questions(quiz, None)
