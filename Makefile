@@ -32,7 +32,7 @@ repair: setup
 	@$(TINYBERT) repair
 
 repro: repair
-	@python -m stages.check_params > /dev/null   # the stage itself prints the estimate
+	@python -m stages.check_params
 	dvc repro
 	@cat reports/summary.txt
 	@printf '\nReport: %s\n' "$(CURDIR)/reports/index.html"

@@ -46,11 +46,11 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class RowStatistics:
-    """Rows of training data, and their mean and largest length in tokens."""
+    """Rows of training data, their mean length in tokens, and the limit of their length."""
 
     count: float
     tokens: float
-    longest: int
+    limit: int
 
 
 class ModelSize(NamedTuple):
@@ -97,29 +97,31 @@ class Work(NamedTuple):
         *,
         head_share: float = 0.0,
         teacher: ModelSize | None = None,
-        teacher_share: float = 1.0,
+        teacher_epochs: float = math.inf,
     ) -> "Work":
         """A training: 6 operations per token and weight of the model, 2 per token and weight of the teacher.
 
-        Its memory: weights, gradients, Adam's moments, the teacher, a batch of the longest rows, and freed memory.
+        Its memory: weights, gradients, Adam's moments, the teacher, the states of a batch of rows as long as the limit,
+        and freed memory; attention scores and the teacher's states are left out.
 
         Args:
-            head_share: Of the tokens, those that reach a masked-LM head.
-            teacher_share: Of the steps, those whose teacher outputs are not cached.
+            head_share: The share of the tokens that reach a masked-LM head.
+            teacher_epochs: The epochs in which the teacher runs; in others its outputs are cached.
         """
         if not training.epochs:
             return cls()
         steps = training.steps(-(-rows.count // training.batch_size))
         tokens = steps * training.batch_size * rows.tokens
-        flops = 6 * (model.matrices + head_share * model.head)
+        flops = 6 * tokens * (model.matrices + head_share * model.head)
         if teacher:
-            flops += 2 * teacher_share * (teacher.matrices + head_share * teacher.head)
-        shape, batch = model.shape, rows.longest * training.batch_size / training.accumulation_steps
+            read = min(tokens, teacher_epochs * rows.count * rows.tokens)
+            flops += 2 * read * (teacher.matrices + head_share * teacher.head)
+        shape, batch = model.shape, rows.limit * training.batch_size / training.accumulation_steps
         states = batch * shape.layers * (10 * shape.width + 3 * shape.feed_forward)
         states += batch * 3 * head_share * model.vocabulary  # logits, probabilities and gradients
         floats = 4 * model.weights + (teacher.weights if teacher else 0) + states
         memory = BASE_BYTES + 4 * floats + min(MOST_GROWTH_BYTES, 4 * states)
-        return cls(steps, tokens, tokens * flops, steps * model.weights, memory)
+        return cls(steps, tokens, flops, steps * model.weights, memory)
 
     @classmethod
     def sum(cls, works: Iterable["Work"]) -> "Work":
@@ -150,10 +152,10 @@ class Sizes:
         self.students = {name: ModelSize(student.architecture, vocabulary) for name, student in students}
         self.rows = {}
         for task, settings in self.tasks.items():
-            count, tokens, longest = math.nan, math.nan, settings.max_length_tokens
+            count, tokens, limit = math.nan, math.nan, settings.max_length_tokens
             if read := rows.get(task):
-                count, tokens = read.count, min(TOKENS_PER_WORD * read.words + 1 + len(read.task.columns), longest)
-            self.rows[task] = RowStatistics(count, tokens, longest)
+                count, tokens = read.count, min(TOKENS_PER_WORD * read.words + 1 + len(read.task.columns), limit)
+            self.rows[task] = RowStatistics(count, tokens, limit)
 
     def works(self) -> dict[str, list[Work]]:
         """The instances of the stages that train, by stage; and those of the others."""
@@ -179,7 +181,7 @@ class Sizes:
         }
 
     def memory_bytes(self) -> float:
-        """Of the largest training."""
+        """The memory of the largest training."""
         return Work.sum(chain(*self.works().values())).memory
 
     def disk_bytes(self) -> float:
@@ -208,7 +210,7 @@ class Sizes:
         return Work.of(training, self.text, self.students[name], head_share=heads, teacher=self.teacher)
 
     def _task_work(self, task: str, name: str, phase: str, *, is_taught: bool = True) -> Work:
-        """The teacher's outputs are cached: it runs in one epoch of one seed, and later phases read them."""
+        """The teacher's outputs are cached: it runs in one epoch of one seed, and phase 2 reads those of phase 1."""
         params, settings, student, rows = self.params, self.tasks[task], self.params.students[name], self.rows[task]
         is_pruning = phase == "pruning"
         if not is_pruning and getattr(student, phase) is None:
@@ -218,9 +220,10 @@ class Sizes:
         rows = replace(rows, count=rows.count * copies * settings.train_fraction)
         follows = phase == "prediction" and student.intermediate is not None
         is_cached = follows and training_of(params, name, "intermediate", task=task).epochs > 0
-        runs = 0.0 if is_cached else 1 / max(1, training.epochs) / (1 if is_pruning else len(params.seeds))
+        runs = 0.0 if is_cached else 1.0 if is_pruning else 1 / len(params.seeds)
+        runs = runs if params.tasks.teacher_cache_gb else math.inf
         teacher = self.teachers[task] if is_taught else None
-        return Work.of(training, rows, self.students[name], teacher=teacher, teacher_share=runs)
+        return Work.of(training, rows, self.students[name], teacher=teacher, teacher_epochs=runs)
 
     def _augmentation(self, task: str) -> Work:
         """The masked LM reads a row, and its unmasked copy, for each word that may be replaced: about every second."""
@@ -298,9 +301,9 @@ def model_of(config: Mapping[str, Any]) -> ModelSize:
 
 def text_rows(params: Params) -> RowStatistics:
     """The training sequences of the general corpus; the domain has at most as many."""
-    corpus, longest, read_share = params.corpus, params.tokenize.sequence_tokens, 1.0
+    corpus, limit, read_share = params.corpus, params.tokenize.sequence_tokens, 1.0
     if corpus.source == "hub":
-        return RowStatistics(math.nan, math.nan, longest)
+        return RowStatistics(math.nan, math.nan, limit)
     if corpus.source == "synthetic":
         texts = [document["text"] for document in documents(corpus, seed=params.seed)]
     else:  # the first articles, and their share of the files' bytes
@@ -315,10 +318,10 @@ def text_rows(params: Params) -> RowStatistics:
         texts = [line for text in texts for line in text.split("\n") if line.strip()]
     tokens = [len(text.split()) * TOKENS_PER_WORD for text in texts]
     if params.tokenize.packing == "truncate":
-        tokens = [min(count, longest - 2) for count in tokens]
-    sequences = sum(math.ceil(count / (longest - 2)) for count in tokens)
+        tokens = [min(count, limit - 2) for count in tokens]
+    sequences = sum(math.ceil(count / (limit - 2)) for count in tokens)
     scale = (1 - 1 / corpus.heldout_every) / read_share
-    return RowStatistics(sequences * scale, sum(tokens) / max(1, sequences) + 2, longest)
+    return RowStatistics(sequences * scale, sum(tokens) / max(1, sequences) + 2, limit)
 
 
 def duration(seconds: float) -> str:

@@ -65,7 +65,7 @@ class Task:
 
     @property
     def problem_type(self) -> ProblemType | None:
-        """The word of config.json for a multilabel task; None: `save_model` derives it from the labels."""
+        """config.json's problem_type of a multilabel task; None: `save_model` derives it from the labels."""
         return MULTILABEL if self.is_multilabel else None
 
     @property

@@ -51,7 +51,7 @@ class Run:
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         signature = inspect.signature(getattr(StoredRun, method))  # a wrong call fails here, not in the other process
-        return lambda *args, **options: self._send(method, *signature.bind(self, *args, **options).args[1:])
+        return lambda *arguments: self._send(method, *signature.bind(self, *arguments).args[1:])
 
     def _send(self, method: str, *arguments: Any) -> None:
         if self._writer and self._writer.stdin:

@@ -246,6 +246,14 @@ def test_final_models_are_external_models(root):
     assert [(metric.key, metric.value) for metric in model.metrics] == [("dev/mcc", 0.5)]
 
 
+@pytest.mark.parametrize("arguments", [(), ({"blocks": 5}, 1, 2)])
+def test_a_wrong_call_fails_in_the_stage(arguments):
+    with pytest.raises(TypeError, match="argument"):
+        tracking.Run().log_metrics(*arguments)
+    with pytest.raises(AttributeError, match="log_metric"):
+        tracking.Run().log_metric({"blocks": 5}, 1)
+
+
 def test_without_a_store_the_work_continues(root, monkeypatch, capfd):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
