@@ -6,14 +6,13 @@ import pickle
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
 from tests.faults.test_properties_text import TOKENIZER
 from tests.support.builders import classifier, masked_lm
@@ -213,10 +212,3 @@ def test_blocks(blocks, tmp_path, data):
     found = outcome(lambda: Sequences.open(tmp_path), names=str(tmp_path))
     if found is not REFUSED:
         assert [len(found[index]) for index in range(len(found))] == found.lengths.tolist()
-
-
-def test_the_saved_models_are_read(saved):
-    for name, folder in saved.items():
-        stored = load_file(folder / "model.safetensors")
-        assert load_model(folder).state_dict().keys() == stored.keys()
-        assert SimpleNamespace(**config_of(name)).model_type in ("bert", "bilstm")

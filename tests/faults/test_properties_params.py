@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.properties import REFUSED, damaged_bytes, damaged_trees, is_finite, outcome
+from tests.support.root import ROOT
 from tinybert.config.load import check_params, load_params, merged_profile, read_yaml
 from tinybert.config.schema import Params
 from tinybert.config.students import mapped_layers, training_of
@@ -22,7 +23,6 @@ from tinybert.report.results import stage_instances
 from tinybert.stage import declared_values
 
 pytestmark = pytest.mark.properties
-ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [ROOT / "params.yaml"]
 TREES = [
     read_yaml(SHIPPED[0]),

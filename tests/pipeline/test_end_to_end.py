@@ -1,7 +1,6 @@
 """The real `dvc repro` on a tiny params.yaml, twice, and what it leaves."""
 
 import json
-import shutil
 import sqlite3
 
 import pytest
@@ -128,9 +127,6 @@ def test_models_answer_questions(project):
     probabilities = [float(part) for part in asked.stdout.splitlines()[0].split()[2::2]]
     assert len(probabilities) == 5
     assert probabilities == sorted(probabilities, reverse=True)
-    refused = run(project, "tinybert.cli", "ask", "The capital of France is Paris.", PYTHONPATH="src")
-    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
-    assert "must contain [MASK] exactly once" in refused.stderr
 
 
 def test_changing_a_domain_loss_reruns_its_stages_only(project):
@@ -142,27 +138,3 @@ def test_changing_a_domain_loss_reruns_its_stages_only(project):
     back = run(project, "dvc", "repro")
     found = [line.split("'")[1] for line in back.stdout.splitlines() if "is cached - skipping run" in line]
     assert set(found) >= {"check_params", *DOMAIN}
-    refused = run(project, "dvc", "exp", "run", "-S", "students.little_professor.domain.loses.attention=2.0")
-    assert refused.returncode != 0
-
-
-def test_a_new_docstring_reruns_only_the_digests(project):
-    losses = project / "src/tinybert/distill/losses.py"
-    losses.write_text(losses.read_text().replace('"""', '"""Reworded. ', 1) + "\n# a comment\n")
-    again = run(project, "dvc", "repro")
-    assert again.returncode == 0, again.stderr
-    assert stages_run(again.stdout) == ["code"]
-
-
-def test_push_and_pull_restore_results_without_running(project, tmp_path):
-    for command in (["remote", "add", "--default", "storage", str(tmp_path / "storage")], ["push", "--quiet"]):
-        done = run(project, "dvc", *command)
-        assert done.returncode == 0, done.stderr
-    weights = project / "models/task/cola/tinybert4/seed42/model.safetensors"
-    before = weights.read_bytes()
-    for folder in ("models", "data", ".dvc/cache"):
-        shutil.rmtree(project / folder)
-    done = run(project, "dvc", "pull", "--quiet")
-    assert done.returncode == 0, done.stderr
-    assert weights.read_bytes() == before
-    assert "Running stage" not in run(project, "dvc", "repro").stdout

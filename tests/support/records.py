@@ -12,7 +12,7 @@ it:
 
 {row} is the first word of a row's first cell (SST-2 gives sst2), {headline} that task's first metric. * stands for the
 seeds: a number is the mean over them, after ± the standard deviation (n - 1). % and M scale it. A comment that begins
-"from results/minilm, cola from results/minilm_cola" takes the row of CoLA from another record.
+"from results/minilm, cola from results/minilm_cola" takes the row of CoLA from another record; more may follow.
 """
 
 import json
@@ -26,8 +26,9 @@ from tinybert.config.tasks import TASKS
 BEGIN = re.compile(r"<!--\s*from\b")
 RECORD = r"results/[a-z0-9_-]+"
 MARKER = re.compile(
-    rf"<!-- from ({RECORD})(?:, (\w+) from ({RECORD}))?:\n(.*?)\n-->\n\n?((?:\|[^\n]*(?:\n|$))+)", re.DOTALL
+    rf"<!-- from ({RECORD})((?:,\s\w+ from {RECORD})*):\n(.*?)\n-->\n\n?((?:\|[^\n]*(?:\n|$))+)", re.DOTALL
 )
+OTHER = re.compile(rf"(\w+) from ({RECORD})")
 COLUMN = re.compile(r"(.+?) = (\S+) (\S+)")
 NUMBER = r"[-−+]?(?:\d[\d,]*)?(?:\.\d+|\d)"
 CELL = re.compile(rf"({NUMBER})(?: ± ({NUMBER}))?(?: ?(%|M|MB|s))?")
@@ -46,11 +47,11 @@ def mistakes(document: Path, root: Path) -> list[str]:
     if len(markers) != len(BEGIN.findall(text)):
         found.append("a marker is malformed, or no table follows it")
     for marker in markers:
-        record, row, other, columns, table = marker.groups()
-        if lacking := [name for name in (record, other) if name and not (root / name).is_dir()]:
-            found.append(f"{lacking[0]}: no such record")
+        record, others, columns, table = marker.groups()
+        records = {"": root / record} | {row: root / other for row, other in OTHER.findall(others)}
+        if lacking := [folder for folder in records.values() if not folder.is_dir()]:
+            found.append(f"{lacking[0].relative_to(root)}: no such record")
             continue
-        records = {row: root / other, "": root / record} if other else {"": root / record}
         found += table_mistakes(columns.splitlines(), table.splitlines(), records)
     return [f"{document.name}: {mistake}" for mistake in found]
 

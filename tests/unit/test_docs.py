@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.root import ROOT
+
 PAPER_MAP = (ROOT / "docs/paper_map.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)(?::([\w.]+))?`", PAPER_MAP)))
 

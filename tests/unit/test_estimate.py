@@ -55,8 +55,9 @@ def test_the_default_takes_the_time_that_was_measured(default):
         "finetune_student": 20,
         "prune": 5,
     }
+    lines = list(estimate.estimate(default, rows_of(default)))
     for stage, seconds in measured.items():
-        (line,) = [line for line in estimate.estimate(default, rows_of(default)) if line.startswith(stage)]
+        (line,) = [line for line in lines if line.startswith(stage)]
         number, unit = line.split()[-2:]
         shown = float(number) * {"s": 1, "min": 60}[unit]
         assert seconds / 2 < shown < 2 * seconds, line

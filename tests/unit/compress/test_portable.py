@@ -55,17 +55,10 @@ def test_portable_files_have_standard_operators_only(folder, variant):
 
 
 @pytest.mark.parametrize("one", BATCHES)
-def test_portable_fp32_equals_pytorch_on_padded_batches(folder, one):
-    with torch.inference_mode():
-        expected = MODEL(one).logits.numpy()
-    assert np.ptp(expected) > 0.1  # logits that differ, or the comparison says nothing
-    np.testing.assert_allclose(logits(folder / "portable_fp32.onnx", one), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("one", BATCHES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_portable_files_give_the_logits_of_the_fast_ones(folder, variant, one):
     expected = logits(folder / f"{variant}.onnx", one)
+    assert np.ptp(expected) > 0.1  # logits that differ, or the comparison says nothing
     np.testing.assert_allclose(logits(folder / f"portable_{variant}.onnx", one), expected, atol=1e-5)
 
 

@@ -1,15 +1,14 @@
 """params.yaml: accepted as shipped, and one line for each mistake."""
 
 import copy
-from pathlib import Path
 
 import pytest
 
+from tests.support.root import ROOT
 from tinybert.config.load import StageParams, check_params, load_params, read_yaml
 from tinybert.config.students import training_of
 from tinybert.pipeline.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[3]
 DEFAULT = read_yaml(ROOT / "params.yaml")
 DEFAULT["students"]["attentive"]["init"] = "random"  # so that the checks of its losses are reached
 HUB = {"model": "someone/bert", "revision": "abc123"}

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import classifier
 from tests.support.root import ROOT
-from tests.unit.distill.test_loop import examples, settings
 from tinybert.cli import main
 from tinybert.config.fields import Architecture
 from tinybert.config.load import (
@@ -21,11 +19,6 @@ from tinybert.config.load import (
     read_yaml,
 )
 from tinybert.config.students import check_students
-from tinybert.distill.batches import Batches
-from tinybert.distill.loop import LiveTeacher, train
-from tinybert.distill.metric_log import TrainRun
-from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.models.bert import BertConfig
 from tinybert.pipeline.errors import UserError
 
 NAMES = sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml"))
@@ -79,19 +72,6 @@ def test_bert_large_fits_its_students():
     check_students(students, shape)
     with pytest.raises(UserError, match="has 12 heads, the teacher 16"):
         check_students(check_params(base).students, shape)
-
-
-def test_a_student_of_bert_large_trains():
-    """24 teacher layers of 16 heads, in 1/32 of the width; the student in 1/20 of its width."""
-    student = check_params(merged_profile("bert-large", ROOT)).students["tinybert4"]
-    teacher = BertConfig(50, 32, 24, 16, 64, max_position_embeddings=32)
-    model = classifier(BertConfig(50, 16, 4, 16, 32, max_position_embeddings=32))
-    losses = DistillationConfig.of(student, "intermediate", seed=1, length_tokens=32)
-    loss = DistillationLoss(losses, model.config, teacher)
-    live, batches = LiveTeacher(classifier(teacher), loss), Batches(examples(), batch_size=8, seed=7)
-    curve = train(model, loss, batches, settings(epochs=2), teacher=live, run=TrainRun("small"))
-    assert [loss.map.read(layer) for layer in (1, 2, 3, 4)] == [[6], [12], [18], [24]]
-    assert 0 < curve[-1]["attention"] < curve[0]["attention"] and curve[-1]["hidden"] < curve[0]["hidden"]
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from tests.support.builders import batch
+from tests.support.root import ROOT
 from tests.support.small_distillation import distill
 from tinybert.distill.batches import micro_batches
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def masked_batch():
@@ -85,6 +84,7 @@ def started(launcher: list[str], folder: Path, **variables: str) -> subprocess.P
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_two_processes_give_the_curve_of_one(tmp_path):
     """Under accelerate launch, on gloo: the same global batches, losses normalized over them.
 

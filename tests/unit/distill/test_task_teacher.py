@@ -45,9 +45,9 @@ def reader(model) -> TaskTeacher:
     return TaskTeacher(model, COLA, TOKENIZER, max_length_tokens=32)
 
 
-@pytest.fixture(params=["roberta", "deberta-v2", "electra", "modernbert"])
-def foreign(tmp_path, request) -> TaskTeacher:
-    save_family(request.param, tmp_path / "model", COLA.labels)
+@pytest.fixture
+def foreign(tmp_path) -> TaskTeacher:
+    save_family("roberta", tmp_path / "model", COLA.labels)
     return reader(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(tmp_path / "model"))))
 
 

@@ -1,10 +1,8 @@
 """The BiLSTM student against NumPy float64, PyTorch's packed sequences, padding, and counts by hand."""
 
-import io
 from dataclasses import asdict
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -229,38 +227,6 @@ def test_the_config_is_plain_data_that_makes_it_again():
     values = asdict(CONFIG)
     assert values["embedding_size"] == 6 and values["hidden_size"] == 5
     assert BiLstmConfig(**values) == CONFIG
-
-
-# The tracing exporter is deprecated, and warns of what this test checks.
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("pair", [False, True], ids=["single", "pair"])
-def test_the_traced_graph_answers_alike_at_other_sizes(pair):
-    class Plain(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = classifier(pair=pair)
-
-        def forward(self, input_ids, mask, token_type_ids):
-            return self.model(Batch(input_ids, mask.bool(), token_type_ids)).logits
-
-    def tensors(example):
-        return example.input_ids, example.mask.long(), example.token_type_ids
-
-    names, graph, sizes = ["ids", "mask", "types"], io.BytesIO(), {0: "batch", 1: "length"}
-    torch.onnx.export(
-        Plain().eval(),
-        tensors(batch([[5, 6], [7]], [[8, 9], [5]] if pair else None)),
-        graph,
-        input_names=names,
-        dynamic_axes={name: sizes for name in names},
-        opset_version=17,
-        dynamo=False,
-    )
-    session = onnxruntime.InferenceSession(graph.getvalue())
-    for example in (batch(*rows(pair), width=17), batch([[9]], [[]] if pair else None)):
-        feeds = {name: part.numpy() for name, part in zip(names, tensors(example), strict=True)}
-        expected = classifier(pair=pair)(example).logits.detach().numpy()
-        assert session.run(None, feeds)[0] == pytest.approx(expected, abs=1e-6)
 
 
 def test_embeddings_of_the_teachers_width_are_a_copy():

@@ -11,27 +11,47 @@ from tests.support.root import ROOT
 from tinybert.report.claims import difference, read_evidence, write_page
 
 CLAIMS = ROOT / "results/claims"
+STUDIES = sorted(folder.name for folder in CLAIMS.iterdir() if folder.is_dir())
 DRAWS = 2_000
 
 
+def written_page(folder, monkeypatch, names) -> str:
+    """The page that the predictions of some studies give."""
+    for name in names:
+        shutil.copytree(CLAIMS / name, folder / "claims" / name)
+    shutil.copytree(ROOT / "studies", folder / "studies")
+    monkeypatch.chdir(folder)
+    write_page(folder / "claims")
+    return (folder / "claims/README.md").read_text()
+
+
+def sections(page: str) -> dict[str, str]:
+    """The text of each study by its name."""
+    return {text.split("\n")[0]: text.strip() for text in page.split("\n## ")[1:]}
+
+
+@pytest.mark.long
 def test_the_page_follows_from_the_predictions(tmp_path, monkeypatch):
-    shutil.copytree(CLAIMS, tmp_path / "claims")
-    shutil.copytree(ROOT / "studies", tmp_path / "studies")
-    (tmp_path / "claims/README.md").unlink()
-    monkeypatch.chdir(tmp_path)
-    write_page(tmp_path / "claims")
-    assert (tmp_path / "claims/README.md").read_text() == (CLAIMS / "README.md").read_text()
+    assert written_page(tmp_path, monkeypatch, STUDIES) == (CLAIMS / "README.md").read_text()
 
 
-def rows_of_claims(path):
-    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    studies = {folder.name for folder in CLAIMS.iterdir() if folder.is_dir()}
-    return [row for row in rows if row[0] in studies]
+def test_three_sections_follow_from_the_predictions(tmp_path, monkeypatch):
+    """Training seeds, rows of one training, and a score of which less is better."""
+    chosen = ("augmentation", "quantization_teacher", "three_professors")
+    page, recorded = written_page(tmp_path, monkeypatch, chosen), (CLAIMS / "README.md").read_text()
+    assert list(sections(recorded)) == STUDIES
+    assert sections(page) == {name: text for name, text in sections(recorded).items() if name in chosen}
+    assert rows_of_claims(page) == [row for row in rows_of_claims(recorded) if row[0] in chosen]
+
+
+def rows_of_claims(page: str) -> list[list[str]]:
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if row[0] in STUDIES]
 
 
 def test_claims_in_the_readme_are_rows_of_the_page():
-    page, shown = rows_of_claims("results/claims/README.md"), rows_of_claims("README.md")
+    page, shown = (rows_of_claims((folder / "README.md").read_text(encoding="utf-8")) for folder in (CLAIMS, ROOT))
     assert len(shown) >= 5
     assert [row for row in shown if row not in page] == []
 
