@@ -34,7 +34,6 @@ UPDATE_SECONDS = {"cpu": 4e-9, "cuda": 5e-11}
 EFFICIENCY = {"float32": 0.65, "bfloat16": 0.4}
 BASE_BYTES = 5e8  # Python with PyTorch
 FINAL_COPIES = 7  # of a task model as ONNX variants and in models/final, in sizes of its weights
-BERT_VOCABULARY = 30522
 # What families call their sizes in config.json.
 FIELDS = {
     "layers": ("num_hidden_layers", "n_layers", "n_layer", "num_layers"),
@@ -101,8 +100,7 @@ class Work(NamedTuple):
     ) -> "Work":
         """A training: 6 operations per token and weight of the model, 2 per token and weight of the teacher.
 
-        Its memory: weights, gradients, Adam's moments, the teacher, the states of a batch of rows as long as the limit,
-        and freed memory; attention scores and the teacher's states are left out.
+        Its memory: weights, gradients, Adam's moments, the teacher, states and logits of a batch (no attention).
 
         Args:
             head_share: The share of the tokens that reach a masked-LM head.
@@ -117,10 +115,9 @@ class Work(NamedTuple):
             read = min(tokens, teacher_epochs * rows.count * rows.tokens)
             flops += 2 * read * (teacher.matrices + head_share * teacher.head)
         shape, batch = model.shape, rows.limit * training.batch_size / training.accumulation_steps
-        states = batch * shape.layers * (10 * shape.width + 3 * shape.feed_forward)
-        states += batch * 3 * head_share * model.vocabulary  # logits, probabilities and gradients
-        floats = 4 * model.weights + (teacher.weights if teacher else 0) + states
-        memory = BASE_BYTES + 4 * floats + min(MOST_GROWTH_BYTES, 4 * states)
+        states = shape.layers * (10 * shape.width + 3 * shape.feed_forward) + 3 * head_share * model.vocabulary
+        floats = 4 * model.weights + (teacher.weights if teacher else 0) + batch * states
+        memory = BASE_BYTES + 4 * floats + min(MOST_GROWTH_BYTES, 4 * batch * states)
         return cls(steps, tokens, flops, steps * model.weights, memory)
 
     @classmethod
@@ -218,9 +215,9 @@ class Sizes:
         training = settings.pruning if is_pruning else training_of(params, name, phase, task=task)
         copies = 1 if is_pruning else 1 + settings.augmented_copies
         rows = replace(rows, count=rows.count * copies * settings.train_fraction)
-        follows = phase == "prediction" and student.intermediate is not None
-        is_cached = follows and training_of(params, name, "intermediate", task=task).epochs > 0
-        runs = 0.0 if is_cached else 1.0 if is_pruning else 1 / len(params.seeds)
+        runs = 1.0 if is_pruning else 1 / len(params.seeds)
+        if phase == "prediction" and student.intermediate:
+            runs *= not training_of(params, name, "intermediate", task=task).epochs
         runs = runs if params.tasks.teacher_cache_gb else math.inf
         teacher = self.teachers[task] if is_taught else None
         return Work.of(training, rows, self.students[name], teacher=teacher, teacher_epochs=runs)
@@ -296,7 +293,7 @@ def model_of(config: Mapping[str, Any]) -> ModelSize:
     width = known.get("width", math.nan)
     layers, feed_forward = known.get("layers", math.nan), known.get("feed_forward", 4 * width)
     shape = Architecture.model_construct(layers=layers, width=width, feed_forward=feed_forward)
-    return ModelSize(shape, known.get("vocabulary", BERT_VOCABULARY))
+    return ModelSize(shape, known.get("vocabulary", 30522))
 
 
 def text_rows(params: Params) -> RowStatistics:
