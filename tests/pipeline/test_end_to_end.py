@@ -1,6 +1,7 @@
 """The real `dvc repro` on a tiny params.yaml, twice, and what it leaves."""
 
 import json
+import shutil
 import sqlite3
 
 import pytest
@@ -138,3 +139,18 @@ def test_changing_a_domain_loss_reruns_its_stages_only(project):
     back = run(project, "dvc", "repro")
     found = [line.split("'")[1] for line in back.stdout.splitlines() if "is cached - skipping run" in line]
     assert set(found) >= {"check_params", *DOMAIN}
+
+
+@pytest.mark.long
+def test_push_and_pull_restore_results_without_running(project, tmp_path):
+    for command in (["remote", "add", "--default", "storage", str(tmp_path / "storage")], ["push", "--quiet"]):
+        done = run(project, "dvc", *command)
+        assert done.returncode == 0, done.stderr
+    weights = project / "models/task/cola/tinybert4/seed42/model.safetensors"
+    before = weights.read_bytes()
+    for folder in ("models", "data", ".dvc/cache"):
+        shutil.rmtree(project / folder)
+    done = run(project, "dvc", "pull", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert weights.read_bytes() == before
+    assert "Running stage" not in run(project, "dvc", "repro").stdout

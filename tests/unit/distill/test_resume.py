@@ -60,16 +60,18 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen) -> None:
         time.sleep(0.005)
 
 
-def test_a_kill_changes_no_bit_of_the_weights(tmp_path):
+@pytest.mark.parametrize("steps", [(20,), pytest.param((1, 9, 20, 33, 50), marks=pytest.mark.long)])
+def test_kills_change_no_bit_of_the_weights(tmp_path, steps):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     killed.mkdir()
     whole.mkdir()
     undisturbed = start(whole)
-    process = start(killed, "--checkpoint", pause=0.05)
-    wait_for_step(killed, 20, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert 20 <= saved_step(killed) < STEPS
+    for step in steps:
+        process = start(killed, "--checkpoint", pause=0.05)
+        wait_for_step(killed, step, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert step <= saved_step(killed) < STEPS
     assert start(killed, "--checkpoint").wait(timeout=60) == 0
     assert undisturbed.wait(timeout=60) == 0
     ours, theirs = (load_file(folder / "weights.safetensors") for folder in (killed, whole))
