@@ -6,7 +6,7 @@ from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, Masker, spread_batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.evaluate.language_model import frequency_accuracy, masked_lm_scores
+from tinybert.evaluate.language_model import masked_lm_scores
 from tinybert.models.initialization import start_teacher
 from tinybert.pipeline import paths
 from tinybert.stage import Stage, run_stage
@@ -29,12 +29,8 @@ def main(stage: Stage) -> None:
     def measure() -> dict:
         heldout = Sequences.open(paths.sequences("general", "heldout"))
         limit = params.domain_evaluation.heldout_sequences
-        heldout_masked = spread_batches(heldout, masker, limit=limit, seed=params.seed)
-        return {
-            "layers": teacher.config.num_hidden_layers,
-            "heldout": masked_lm_scores(teacher, heldout_masked)[0],
-            "frequency_accuracy": frequency_accuracy(sequences, heldout_masked, masker),
-        }
+        masked = spread_batches(heldout, masker, limit=limit, seed=params.seed)
+        return {"layers": teacher.config.num_hidden_layers, "heldout": masked_lm_scores(teacher, masked)[0]}
 
     training.finish(measure)
 

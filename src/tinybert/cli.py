@@ -90,7 +90,7 @@ def describe_run() -> dict[str, Any]:
     if len(lines) != 1:
         got = f"{len(lines) - 1}, first {lines[1]}" if lines else "no git"
         raise UserError(f"git status: uncommitted files (got {got}); fix: commit them")
-    code = {"revision": revision.head_revision(), "date": date.today().isoformat()}
+    code = {"revision": process.git("rev-parse", "HEAD"), "date": date.today().isoformat()}
     machine = {"processor": torch.cpu.get_capabilities()["cpu_name"], "threads": torch.get_num_threads()}
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
     teacher, table = load_bert(SequenceClassifier, options.folder), Table(str(options.rows), "ROWS")
     if len(options.text) > len(COLUMNS):
         raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
-    data = TableData(train=table.name, texts=tuple(options.text), label="none")
+    data = TableData.model_construct(texts=tuple(options.text))
     rows = [own_row(table, found, None, data) for found in table.rows(data.texts)]
     random.Random(SEED).shuffle(rows)
     count = min(MOST_SCORED_ROWS, len(rows) // 5)

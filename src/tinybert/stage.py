@@ -101,7 +101,8 @@ class Stage:
         with atomic_file(paths.curve(self.name, self.instance)) as handle:
             writer = csv.DictWriter(handle, fieldnames=list(entries[0]) if entries else ["step", "total"])
             writer.writeheader()
-            writer.writerows({key: f"{value:.6g}" for key, value in entry.items()} for entry in entries)
+            rounded = ({key: f"{value:.6g}" for key, value in entry.items()} for entry in entries)
+            writer.writerows(row | {"step": entry["step"]} for row, entry in zip(rounded, entries, strict=True))
 
 
 def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = False) -> None:

@@ -69,7 +69,9 @@ class AttentionOperator(torch.autograd.Function):
 class ServedAttention(SelfAttention):
     """Self-attention that is exported as one operator."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None = None) -> Tensor:
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
+    ) -> Tensor:
         """As SelfAttention's; scores are never given."""
         return AttentionOperator.apply(query, key, value, mask, self.heads)
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
 from tabulate import tabulate
 
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
 from tinybert.config.fields import HUGE
+from tinybert.config.load import describe_mistake
 from tinybert.config.schema import METRICS_BY_KIND, Calibration, Latency, Quantization, TableData
 from tinybert.config.tasks import Task, task_of
 from tinybert.data.encoding import Encoded, encode
@@ -161,10 +163,13 @@ def _subject(options: argparse.Namespace) -> Subject:
     if metric not in known:
         raise UserError(f"--metric: does not fit the model's labels (got {metric}); allowed: {', '.join(known)}")
     task = replace(task, name=options.folder.name, metrics=(metric,))
-    data = TableData(
-        train=str(options.rows), texts=tuple(options.text), label=options.label, kind=task.kind,
-        separator=options.separator, labels=task.labels or None,
-    )  # fmt: skip
+    try:
+        data = TableData(
+            train=str(options.rows), texts=tuple(options.text), label=options.label, kind=task.kind,
+            separator=options.separator, labels=task.labels or None,
+        )  # fmt: skip
+    except ValidationError as error:
+        raise UserError(describe_mistake(error.errors()[0])) from None
     # Numbers stand for classes, unless they are names of classes.
     classes = () if any(map(NUMBER.fullmatch, task.labels)) else task.labels
     numbers = {str(number): name for number, name in enumerate(classes)}

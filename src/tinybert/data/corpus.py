@@ -12,7 +12,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, atomic_file, read_lines
 from tinybert.pipeline.hub import hub_access, hub_dataset
-from tinybert.pipeline.process import TextBar
+from tinybert.pipeline.process import byte_bar
 from tinybert.synthetic.articles import articles as synthetic_articles
 
 # WikiText marks headings by as many "=" on either side as the heading is deep: = Title =, = = Section = =
@@ -35,11 +35,11 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
     Yields:
         {"title", "text"}; texts are never empty, titles may be.
     """
-    with TextBar(f"corpus: {settings.source}") as progress:
+    with byte_bar(f"corpus: {settings.source}") as progress:
         if settings.source == "synthetic":
             units = synthetic_articles(seed)
         elif settings.source == "hub":
-            units = wikitext_articles(_hub_rows(settings.hub, progress))
+            units = wikitext_articles(_hub_rows(settings.hub, progress.update))
         else:
             files = matching_files(settings.local.files)
             progress.total = sum(path.stat().st_size for path in files)
@@ -47,10 +47,11 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
         if settings.unit == "paragraph":
             lines = ((article["title"], line.strip()) for article in units for line in article["text"].split("\n"))
             units = ({"title": title, "text": line} for title, line in lines if line)
+        is_empty = True
         for document in islice(units, settings.max_documents):
-            progress.advance(0)  # bytes are counted as they are read
+            is_empty = False
             yield document
-    if not progress.documents:
+    if is_empty:
         raise UserError(f"corpus.source: {settings.source}: no text in it; fix: give at least two documents")
 
 
@@ -102,7 +103,7 @@ def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
         yield {"title": title, "text": "\n".join(paragraphs)}
 
 
-def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
+def _hub_rows(hub: HubCorpus, on_read: Callable[[int], object]) -> Iterator[str]:
     fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to synthetic"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
         from datasets import config
@@ -111,7 +112,7 @@ def _hub_rows(hub: HubCorpus, progress: TextBar) -> Iterator[str]:
         for row in hub_dataset(hub.dataset, hub.config, hub.revision, split=hub.split, streaming=True):
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
-            progress.update(len(row["text"].encode()))
+            on_read(len(row["text"].encode()))
             yield row["text"]
 
 

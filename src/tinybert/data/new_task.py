@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> None:
     data = {key: value for key, value in data.items() if value is not None}
     data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
     tree = read_yaml(PARAMS)  # with the settings of the first task
-    tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data}
+    ready = {"folder": "none"}  # that of the first task may be files, which would have to fit this table
+    tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data, "finetuned_teacher": ready}
     checked = check_params(tree).tasks[name].data
     assert checked  # `data`, with its defaults
     task, splits = read_own(name, checked)

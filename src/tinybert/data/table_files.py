@@ -44,7 +44,7 @@ class Table:
 
     def columns(self) -> tuple[str, ...]:
         """The names of its columns; those of the first row of JSON lines. UserError if it has no rows."""
-        if self.hub:
+        if self.hub and len(self._split):
             return tuple(self._split.column_names)
         for _, cells in self._all_rows(batch_rows=1):
             return tuple(cells)

@@ -30,7 +30,7 @@ def hard(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.ndim == 2:
         entropies = F.binary_cross_entropy_with_logits(wide(logits), labels, reduction="sum")
         return _mean(entropies / labels.shape[1], len(labels))
-    return _mean(F.cross_entropy(wide(logits), labels, reduction="sum"), len(labels))
+    return _mean(_CrossEntropy.apply(logits, labels), len(labels))
 
 
 def prediction(student_logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
@@ -155,6 +155,30 @@ def published_prediction(student_logits: Tensor, teacher_logits: Tensor, *, temp
 
 embedding = hidden
 query_key_relation = value_relation = attention_kl  # of `relation_scores`
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Σ −log softmax(logits) at the labels, in float32: a scalar.
+
+    A masked LM's logits are (predicted tokens, vocabulary); autograd's own graph holds more arrays of that size.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        ctx.save_for_backward(probabilities, labels)
+        ctx.dtype = logits.dtype
+        # log Σ exp from the likeliest class, whose probability does not underflow.
+        highest, likeliest = logits.max(dim=-1, keepdim=True)
+        normalizers = wide(highest) - probabilities.gather(-1, likeliest).log()
+        return (normalizers - wide(logits.gather(-1, labels[:, None]))).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        probabilities, labels = ctx.saved_tensors
+        of_logits = torch.mul(probabilities, gradient, out=torch.empty_like(probabilities, dtype=ctx.dtype))
+        of_labels = (probabilities.gather(-1, labels[:, None]) - 1.0) * gradient
+        return of_logits.scatter_(-1, labels[:, None], of_labels.to(ctx.dtype)), None
 
 
 class _MaskedSquares(torch.autograd.Function):

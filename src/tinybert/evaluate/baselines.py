@@ -109,7 +109,8 @@ class LinearModel:
         gold = train.gold.astype(np.int64) if task.is_multilabel else train.gold
         with warnings.catch_warnings():  # of labels and classes that no row of a fold has
             warnings.simplefilter("ignore")
-            search = GridSearchCV(model, grid, scoring=metric, cv=folds, refit=_best)
+            # A fold that has all rows of a class cannot be fitted, with any strength: it adds 0 to each mean.
+            search = GridSearchCV(model, grid, scoring=metric, cv=folds, error_score=0.0)
             self.model = search.fit(featurizer.transform(train), gold)
 
     def predict(self, rows: Encoded) -> np.ndarray:
@@ -131,12 +132,6 @@ class LinearModel:
         tokens = rows.lengths.mean() - (3 if self.task.is_pair else 2)
         parameters = sum(model.coef_.size + np.size(model.intercept_) for model in linear) + table.size
         return {"parameters": parameters, "flops": float(2 * nonzero * outputs + tokens * table.shape[1])}
-
-
-def _best(results: dict[str, Any]) -> int:
-    """The first of the best mean scores; the fold that has all rows of a class is NaN, as nothing could be fitted."""
-    folds = np.stack([results[f"split{fold}_test_score"] for fold in range(FOLDS)])
-    return int(np.argmax(np.nanmean(folds, axis=0)))
 
 
 def _sides(rows: Encoded, pair: bool) -> list[list[np.ndarray]]:

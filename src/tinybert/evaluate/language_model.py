@@ -12,9 +12,8 @@ from tokenizers import Tokenizer
 
 from tinybert.config.load import load_params
 from tinybert.config.schema import Quiz
-from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import TEXT_BATCH_SIZE, Masker
+from tinybert.distill.batches import TEXT_BATCH_SIZE
 from tinybert.evaluate.scoring import Predictions
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import load_bert
@@ -60,14 +59,6 @@ def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> tuple[dict[st
     found = Predictions("perplexity", np.concatenate(tokens), np.concatenate(losses))
     count = int(found.labels.sum())
     return {"loss": float(found.predictions.sum() / count), "perplexity": found.score, "accuracy": right / count}, found
-
-
-def frequency_accuracy(sequences: Sequences, batches: Sequence[Batch], masker: Masker) -> float:
-    """Computes the accuracy of always predicting the most frequent token of `sequences`, special tokens excluded."""
-    counts = np.bincount(sequences.tokens, minlength=masker.vocabulary_size)
-    counts[list(masker.special_ids)] = 0
-    labels = torch.cat([batch.gold for batch in batches])
-    return (labels == int(counts.argmax())).float().mean().item()
 
 
 def agreement(student: MaskedLM, teacher: MaskedLM, batches: Sequence[Batch]) -> dict[str, float]:
@@ -182,15 +173,11 @@ def all_scores(
 
 def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]) -> list[list[dict]]:
     """Returns the five likeliest tokens of each question with their probabilities."""
-    answers = []
-    for logits in predicted_logits(model, batches):
-        probabilities, tokens = logits.softmax(-1).topk(SHOWN_ANSWERS)
-        for row in zip(tokens.tolist(), probabilities.tolist(), strict=True):
-            answers.append([
-                {"token": tokenizer.id_to_token(token), "probability": probability}
-                for token, probability in zip(*row, strict=True)
-            ])  # fmt: skip
-    return answers
+    best = torch.cat(list(predicted_logits(model, batches))).softmax(-1).topk(SHOWN_ANSWERS)
+    return [
+        [{"token": tokenizer.id_to_token(token), "probability": share} for share, token in zip(*row, strict=True)]
+        for row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
 
 
 def main(argv: Sequence[str]) -> None:

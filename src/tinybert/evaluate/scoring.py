@@ -15,7 +15,7 @@ from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
 from tinybert.models.model_folders import TaskModel
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.files import atomic_file, parse_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 # A classifier counts as collapsed if at most this fraction of the rows gets another class (2 of MRPC's 408).
@@ -70,8 +70,7 @@ def is_collapsed(task: Task, predictions: Values) -> bool:
     """Whether the predictions are (nearly) the same for every input, by COLLAPSED_OTHER_ROWS or COLLAPSED_SPREAD."""
     predictions = np.asarray(predictions)
     if task.score_range:
-        least, greatest = task.score_range
-        return bool(predictions.std() < COLLAPSED_SPREAD * (greatest - least))
+        return bool(predictions.std() < COLLAPSED_SPREAD * np.ptp(task.score_range))
     _, counts = np.unique(predictions, axis=0, return_counts=True)
     others = len(predictions) - counts.max()
     return bool(others <= COLLAPSED_OTHER_ROWS * len(predictions))
@@ -207,7 +206,7 @@ def read_predictions(text: str) -> dict[str, Predictions]:
     """Parses what `save_predictions` wrote."""
     return {
         name: Predictions(found["metric"], np.array(found["labels"]), np.array(found["predictions"]))
-        for name, found in json.loads(text).items()
+        for name, found in parse_json(text).items()
     }
 
 
@@ -356,7 +355,13 @@ def _resamples(labels: Sequence[np.ndarray], of_seeds: np.ndarray, seed: int) ->
     sides of a comparison do. Seeds are drawn by their scores on all rows, `of_seeds`, and shift the mean: scores on the
     drawn rows would count the variance of rows twice.
     """
-    rng, count, widening = np.random.default_rng(seed), len(labels), _widening(len(labels))
+    from scipy.stats import norm, t
+
+    rng, count = np.random.default_rng(seed), len(labels)
+    # Drawn means of few seeds spread too little: Student's t instead of the normal, and the deviation of a sample
+    # instead of a population. The shifts of a single seed are 0.
+    freedom = max(count - 1, 1)
+    widening = float(t.ppf(0.975, freedom) / norm.ppf(0.975)) * math.sqrt(count / freedom)
     is_same = all(np.array_equal(labels[0], other) for other in labels[1:])
     most = max(map(len, labels))
     part, resamples = max(1, PART_WEIGHTS // most), min(RESAMPLES, max(LEAST_RESAMPLES, MOST_WEIGHTS // most))
@@ -368,13 +373,3 @@ def _resamples(labels: Sequence[np.ndarray], of_seeds: np.ndarray, seed: int) ->
             weights.append(np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows).astype(float))
         shifts = of_seeds[rng.integers(count, size=(size, count))].mean(axis=1) - of_seeds.mean()
         yield weights * count if is_same else weights, widening * shifts
-
-
-def _widening(seeds: int) -> float:
-    """Factor by which drawn means of few seeds spread too little for a 95 % interval of their mean."""
-    if seeds == 1:
-        return 1.0
-    from scipy.stats import norm, t
-
-    # Student's t instead of the normal, and the deviation of a sample instead of a population.
-    return float(t.ppf(0.975, seeds - 1) / norm.ppf(0.975)) * math.sqrt(seeds / (seeds - 1))

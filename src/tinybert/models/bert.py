@@ -21,6 +21,7 @@ from tinybert.pipeline.errors import UserError
 
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
 FUSED_FROM_TOKENS = 129
+NARROW_FROM_TOKENS = 64  # rows from which training computes softmax in bfloat16
 TOKENS_MULTIPLE = 64  # of all rows of a batch
 DENSE_FROM = 0.95  # share of real tokens from which padding is computed too: cheaper than gathering the others
 OUTPUT_ONLY = frozenset({"hidden"})
@@ -96,7 +97,8 @@ def dropout(values: Tensor, probability: float, training: bool = True) -> Tensor
     count = values.numel()
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
     kept = (draws >= dropped - DROPOUT_LEVELS // 2).view(values.shape)
-    return values * kept.to(values.dtype).mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
+    # Viewed as integers, because PyTorch converts bool to bfloat16 three times as slowly.
+    return values * kept.view(torch.uint8).to(values.dtype).mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
 
 
 class Parts(nn.ModuleDict):
@@ -140,11 +142,13 @@ class SelfAttention(nn.Module):
         self.value = Linear(width, width)
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Tensor | None = None) -> Tensor:
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
+    ) -> Tensor:
         """The context (batch, queries, width), all heads side by side.
 
         query is (batch, queries, width), key and value (batch, keys, width); mask (batch, 1, 1, keys) is True on real
-        tokens. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
+        tokens, None if all are. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
         """
         probability = self.dropout if self.training else 0.0
         # PyTorch's fused CPU kernel has no dropout, and is slower on short rows (five times in bfloat16).
@@ -154,10 +158,13 @@ class SelfAttention(nn.Module):
             query, key, value = self.split(query), self.split(key), self.split(value)
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
         else:
-            masked = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-            # Without gradients, softmax in float32 is faster on CPUs than in bfloat16.
-            wide = None if self.training else torch.promote_types(masked.dtype, torch.float32)
-            weights = masked.softmax(-1, dtype=wide).to(value.dtype)
+            if mask is not None:  # added: masked_fill takes twice as long, and once more in the backward pass
+                hidden = torch.zeros_like(mask, dtype=scores.dtype)
+                scores = scores + hidden.masked_fill(~mask, torch.finfo(scores.dtype).min)
+            # On CPUs, softmax in float32 is faster than in bfloat16: without gradients, and for short rows.
+            is_narrow = self.training and scores.shape[-1] >= NARROW_FROM_TOKENS
+            wide = None if is_narrow else torch.promote_types(scores.dtype, torch.float32)
+            weights = scores.softmax(-1, dtype=wide).to(value.dtype)
             context = dropout(weights, self.dropout, self.training) @ self.split(value)
         return context.transpose(1, 2).flatten(2)
 

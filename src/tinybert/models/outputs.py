@@ -76,9 +76,11 @@ class RealTokens:
         self.index: Tensor | None = None  # (tokens,) int64 places in the flattened mask; None: nothing is moved
         self.outputs: Tensor | None = None  # places of the real tokens if nothing is moved except the outputs
         self.count: int | None = None  # of tokens without the padding that follows; None: nothing does
+        self.is_full = False  # whether no place is known to be padding
         if not torch.onnx.is_in_onnx_export():
             computed = torch.ones_like(mask) if with_padding else mask
             self.index = computed.flatten().nonzero().squeeze(1)
+            self.is_full = not with_padding and len(self.index) == mask.numel()
             if len(self.index) >= dense_from * mask.numel():
                 self.outputs, self.index = self.index, None
             elif missing := -len(self.index) % multiple:
@@ -141,7 +143,8 @@ class RealTokens:
         is_one_each = self.index is not None and len(query) < len(key)
         if scores is None:  # otherwise queries and keys are not read again
             query, key = query[:, None] if is_one_each else self.pad(query), self.pad(key)
-        context = attention(query, key, self.pad(value), self.mask[:, None, None, :], scores)
+        mask = None if self.is_full else self.mask[:, None, None, :]
+        context = attention(query, key, self.pad(value), mask, scores)
         return context[:, 0] if is_one_each else self.unpad(context)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.process import TextBar
+from tinybert.pipeline.process import byte_bar
 
 LINE_LIMIT_BYTES = 16 * 2**20
 PARTIAL = ".partial"  # the ending of everything unfinished; git and DVC ignore it
@@ -145,12 +145,12 @@ def read_jsonl(path: str | Path) -> Iterator[dict]:
 
 def read_documents(path: str | Path, title: str) -> Iterator[dict]:
     """Yields the documents that an earlier stage wrote, with a progress bar; UserError if one has no text."""
-    with TextBar(title, Path(path).stat().st_size) as progress:
+    with byte_bar(title, Path(path).stat().st_size) as progress:
         for document in read_jsonl(path):
             text = document.get("text")
             if not isinstance(text, str) or NO_TEXT.search(text):
                 raise UserError(f"{path}: a document has no text; fix: run the stage that wrote it again")
-            progress.advance(len(text.encode()))
+            progress.update(len(text.encode()))
             yield document
 
 

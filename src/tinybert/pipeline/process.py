@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -90,30 +89,13 @@ class FreedMemory:
 
 def progress_bar(**settings: Any) -> tqdm:
     """A tqdm bar that redraws in place on a terminal and prints few lines into a log file."""
-    return tqdm(**_style(), **settings)
-
-
-def _style() -> dict[str, Any]:
     interactive = sys.stderr.isatty()
-    return {"mininterval": 0.2 if interactive else 20, "dynamic_ncols": interactive, "leave": interactive}
+    return tqdm(mininterval=0.2 if interactive else 20, dynamic_ncols=interactive, leave=interactive, **settings)
 
 
-class TextBar(tqdm):
-    """A bar of MB/s, documents/s and, if the total is known, the remaining time; it appears after a second."""
-
-    documents = 0
-
-    def __init__(self, title: str, total_bytes: int | None = None) -> None:
-        super().__init__(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=1, **_style())
-
-    def advance(self, size_bytes: int) -> None:
-        """Counts a document of this size."""
-        self.documents += 1
-        if self.disable:  # TQDM_DISABLE=1; there is no start_t then
-            return
-        rate = self.documents / max(time.time() - self.start_t, 1e-9)
-        self.set_postfix_str(f"{rate:,.0f} documents/s", refresh=False)
-        self.update(size_bytes)
+def byte_bar(title: str, total_bytes: int | None = None) -> tqdm:
+    """A bar of MB/s and, if the total is known, the remaining time; it appears after a second."""
+    return progress_bar(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=1)
 
 
 def git(*arguments: str) -> str:

@@ -9,11 +9,6 @@ RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "onnx", "onnxruntime", "numpy")
 
 
-def head_revision() -> str:
-    """The commit that is checked out; "none" outside of git."""
-    return git("rev-parse", "HEAD") or "none"
-
-
 def code_revision() -> str:
     """The last commit that changed code, pipeline or params: committing results does not change it.
 

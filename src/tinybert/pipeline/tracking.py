@@ -26,8 +26,7 @@ from typing import Any
 
 from tinybert.pipeline.files import flatten, one_line
 from tinybert.pipeline.paths import project_root
-from tinybert.pipeline.process import is_main_process
-from tinybert.pipeline.revision import head_revision
+from tinybert.pipeline.process import git, is_main_process
 
 LONGEST_WAIT_S = 60  # for the writer, after the stage's work
 EXPERIMENT = "tinybert"
@@ -117,9 +116,13 @@ class StoredRun:
         """Starts the run under its parent."""
         import fcntl  # not on Windows
 
-        root, mlflow = project_root(), import_mlflow()
-        self.mlflow = mlflow
-        experiment, revision = os.environ.get("DVC_EXP_NAME") or "workspace", head_revision()
+        for key, value in MLFLOW_SETTINGS.items():  # MLflow reads them when it is imported
+            os.environ.setdefault(key, value)
+        import mlflow
+
+        root, self.mlflow = project_root(), mlflow
+        mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}")
+        experiment, revision = os.environ.get("DVC_EXP_NAME") or "workspace", git("rev-parse", "HEAD") or "none"
         origin = {
             "stage": stage, "dvc.exp": experiment, "dvc.stage": os.environ.get("DVC_STAGE", stage),
             "mlflow.source.name": f"stages/{stage}.py", "mlflow.source.type": "LOCAL",
@@ -182,16 +185,6 @@ def main() -> None:
         print(f"tracking: continues without MLflow: {reason}", file=sys.stderr)
         with suppress(Exception):  # the same store, which has been reported
             run.end("FAILED")
-
-
-def import_mlflow() -> Any:
-    """MLflow, set up for the project's store."""
-    for key, value in MLFLOW_SETTINGS.items():
-        os.environ.setdefault(key, value)
-    import mlflow
-
-    mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{project_root() / 'mlflow.db'}")
-    return mlflow
 
 
 def _experiment_id(mlflow: Any, root: Path) -> str:

@@ -196,7 +196,7 @@ def map_difference(first: LearnedMap, second: LearnedMap) -> Difference:
     Weights that are 1 in both are left out: a student layer with one teacher layer has no choice.
     """
     pairs = [[(weight, second[seed][name]) for name, weight in weights.items()] for seed, weights in first.items()]
-    found = [mean(abs(ours - theirs) for ours, theirs in run if min(ours, theirs) < 1) for run in pairs]
+    found = [mean([abs(ours - theirs) for ours, theirs in run if min(ours, theirs) < 1] or [0.0]) for run in pairs]
     low, high = t.interval(0.95, len(found) - 1, mean(found), sem(found)) if len(found) > 1 else (math.nan, math.nan)
     return Difference(mean(found), float(low), float(high))
 

@@ -295,7 +295,8 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     gated = [(key.task, key.model, tree) for key, tree in results.trees.items() if key.stage == "quantize"]
     chosen = {(task, model, choose_variant(tree, results.tasks[task].headline, drop)) for task, model, tree in gated}
     frame["chosen"] = [tuple(key) in chosen for key in frame[["task", "model", "variant"]].values]
-    frame["student"] = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
+    unpruned = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
+    frame["student"] = frame["model"].where(frame["model"].isin(results.params.tasks.students), unpruned)
     frame["beats"] = frame["score"] > frame["task"].map(majority_scores(results))
     fallen = results.select("evaluate", metric="collapsed").query("value > 0").set_index(["task", "model"]).index
     has_fallen = frame.set_index(["task", "student"]).index.isin(fallen) | (frame["collapsed"] > 0)

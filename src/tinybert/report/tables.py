@@ -211,7 +211,7 @@ def pruning_table(results: Results) -> TextTable:
 
 def corpus_table(results: Results) -> TextTable:
     """Documents, sequences and tokens of both corpora."""
-    frame = wide(results.select("tokenize"), ["model", "split"]).reset_index(names=["corpus", "split"])
+    frame = wide(results.select("tokenize", variant=""), ["model", "split"]).reset_index(names=["corpus", "split"])
     return table(frame, ["corpus", "split"], {
         "documents": (count, "documents"), "sequences": (count, "sequences"), "tokens": (count, "tokens"),
         "unknown": (percent, "unknown_share"),

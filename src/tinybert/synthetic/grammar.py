@@ -114,9 +114,7 @@ class Writer:
         """Another word of a list than `taken`, or the text of a rule; "!" turns the label around for the rule."""
         entry = self.words[name.removeprefix("!")]
         if isinstance(entry, list):
-            if taken or self._used:
-                entry = [word for word in entry if word != taken and word not in (self._used or ())]
-            word = self.rng.choice(entry)
+            word = self.rng.choice([word for word in entry if word != taken and word not in (self._used or ())])
             if self._used is not None:
                 self._used.add(word)
             return word

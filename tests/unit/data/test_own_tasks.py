@@ -76,7 +76,7 @@ def test_the_description_is_read_as_it_was_written(tmp_path):
         (("b", "a", "c"), {"labels": ("c", "b", "a", "d")}, ("c", "b", "a", "d")),
         (("b", "a", "c"), {"metric": "f1", "positive": "c"}, ("a", "c", "b")),
         (("b", "a"), {"metric": "f1", "positive": "a"}, ("b", "a")),
-        (("b", "a"), {"metric": "f1", "positive": "a", "labels": ("a", "b")}, ("b", "a")),
+        (("b", "a"), {"metric": "f1", "positive": "a", "labels": ("b", "a")}, ("b", "a")),
     ],
 )
 def test_the_order_of_classes(tmp_path, labels, changes, expected):
@@ -245,6 +245,7 @@ DATA = {"train": "t.csv", "texts": ["text"], "label": "label"}
         ("mine", DATA | {"separator": ";"}, "tasks.mine.data.separator: rows of kind classification have one label"),
         ("mine", DATA | {"labels": ["a"]}, "tasks.mine.data.labels: "),
         ("mine", DATA | {"kind": "regression", "labels": ["a", "b"]}, "tasks.mine.data.labels: a regression has none"),
+        ("mine", DATA | {"metric": "f1", "positive": "a", "labels": ["a", "b"]}, "tasks.mine.data.labels: "),
         ("mine", DATA | {"kind": "ranking"}, "tasks.mine.data.kind: should be 'classification', 'regression' or"),
         ("mine", DATA | {"dev_fraction": 0}, "tasks.mine.data.dev_fraction: should be greater than 0"),
     ],

@@ -20,6 +20,27 @@ def test_hard_is_the_mean_negative_log_probability():
     assert losses.hard(logits, torch.tensor([1, 2])).item() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_hard_of_classes_equals_pytorch_with_gradients(scale):
+    """It has a backward pass of its own; at the larger scale most probabilities underflow."""
+    logits = scale * torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 3, 4, int(logits[5].argmax())])
+    ours, theirs = (logits.clone().requires_grad_() for _ in "ot")
+    found, expected = losses.hard(ours, labels), torch.nn.functional.cross_entropy(theirs, labels)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    found.backward(), expected.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_hard_in_half_precision_are_rounded_once():
+    logits = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).bfloat16()
+    logits[0, 0] = 9.0  # its probability is nearly 1, its gradient the small difference
+    labels, ours = torch.tensor([0, 1, 2, 3, 4, 0]), logits.clone().requires_grad_()
+    losses.hard(ours, labels).backward()
+    expected = (logits.double().softmax(-1) - torch.eye(5)[labels]) / 6
+    torch.testing.assert_close(ours.grad.double(), expected, rtol=0.004, atol=0)
+
+
 def test_hard_is_the_squared_error_for_one_output():
     assert losses.hard(torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 1.0])).item() == pytest.approx((1 + 9) / 2)
 

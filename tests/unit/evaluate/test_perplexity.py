@@ -8,22 +8,8 @@ import torch
 
 from tests.support.builders import batch, masked_lm
 from tests.unit.evaluate.fixed_model import Fixed
-from tinybert.config.schema import Masking
-from tinybert.data.sequences import Sequences
-from tinybert.distill.batches import Masker
-from tinybert.evaluate.language_model import (
-    agreement,
-    frequency_accuracy,
-    masked_lm_scores,
-)
+from tinybert.evaluate.language_model import agreement, masked_lm_scores
 from tinybert.models.outputs import Batch
-
-MASKING = Masking(rate=0.3, mask_fraction=0.8, random_fraction=0.1)
-MASKER = Masker(MASKING, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
-
-
-def blocks_of(rows) -> Sequences:
-    return Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
 
 
 def test_masked_lm_scores_by_hand():
@@ -47,12 +33,6 @@ def test_agreement_by_hand():
 def test_agreement_with_oneself_is_perfect():
     model, batches = masked_lm(), [batch(positions=torch.tensor([1, 2]))]
     assert agreement(model, model, batches) == pytest.approx({"top1": 1.0, "kl": 0.0}, abs=1e-6)
-
-
-def test_frequency_guess_counts_pieces_but_no_specials():
-    blocks = blocks_of([np.array([2, 7, 7, 9, 3]), np.array([2, 7, 8, 3])])
-    batches = [batch(labels=torch.tensor([7, 7, 8, 9]))]
-    assert frequency_accuracy(blocks, batches, MASKER) == 0.5
 
 
 def test_losses_of_blocks_sum_over_their_masked_tokens():

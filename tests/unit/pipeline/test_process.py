@@ -2,13 +2,11 @@
 
 import itertools
 import os
-import subprocess
-import sys
 
 import pytest
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.process import LAUNCHED, LAUNCHER, TextBar, is_main_process, relaunch, stream
+from tinybert.pipeline.process import LAUNCHED, LAUNCHER, is_main_process, relaunch, stream
 
 PLACES = [(42, "order"), (42, "order", 0), (42, "order", 0, 0), (42, "masks", 0), (42, "masks", 0, 0), (0, "order", 42)]
 
@@ -68,24 +66,3 @@ def test_a_launcher_that_is_no_command_is_refused(executed, monkeypatch):
     monkeypatch.setenv(LAUNCHER, "no-such-launcher launch")
     with pytest.raises(UserError, match="TINYBERT_LAUNCHER: 'no-such-launcher' is not a command here"):
         relaunch("stages.general_distill", [])
-
-
-def test_documents_a_second_stand_behind_the_bytes():
-    with TextBar("read", 100) as bar:
-        bar.documents = 3999
-        bar.advance(30)
-        bar.start_t -= 4
-        bar.documents += 1999
-        bar.advance(20)
-        assert (bar.n, bar.documents) == (50, 6000)
-        assert 1400 < int(bar.postfix.removesuffix(" documents/s").replace(",", "")) <= 1500
-        assert "50.0/100 " in str(bar) and "documents/s" in str(bar)
-
-
-def test_a_bar_that_is_switched_off_still_counts_documents():
-    code = (
-        "from tinybert.pipeline.process import TextBar; bar = TextBar('read', 9); bar.advance(9); print(bar.documents)"
-    )
-    command, environment = [sys.executable, "-c", code], {**os.environ, "TQDM_DISABLE": "1"}
-    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert (printed.stdout, printed.stderr) == ("1\n", "")

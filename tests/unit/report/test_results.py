@@ -7,6 +7,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_json
 from tinybert.report.charts import curve_charts
 from tinybert.report.results import COLUMNS, load_results, stage_instances
+from tinybert.report.tables import corpus_table
 
 
 @pytest.fixture
@@ -30,6 +31,10 @@ def test_every_number_is_a_row(root):
         frame.query("stage == 'prepare_teacher' and variant == 'timing' and metric == 'seconds'")["value"].item()
         == 123.4
     )
+
+
+def test_timings_add_no_row_to_the_corpus_table(root):
+    assert "" not in set(corpus_table(load_results(small_params(), root)).cells["split"])
 
 
 def test_instances_follow_the_lists_of_params():
