@@ -150,7 +150,8 @@ def published_prediction(student_logits: Tensor, teacher_logits: Tensor, *, temp
     if student_logits.shape[-1] == 1:
         return logit_mse(student_logits, teacher_logits)
     student = F.log_softmax(wide(student_logits) / temperature, dim=-1)
-    return -(F.softmax(wide(teacher_logits) / temperature, dim=-1) * student).mean()
+    entropies = -(F.softmax(wide(teacher_logits) / temperature, dim=-1) * student).mean(dim=-1)
+    return _mean(entropies.sum(), len(student_logits))
 
 
 embedding = hidden
@@ -165,20 +166,19 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        labels = labels[:, None]
         probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        ctx.save_for_backward(probabilities, labels)
-        ctx.dtype = logits.dtype
-        # log Σ exp from the likeliest class, whose probability does not underflow.
+        # By the likeliest class, whose probability does not underflow. Logits are subtracted first, without rounding.
         highest, likeliest = logits.max(dim=-1, keepdim=True)
-        normalizers = wide(highest) - probabilities.gather(-1, likeliest).log()
-        return (normalizers - wide(logits.gather(-1, labels[:, None]))).sum()
+        entropies = wide(highest) - wide(logits.gather(-1, labels)) - probabilities.gather(-1, likeliest).log()
+        ctx.save_for_backward(probabilities.scatter_(-1, labels, probabilities.gather(-1, labels) - 1.0))
+        ctx.dtype = logits.dtype
+        return entropies.sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        probabilities, labels = ctx.saved_tensors
-        of_logits = torch.mul(probabilities, gradient, out=torch.empty_like(probabilities, dtype=ctx.dtype))
-        of_labels = (probabilities.gather(-1, labels[:, None]) - 1.0) * gradient
-        return of_logits.scatter_(-1, labels[:, None], of_labels.to(ctx.dtype)), None
+        (derivative,) = ctx.saved_tensors
+        return torch.mul(derivative, gradient, out=torch.empty_like(derivative, dtype=ctx.dtype)), None
 
 
 class _MaskedSquares(torch.autograd.Function):

@@ -159,8 +159,7 @@ class SelfAttention(nn.Module):
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
         else:
             if mask is not None:  # added: masked_fill takes twice as long, and once more in the backward pass
-                hidden = torch.zeros_like(mask, dtype=scores.dtype)
-                scores = scores + hidden.masked_fill(~mask, torch.finfo(scores.dtype).min)
+                scores = scores + scores.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(scores.dtype).min)
             # On CPUs, softmax in float32 is faster than in bfloat16: without gradients, and for short rows.
             is_narrow = self.training and scores.shape[-1] >= NARROW_FROM_TOKENS
             wide = None if is_narrow else torch.promote_types(scores.dtype, torch.float32)

@@ -76,7 +76,7 @@ class RealTokens:
         self.index: Tensor | None = None  # (tokens,) int64 places in the flattened mask; None: nothing is moved
         self.outputs: Tensor | None = None  # places of the real tokens if nothing is moved except the outputs
         self.count: int | None = None  # of tokens without the padding that follows; None: nothing does
-        self.is_full = False  # whether no place is known to be padding
+        self.is_full = False  # whether every place is known to be a real token
         if not torch.onnx.is_in_onnx_export():
             computed = torch.ones_like(mask) if with_padding else mask
             self.index = computed.flatten().nonzero().squeeze(1)
@@ -98,10 +98,8 @@ class RealTokens:
         """The index of each row's first token, [CLS], among the tokens."""
         if self.index is None:
             return slice(None), slice(1)
-        rows, length = self.mask.shape
-        return torch.searchsorted(
-            self.index[: self.count], torch.arange(0, rows * length, length, device=self.index.device)
-        )
+        starts = torch.arange(len(self.mask), device=self.index.device) * self.mask.shape[1]
+        return torch.searchsorted(self.index[: self.count], starts)
 
     def unpad(self, rows: Tensor) -> Tensor:
         """(batch, length, …) -> (tokens, …)."""

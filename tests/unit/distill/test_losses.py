@@ -20,6 +20,11 @@ def test_hard_is_the_mean_negative_log_probability():
     assert losses.hard(logits, torch.tensor([1, 2])).item() == pytest.approx(expected)
 
 
+def test_hard_keeps_its_digits_among_large_logits():
+    expected = math.log1p(math.exp(-1.0))
+    assert losses.hard(torch.tensor([[10_001.0, 10_000.0]]), torch.tensor([0])).item() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_hard_of_classes_equals_pytorch_with_gradients(scale):
     """It has a backward pass of its own; at the larger scale most probabilities underflow."""
@@ -175,7 +180,12 @@ def test_distances_to_oneself_are_zero():
 def test_no_predicted_token_is_no_loss():
     """A process may get rows without one."""
     nothing, labels = torch.zeros(0, 9, requires_grad=True), torch.zeros(0, dtype=torch.int64)
-    for loss in (losses.hard(nothing, labels), losses.prediction(nothing, nothing.detach(), temperature=2.0)):
+    both, settings = (nothing, nothing.detach()), {"temperature": 2.0}
+    for loss in (
+        losses.hard(nothing, labels),
+        losses.prediction(*both, **settings),
+        losses.published_prediction(*both, **settings),
+    ):
         assert loss.item() == 0.0
         loss.backward()
 
