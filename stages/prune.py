@@ -37,7 +37,7 @@ def main(stage: Stage) -> None:
 
     def measure() -> dict:
         predicted = Predictions(task.headline, dev.gold, predict(student, dev, task))
-        scores = score(task, predicted.predictions, dev.gold)  # first: it reports predictions that are not finite
+        scores = score(task, predicted.predictions, dev.gold)  # first, as it reports non-finite predictions
         save_predictions(paths.predictions(stage.name, stage.instance), {"student": predicted})
         measured = {"target": percent / 100, "sparsity": linear_sparsity(student), "dev": scores}
         return measured | {"size_mb": file_sizes_mb(target / "model.safetensors")}

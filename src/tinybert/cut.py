@@ -45,8 +45,8 @@ def main(argv: Sequence[str]) -> None:
     if options.output.exists():
         raise UserError(f"--output: exists (got {options.output}); fix: name a new folder, or remove it")
     teacher, table = load_bert(SequenceClassifier, options.folder), Table(str(options.rows), "ROWS")
-    if len(options.text) > len(COLUMNS):
-        raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
+    if not len(set(options.text)) == len(options.text) <= len(COLUMNS):
+        raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one, or two different ones")
     data = TableData.model_construct(texts=tuple(options.text))
     rows = [own_row(table, found, None, data) for found in table.rows(data.texts)]
     random.Random(SEED).shuffle(rows)

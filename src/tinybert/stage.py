@@ -101,6 +101,7 @@ class Stage:
         with atomic_file(paths.curve(self.name, self.instance)) as handle:
             writer = csv.DictWriter(handle, fieldnames=list(entries[0]) if entries else ["step", "total"])
             writer.writeheader()
+            # Six digits for all but the step, which stays exact.
             rounded = ({key: f"{value:.6g}" for key, value in entry.items()} for entry in entries)
             writer.writerows(row | {"step": entry["step"]} for row, entry in zip(rounded, entries, strict=True))
 

@@ -107,6 +107,7 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
         ),
         (["model", "gap.csv"], "ROWS: gap.csv: line 3, column text: no text (got nothing)"),
         (["model", "rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text)"),
+        (["model", "rows.csv", "--text", "text", "text"], "--text: too many columns (got text text); allowed: one, or"),
         (["model", "rows.csv", "--output", "model"], "--output: exists (got model); fix: name a new folder"),
     ],
 )

@@ -72,7 +72,7 @@ class ServedAttention(SelfAttention):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
     ) -> Tensor:
-        """As SelfAttention's; scores are never given."""
+        """As SelfAttention's; in an export the mask is always given, scores never are."""
         return AttentionOperator.apply(query, key, value, mask, self.heads)
 
 

@@ -46,7 +46,7 @@ METRICS_BY_KIND: dict[Kind, tuple[str, ...]] = {
     "multilabel": ("micro_f1", "macro_f1"),
 }
 REGRESSION_LABEL = "score"  # the name of a regression's output
-RESERVED_NAMES = ("teacher", "untrained", "tfidf", "static")  # of students: what reports compare students with
+RESERVED_NAMES = ("teacher", "untrained", "tfidf", "static")  # not for students: reports have them for references
 
 
 class LocalFolder(ConfigModel):
@@ -260,7 +260,7 @@ class TableData(ConfigModel):
             problem = f"set for metric f1, and for no other (got {self.positive} for {self.metric})"
             raise ValueError(f"positive: must be {problem}; fix: set positive, or choose another metric")
         if self.labels and (self.kind == "regression" or (self.positive and self.positive != self.labels[1])):
-            raise ValueError("labels: a regression has none, and positive is the second of them; fix: correct labels")
+            raise ValueError("labels: a regression has none, positive must be the second; fix: change their order")
         is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in self.splits.values())
         if self.kind == "multilabel" and is_text and not self.hub and not self.separator:
             raise ValueError("separator: missing, a cell of CSV or TSV holds the labels as one text; fix: such as '|'")
@@ -360,7 +360,10 @@ class TaskSettings(ConfigModel):
 def teacher_source(task: str, settings: TaskSettings, encoder: TeacherEncoder) -> tuple[ModelSource, str] | None:
     """The third-party model that a task's teacher is or starts from, and its key; None if there is none.
 
-    `settings` is the task's section, `encoder` is `tasks.teacher_encoder`.
+    Args:
+        task: The task's name.
+        settings: The task's section.
+        encoder: `tasks.teacher_encoder`.
     """
     if ready := settings.finetuned_teacher:
         return None if ready.predictions else (ready, f"tasks.{task}.finetuned_teacher")
@@ -370,7 +373,7 @@ def teacher_source(task: str, settings: TaskSettings, encoder: TeacherEncoder) -
 
 
 class SyntheticTasks(ConfigModel):
-    train_examples: Annotated[int, Field(ge=10, le=10**9)]  # the baselines choose on thirds of them
+    train_examples: Annotated[int, Field(ge=10, le=10**9)]  # the baselines choose their regularization on thirds
     dev_examples: PositiveInt
 
 

@@ -62,7 +62,8 @@ def main(argv: Sequence[str]) -> None:
     data = {key: value for key, value in data.items() if value is not None}
     data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
     tree = read_yaml(PARAMS)  # with the settings of the first task
-    ready = {"folder": "none"}  # that of the first task may be files, which would have to fit this table
+    # Predictions of the first task do not fit this table, and null does not fit a teacher with 0 epochs.
+    ready = {"folder": "none"}
     tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data, "finetuned_teacher": ready}
     checked = check_params(tree).tasks[name].data
     assert checked  # `data`, with its defaults

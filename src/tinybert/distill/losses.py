@@ -168,7 +168,8 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         labels = labels[:, None]
         probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        # By the likeliest class, whose probability does not underflow. Logits are subtracted first, without rounding.
+        # −log p(label) = (highest logit − the label's) − log p(highest): p(label) may underflow, p(highest) does not.
+        # Logits are subtracted first: a large logit plus a small logarithm would lose the logarithm's digits.
         highest, likeliest = logits.max(dim=-1, keepdim=True)
         entropies = wide(highest) - wide(logits.gather(-1, labels)) - probabilities.gather(-1, likeliest).log()
         ctx.save_for_backward(probabilities.scatter_(-1, labels, probabilities.gather(-1, labels) - 1.0))

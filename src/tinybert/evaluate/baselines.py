@@ -109,7 +109,8 @@ class LinearModel:
         gold = train.gold.astype(np.int64) if task.is_multilabel else train.gold
         with warnings.catch_warnings():  # of labels and classes that no row of a fold has
             warnings.simplefilter("ignore")
-            # A fold that has all rows of a class cannot be fitted, with any strength: it adds 0 to each mean.
+            # If one fold holds all rows of a class, the fit on the others may fail, with every strength. A score of 0
+            # for all of them leaves their order unchanged.
             search = GridSearchCV(model, grid, scoring=metric, cv=folds, error_score=0.0)
             self.model = search.fit(featurizer.transform(train), gold)
 

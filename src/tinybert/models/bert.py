@@ -21,7 +21,7 @@ from tinybert.pipeline.errors import UserError
 
 DROPOUT_LEVELS = 2**16  # CPU dropout probabilities are multiples of 1/65536: four draws per 64-bit random number
 FUSED_FROM_TOKENS = 129
-NARROW_FROM_TOKENS = 64  # rows from which training computes softmax in bfloat16
+NARROW_FROM_TOKENS = 64  # keys from which training computes softmax in the scores' own type, such as bfloat16
 TOKENS_MULTIPLE = 64  # of all rows of a batch
 DENSE_FROM = 0.95  # share of real tokens from which padding is computed too: cheaper than gathering the others
 OUTPUT_ONLY = frozenset({"hidden"})
@@ -148,7 +148,7 @@ class SelfAttention(nn.Module):
         """The context (batch, queries, width), all heads side by side.
 
         query is (batch, queries, width), key and value (batch, keys, width); mask (batch, 1, 1, keys) is True on real
-        tokens, None if all are. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
+        tokens, None if all are real. `scores`, if given, are `self.scores(query, key)`, and replace query and key.
         """
         probability = self.dropout if self.training else 0.0
         # PyTorch's fused CPU kernel has no dropout, and is slower on short rows (five times in bfloat16).
@@ -158,9 +158,9 @@ class SelfAttention(nn.Module):
             query, key, value = self.split(query), self.split(key), self.split(value)
             context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
         else:
-            if mask is not None:  # added: masked_fill takes twice as long, and once more in the backward pass
+            if mask is not None:  # added, because masked_fill takes twice as long, and again in the backward pass
                 scores = scores + scores.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(scores.dtype).min)
-            # On CPUs, softmax in float32 is faster than in bfloat16: without gradients, and for short rows.
+            # On CPUs, softmax is faster in float32 than in bfloat16 if rows are short or no gradient is computed.
             is_narrow = self.training and scores.shape[-1] >= NARROW_FROM_TOKENS
             wide = None if is_narrow else torch.promote_types(scores.dtype, torch.float32)
             weights = scores.softmax(-1, dtype=wide).to(value.dtype)

@@ -193,12 +193,12 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0
 def map_difference(first: LearnedMap, second: LearnedMap) -> Difference:
     """The mean absolute difference of two learned layer maps' weights, with Student's interval over seeds.
 
-    Weights that are 1 in both are left out: a student layer with one teacher layer has no choice.
+    Weights that are 1 in both are left out: a student layer with one teacher layer has no choice. 0 if none remain.
     """
     pairs = [[(weight, second[seed][name]) for name, weight in weights.items()] for seed, weights in first.items()]
     found = [mean([abs(ours - theirs) for ours, theirs in run if min(ours, theirs) < 1] or [0.0]) for run in pairs]
-    low, high = t.interval(0.95, len(found) - 1, mean(found), sem(found)) if len(found) > 1 else (math.nan, math.nan)
-    return Difference(mean(found), float(low), float(high))
+    half = float(t.ppf(0.975, len(found) - 1) * sem(found)) if len(found) > 1 else math.nan
+    return Difference(mean(found), mean(found) - half, mean(found) + half)
 
 
 def outcome(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, found: Difference) -> str:

@@ -27,13 +27,14 @@ def test_hard_keeps_its_digits_among_large_logits():
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_hard_of_classes_equals_pytorch_with_gradients(scale):
-    """It has a backward pass of its own; at the larger scale most probabilities underflow."""
+    """The loss has its own backward pass; at the larger scale most probabilities underflow."""
     logits = scale * torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 3, 4, int(logits[5].argmax())])
-    ours, theirs = (logits.clone().requires_grad_() for _ in "ot")
+    ours, theirs = (logits.clone().requires_grad_() for _ in range(2))
     found, expected = losses.hard(ours, labels), torch.nn.functional.cross_entropy(theirs, labels)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    found.backward(), expected.backward()
+    found.backward()
+    expected.backward()
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
 
 
@@ -231,7 +232,7 @@ def test_prediction_of_several_labels_is_kl_of_each(temperature):
 
 
 def test_prediction_of_one_label_is_that_of_two_classes():
-    student, teacher = torch.randn(2, 6, 1)
+    student, teacher = torch.randn(2, 6, 1, dtype=torch.float64)
     two = [torch.cat([logits, torch.zeros_like(logits)], 1) for logits in (student, teacher)]
     expected = losses.prediction(*two, temperature=2.0)
     assert losses.multilabel_prediction(student, teacher, temperature=2.0).item() == pytest.approx(expected.item())
