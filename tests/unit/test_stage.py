@@ -1,6 +1,7 @@
 """What a stage writes beside its outputs."""
 
 from tinybert.config.load import StageParams
+from tinybert.pipeline import paths
 from tinybert.pipeline.tracking import Run
 from tinybert.stage import Stage
 
@@ -24,3 +25,10 @@ def test_provenance_leaves_out_what_changes_no_result():
     prune = stage("prune", {}, values)
     assert prune.provenance([])[0]["params"] == {"tasks.run": ["cola"]}
     assert prune.values == values
+
+
+def test_steps_of_a_curve_are_exact(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    general = stage("general_distill", {"student": "lazy"}, {})
+    general.write_curve([{"step": 1_234_567, "total": 1.23456789}])
+    assert paths.curve("general_distill", "lazy").read_text().split() == ["step,total", "1234567,1.23457"]

@@ -169,7 +169,7 @@ def _subject(options: argparse.Namespace) -> Subject:
             separator=options.separator, labels=task.labels or None,
         )  # fmt: skip
     except ValidationError as error:
-        raise UserError(describe_mistake(error.errors()[0])) from None
+        raise UserError(f"--{describe_mistake(error.errors()[0])}") from None
     # Numbers stand for classes, unless they are names of classes.
     classes = () if any(map(NUMBER.fullmatch, task.labels)) else task.labels
     numbers = {str(number): name for number, name in enumerate(classes)}

@@ -260,12 +260,16 @@ class TableData(ConfigModel):
             problem = f"set for metric f1, and for no other (got {self.positive} for {self.metric})"
             raise ValueError(f"positive: must be {problem}; fix: set positive, or choose another metric")
         if self.labels and (self.kind == "regression" or (self.positive and self.positive != self.labels[1])):
-            raise ValueError("labels: a regression has none, positive must be the second; fix: change their order")
+            raise ValueError(
+                f"labels: none for a regression, positive is second (got {self.labels}); fix: correct them"
+            )
         is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in self.splits.values())
         if self.kind == "multilabel" and is_text and not self.hub and not self.separator:
             raise ValueError("separator: missing, a cell of CSV or TSV holds the labels as one text; fix: such as '|'")
         if self.separator and self.kind != "multilabel":
-            raise ValueError(f"separator: rows of kind {self.kind} have one label; fix: remove it, or set kind")
+            raise ValueError(
+                f"separator: rows of kind {self.kind} have one label; fix: remove it (only multilabel has several)"
+            )
 
 
 class PredictionFiles(ConfigModel):

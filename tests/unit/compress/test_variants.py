@@ -218,8 +218,8 @@ def test_numbers_do_not_stand_for_classes_that_are_numbers(work):
         (["rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text); allowed: one"),
         (["rows.csv", "--exclude", "*"], "quantization.exclude (--exclude): "),
         (["quotes.csv"], "ROWS: quotes.csv: line "),
-        (["rows.csv", "--separator", "|"], "separator: rows of kind classification have one label"),
-        (["rows.csv", "--text", "label"], "label: is a text too (got label)"),
+        (["rows.csv", "--separator", "|"], "--separator: rows of kind classification have one label"),
+        (["rows.csv", "--text", "label"], "--label: is a text too (got label)"),
     ],
 )
 def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):

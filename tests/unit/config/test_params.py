@@ -336,6 +336,12 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
             "students.teacher: the name is reserved; fix: rename this student",
         ),
         (
+            "students.untrained",
+            DEFAULT["students"]["lazy"],
+            "students.untrained: the name is reserved; fix: rename this student",
+        ),
+        ("tasks.synthetic.train_examples", 9, "tasks.synthetic.train_examples: "),
+        (
             "tasks.cola.pruning.epochs",
             0,
             "tasks.cola.pruning.epochs: sparsity rises while training goes on (got 0); allowed: 1 or more",

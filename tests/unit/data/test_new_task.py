@@ -1,6 +1,7 @@
 """`tinybert init`: what it chooses by the rows, what it prints, and what it writes into params.yaml."""
 
 import json
+import re
 import shutil
 
 import pandas as pd
@@ -115,6 +116,20 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
         "params.yaml: corpus.source: synthetic, because the files of corpus.local are absent\n"
         in capsys.readouterr().out
     )
+
+
+def test_predictions_of_the_first_task_need_not_fit_the_table(project):
+    before, after = (project / "params.yaml").read_text().split("  cola:", 1)
+    files = "finetuned_teacher: {predictions: {train: a.csv, dev: b.csv, id: id, label: label, missing: drop}}"
+    after, count = re.subn(r"finetuned_teacher: null.*", files, after, count=1)
+    assert count == 1
+    after = re.sub(r"augmented_copies: \d+", "augmented_copies: 0", after, count=1)  # copies would have no predictions
+    after = after.replace("models: [teacher, tinybert4]", "models: [tinybert4]", 1)  # files cannot be exported
+    inner = "    intermediate: {losses: {attention: 1.0, hidden: 1.0, embedding: 1.0}}\n    prediction: {losses: {pred"
+    assert inner in before  # of tinybert4: files have no inner layers
+    before = before.replace(inner, "    intermediate: null\n    prediction: {losses: {pred")
+    (project / "params.yaml").write_text(f"{before}  cola:{after}")
+    assert init(write(project / "topics.csv", ["war", "peace"] * 30)).finetuned_teacher is None
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])

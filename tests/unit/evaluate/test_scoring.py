@@ -242,6 +242,14 @@ def test_the_majority_and_collapse_of_several_labels():
     assert not is_collapsed(TAGS, np.array([[1, 0, 1]] * 30 + [[1, 1, 1]]))
 
 
+def test_saved_predictions_are_finite(tmp_path):
+    save_predictions(tmp_path / "found.json", {"fp32": Predictions("matthews", np.array([0, 1]), np.array([1, 1]))})
+    text = (tmp_path / "found.json").read_text()
+    read_predictions(text)
+    with pytest.raises(ValueError, match="NaN"):
+        read_predictions(text.replace("1", "NaN", 1))
+
+
 def test_predictions_of_several_labels_are_saved_and_compared(tmp_path):
     labels = np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]], dtype=np.float32)
     other = np.array([[1, 0, 1], [0, 1, 0]])

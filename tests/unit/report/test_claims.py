@@ -154,6 +154,12 @@ def test_layer_maps_are_compared_by_their_weights():
     assert (found.mean, found.low, found.high) == pytest.approx((0.05, 0.05 - 0.10828, 0.05 + 0.10828), abs=1e-4)
 
 
+def test_layer_maps_without_a_choice_are_equal():
+    maps = {seed: {"map_1_1": 1.0, "map_2_2": 1.0} for seed in ("42", "43")}
+    found = map_difference(maps, maps)
+    assert (found.mean, found.low, found.high) == (0.0, 0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "expected"),
     [
