@@ -260,9 +260,7 @@ class TableData(ConfigModel):
             problem = f"set for metric f1, and for no other (got {self.positive} for {self.metric})"
             raise ValueError(f"positive: must be {problem}; fix: set positive, or choose another metric")
         if self.labels and (self.kind == "regression" or (self.positive and self.positive != self.labels[1])):
-            raise ValueError(
-                f"labels: none for a regression, positive is second (got {self.labels}); fix: correct them"
-            )
+            raise ValueError(f"labels: a regression has none, positive is second (got {self.labels}); fix: correct it")
         is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in self.splits.values())
         if self.kind == "multilabel" and is_text and not self.hub and not self.separator:
             raise ValueError("separator: missing, a cell of CSV or TSV holds the labels as one text; fix: such as '|'")

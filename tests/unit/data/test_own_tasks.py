@@ -244,7 +244,7 @@ DATA = {"train": "t.csv", "texts": ["text"], "label": "label"}
         ("mine", DATA | {"positive": "a"}, "tasks.mine.data.positive: must be set for metric f1, and for no other"),
         ("mine", DATA | {"separator": ";"}, "tasks.mine.data.separator: rows of kind classification have one label"),
         ("mine", DATA | {"labels": ["a"]}, "tasks.mine.data.labels: "),
-        ("mine", DATA | {"kind": "regression", "labels": ["a", "b"]}, "tasks.mine.data.labels: none for a regression"),
+        ("mine", DATA | {"kind": "regression", "labels": ["a", "b"]}, "tasks.mine.data.labels: a regression has none"),
         ("mine", DATA | {"metric": "f1", "positive": "a", "labels": ["a", "b"]}, "tasks.mine.data.labels: "),
         ("mine", DATA | {"kind": "ranking"}, "tasks.mine.data.kind: should be 'classification', 'regression' or"),
         ("mine", DATA | {"dev_fraction": 0}, "tasks.mine.data.dev_fraction: should be greater than 0"),
