@@ -47,7 +47,7 @@ def bytes_held(*arguments) -> list[int]:
 def test_freed_memory_stays_with_the_process_up_to_a_limit():
     given_back, _ = bytes_held("given back", 1, 1)
     kept = bytes_held("kept", 1, 1)
-    assert kept[0] == kept[1] > given_back + 190_000_000
+    assert abs(kept[1] - kept[0]) < 1_000_000 and kept[1] > given_back + 190_000_000  # but for a page or two
     grown = bytes_held("kept", 1, 11)  # 1.1 GB more than after the first step, of which 1 GB is allowed
     assert grown[0] > given_back + 1_100_000_000 and grown[1] < given_back + 50_000_000
 
