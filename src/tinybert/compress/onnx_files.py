@@ -24,7 +24,7 @@ from tinybert.config.schema import Latency
 from tinybert.data.encoding import Encoded
 from tinybert.models.bert import SelfAttention, SequenceClassifier
 from tinybert.models.model_folders import Classifier
-from tinybert.models.outputs import Batch, OutputSpec
+from tinybert.models.outputs import Batch
 from tinybert.pipeline.files import atomic_file, report_full_disk
 
 OPSET = 20  # the last one that the tracing exporter knows
@@ -85,8 +85,7 @@ class LogitsFromTensors(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         batch = Batch(input_ids=input_ids, mask=attention_mask.bool(), token_type_ids=token_type_ids)
-        # The classifier reads [CLS] only, so the last layer computes no other row.
-        return self.model(batch, OutputSpec(only_first=True)).required_logits
+        return self.model(batch).required_logits
 
 
 def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batch] = ()) -> None:

@@ -234,8 +234,11 @@ class Bert(nn.Module):
         self.encoder = Parts({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
         self.pooler = Parts({"dense": Linear(config.hidden_size, config.hidden_size)})
 
-    def forward(self, batch: Batch, want: OutputSpec) -> tuple[ModelOutput, Tensor]:
-        """The requested outputs without logits, and what the head reads: (tokens, width), or that of [CLS] only."""
+    def forward(self, batch: Batch, want: OutputSpec, *, head_reads_first: bool) -> tuple[ModelOutput, Tensor]:
+        """The requested outputs without logits, and what the head reads: (tokens, width), or that of [CLS] only.
+
+        If `head_reads_first`, the last layer computes [CLS] only, unless one of its outputs is requested.
+        """
         padding = batch.computes_padding
         layout = RealTokens(batch.mask, with_padding=padding, multiple=TOKENS_MULTIPLE, dense_from=DENSE_FROM)
         found, hidden = ModelOutput(), self.embeddings.of(batch, layout)
@@ -246,7 +249,7 @@ class Bert(nn.Module):
         for number, layer in enumerate(self.encoder.layer[:last], start=1):
             exposed = {name for name, layers in want.layers.items() if number in layers}
             is_read = want.logits or number < last
-            rows = layout.first_rows if want.only_first and number == depth else None
+            rows = layout.first_rows if head_reads_first and number == depth and not exposed else None
             results = layer(hidden, layout, exposed | OUTPUT_ONLY if is_read else exposed, rows)
             for name in exposed:
                 getattr(found, name)[number] = results[name] if name == "scores" else layout.outputs_of(results[name])
@@ -276,6 +279,7 @@ class BertModel(Sized, ABC):
 
     architecture: str
     model_type = "bert"
+    head_reads_first = False  # whether the head reads [CLS] of each row only
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -294,7 +298,7 @@ class BertModel(Sized, ABC):
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The requested outputs of a batch; the class documents the shape of its logits."""
-        outputs, hidden = self.bert(batch, want)
+        outputs, hidden = self.bert(batch, want, head_reads_first=self.head_reads_first)
         return replace(outputs, logits=self.head_logits(hidden, batch)) if want.logits else outputs
 
     @abstractmethod
@@ -322,6 +326,7 @@ class SequenceClassifier(BertModel):
     """BERT with a classification head; logits (batch, classes), one "class" for a regression."""
 
     architecture = "BertForSequenceClassification"
+    head_reads_first = True
 
     def __init__(self, config: BertConfig, labels: tuple[str, ...]) -> None:
         super().__init__(config)
@@ -335,7 +340,7 @@ class SequenceClassifier(BertModel):
         return self.classifier(dropout(pooled, self.dropout, self.training))
 
     def flops(self, tokens: int) -> int:
-        """FLOPs of a row's matrix products, 2 per multiply-add: the full model's, also if `only_first` needs fewer."""
+        """FLOPs of a row's matrix products, 2 per multiply-add: of all tokens in all layers."""
         scores_and_context = 4 * tokens**2 * self.config.hidden_size * self.config.num_hidden_layers
         head = matrix_flops(self.bert.pooler) + matrix_flops(self.classifier)
         return tokens * matrix_flops(self.bert.encoder) + scores_and_context + head

@@ -25,8 +25,6 @@ class OutputSpec:
     scores: frozenset[int] = frozenset()  # layers (1-based) whose unmasked pre-softmax attention scores are returned
     qkv: frozenset[int] = frozenset()  # layers whose queries, keys and values are returned
     logits: bool = True  # whether the head runs
-    # Whether the last layer computes [CLS] of each row only: all that a classifier's head reads, equal up to rounding.
-    only_first: bool = False
 
     @property
     def layers(self) -> dict[str, frozenset[int]]:

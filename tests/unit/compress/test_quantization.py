@@ -93,9 +93,11 @@ def test_published_static_int8_takes_attention_products(models, tmp_path, varian
     feeds = feeds_of(examples(8, seed=1))
     files = (tmp_path / "out.onnx", models[variant], models["fp32"])
     published, ours, exact = (OnnxClassifier(path, 1).logits(feeds) for path in files)
-    # Dynamic scales fit each batch, and attention stays in float: 1.77 for the model that an AVX2 processor trains.
-    least = 1.5 if variant == "int8-dynamic" else 2
-    assert np.isfinite(published).all() and np.abs(published - exact).mean() > least * np.abs(ours - exact).mean()
+    assert np.isfinite(published).all()
+    if variant == "int8-dynamic":  # scales fit each batch, and attention stays in float: as good as ours
+        assert 0 < np.abs(published - exact).mean() < 0.05
+    else:
+        assert np.abs(published - exact).mean() > 2 * np.abs(ours - exact).mean()
 
 
 def integer_products_of_activations(graph) -> int:

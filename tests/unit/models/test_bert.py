@@ -234,12 +234,18 @@ def test_rows_of_a_layer_equal_those_of_the_full_layer():
         assert torch.allclose(found, full[rows], atol=1e-6)
 
 
-def test_only_first_computes_cls_alone_in_the_last_layer():
+def test_a_classifier_computes_cls_alone_in_the_last_layer_if_nothing_else_is_read():
     model, example = classifier(), batch((7, 4, 5), width=8)
     computed = []
     model.bert.encoder.layer[-1].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))
-    found = model(example, OutputSpec(only_first=True)).logits
-    assert torch.allclose(found, model(example).logits, atol=1e-6)
+    gradients = []
+    for spec in (OutputSpec(), EVERYTHING):
+        model.zero_grad()
+        logits = model(example, spec).logits
+        logits.square().sum().backward()
+        gradients.append([logits, *(weight.grad for weight in model.parameters())])
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     assert computed == [3, 24]  # 16 real tokens, and padding up to a multiple of 64 or its end
 
 
