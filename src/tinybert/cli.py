@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import report_disk_error
 
 CARD = "README.md"  # of a model folder
 LOCK_FILE = Path("dvc.lock")
@@ -200,10 +201,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         commands.add_parser(name, help=command.__doc__, add_help=False)
     options, rest = parser.parse_known_args(argv)
     try:
-        if options.command in COMMANDS:
-            COMMANDS[options.command](rest)
-        else:
-            import_module(f"tinybert.{MODULES[options.command][0]}").main(rest)
+        with report_disk_error(Path.cwd()):
+            if options.command in COMMANDS:
+                COMMANDS[options.command](rest)
+            else:
+                import_module(f"tinybert.{MODULES[options.command][0]}").main(rest)
     except UserError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:

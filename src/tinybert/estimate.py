@@ -310,9 +310,11 @@ def text_rows(params: Params) -> RowStatistics:
             if sum(read_bytes) >= SEEN_BYTES:
                 break
         read_share = min(1.0, sum(read_bytes) / max(1, sum(file.stat().st_size for file in files)))
-    read_share = max(read_share, len(texts) / (corpus.max_documents or math.inf))
+    paragraphs = [line for text in texts for line in text.split("\n") if line.strip()]
+    documents_read = len(paragraphs if corpus.unit == "paragraph" else texts)
+    read_share = max(read_share, documents_read / (corpus.max_documents or math.inf))
     if params.tokenize.packing == "paragraphs" or corpus.unit == "paragraph":
-        texts = [line for text in texts for line in text.split("\n") if line.strip()]
+        texts = paragraphs
     tokens = [len(text.split()) * TOKENS_PER_WORD for text in texts]
     if params.tokenize.packing == "truncate":
         tokens = [min(count, limit - 2) for count in tokens]

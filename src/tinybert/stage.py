@@ -23,7 +23,7 @@ from tinybert.config.schema import Params
 from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, printable, report_full_disk, write_json
+from tinybert.pipeline.files import atomic_file, printable, report_disk_error, write_json
 from tinybert.pipeline.process import is_main_process, relaunch
 from tinybert.pipeline.tracking import Run, stage_run
 
@@ -126,7 +126,7 @@ def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = Fa
         if trains:
             relaunch(f"stages.{name}", sys.argv[1:])
         temporary = os.environ.get("TMPDIR", "/tmp")  # tempfile.gettempdir() fails on full disks
-        with report_full_disk(f"a disk that the stage writes to, such as those of {Path.cwd()} and {temporary}"):
+        with report_disk_error(f"a disk that the stage writes to, such as those of {Path.cwd()} and {temporary}"):
             _run(main, name, items)
     except UserError as error:
         for line in str(error).splitlines():

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tests.support.project import copy_project, run, tiny_params, write_params
 from tests.unit.distill.test_loop import examples
+from tinybert.cli import main
 from tinybert.compress.onnx_files import export_onnx
 from tinybert.data.sequences import sequences_writer
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
@@ -24,7 +25,7 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.distill.teacher_cache import CachedTeacher, TeacherCache
 from tinybert.models.model_folders import save_model
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, atomic_folder, report_full_disk, write_json, write_jsonl
+from tinybert.pipeline.files import atomic_file, atomic_folder, report_disk_error, write_json, write_jsonl
 
 ROOM = 2 * 4096  # bytes that are left on the full disk: two pages
 
@@ -77,6 +78,11 @@ def write_sequences(path) -> None:
         append(np.full(50_000, 7), np.full(5_000, 10))
 
 
+def write_short_sequences(path) -> None:  # more bytes of offsets than of tokens
+    with atomic_folder(path) as folder, sequences_writer(folder, np.dtype(np.uint16)) as append:
+        append(np.full(1500, 7), np.ones(1500, dtype=np.int64))
+
+
 def write_tokenizer(path) -> None:
     with atomic_folder(path) as folder:
         save_tokenizer(train_tokenizer([f"word{number}" for number in range(900)], vocabulary_size=1000), folder)
@@ -89,6 +95,7 @@ WRITERS = {
     "rows.jsonl": lambda path: write_jsonl(path, ({"row": row} for row in range(10_000))),
     "model": write_model,
     "blocks": write_sequences,
+    "offsets": write_short_sequences,
     "tokenizer": write_tokenizer,
     "fp32.onnx": lambda path: export_onnx(classifier(TEACHER), path),
 }
@@ -167,10 +174,21 @@ def test_without_a_disk_to_fill(tmp_path, kind, fault):
 
 
 def test_other_errors_and_reported_ones_are_not_changed(tmp_path):
-    for error in (OSError(errno.EACCES, "no"), UserError("a: No space left on device"), ValueError("disk")):
-        with pytest.raises(type(error)) as found, report_full_disk(tmp_path):
+    for error in (OSError(errno.EIO, "no"), UserError("a: No space left on device"), ValueError("disk")):
+        with pytest.raises(type(error)) as found, report_disk_error(tmp_path):
             raise error
         assert found.value is error
+
+
+def test_a_forbidden_file_is_one_line(monkeypatch, capsys):
+    def forbidden(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("pathlib.Path.is_file", forbidden)
+    with pytest.raises(SystemExit) as ended:
+        main(["init", "rows.csv", "--text", "text", "--label", "label"])
+    line = "rows.csv: Permission denied; fix: change its permissions or name another one and run the command again"
+    assert str(ended.value) == line
 
 
 @pytest.fixture(scope="module")

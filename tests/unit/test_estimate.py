@@ -105,6 +105,17 @@ def test_long_local_text_is_extrapolated(tmp_path, monkeypatch):
     assert sizes_of(check_params(tree)).text.count == pytest.approx(whole.count / 4, rel=0.05)
 
 
+def test_a_limit_of_documents_counts_paragraphs_if_these_are_documents(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    article = json.dumps({"title": "", "text": "\n".join(["a word"] * 10)}) + "\n"
+    (tmp_path / "a.jsonl").write_text(article * 40)
+    tree = tiny_params()
+    tree["corpus"] |= {"source": "local", "unit": "paragraph", "local": {"files": ["a.jsonl"]}}
+    for limit, expected in ((None, 400), (100, 100)):
+        tree["corpus"]["max_documents"] = limit
+        assert sizes_of(check_params(tree)).text.count == pytest.approx(0.9 * expected)
+
+
 def test_rows_of_a_table_are_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.csv").write_text("text,label\n" + "".join(f"one two {n},{n % 2}\n" for n in range(30)))

@@ -25,7 +25,7 @@ from tinybert.data.encoding import Encoded
 from tinybert.models.bert import SelfAttention, SequenceClassifier
 from tinybert.models.model_folders import Classifier
 from tinybert.models.outputs import Batch
-from tinybert.pipeline.files import atomic_file, report_full_disk
+from tinybert.pipeline.files import atomic_file, report_disk_error
 
 OPSET = 20  # the last one that the tracing exporter knows
 ATTENTION_OPSET = 23  # the first one with an Attention operator; our other operators only gained types since 20
@@ -99,7 +99,7 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     if isinstance(served, SequenceClassifier):
         for layer in served.bert.encoder.layer:
             layer.attention.self.__class__ = ServedAttention
-    with tempfile.TemporaryDirectory() as folder, report_full_disk(folder):
+    with tempfile.TemporaryDirectory() as folder, report_disk_error(folder):
         draft = Path(folder) / "model.onnx"
         _trace(served, draft)
         _compare(plain, draft, [_padded_batch(plain, 1, 5), _padded_batch(plain, 3, 17), *real_rows])

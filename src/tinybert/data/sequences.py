@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
 
@@ -79,8 +80,9 @@ def sequences_writer(folder: Path, token_type: np.dtype) -> Iterator[Callable[[n
         handle.seek(0)
         # NumPy pads the header to the same size whatever the shape.
         np.lib.format.write_array_header_1_0(handle, header | {"shape": (int(offsets[-1]),)})
-    with open(folder / "offsets.npy", "wb") as handle:
-        np.save(handle, offsets)
+    buffer = BytesIO()
+    np.save(buffer, offsets)  # to a file, NumPy hides the reason of a failure
+    (folder / "offsets.npy").write_bytes(buffer.getvalue())
 
 
 class Cutter:

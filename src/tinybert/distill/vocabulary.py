@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import nn
 
 from tinybert.data.encoding import Encoded
 from tinybert.data.tokenizer import SPECIAL_TOKENS, trimmed_tokenizer
@@ -60,28 +60,6 @@ def _falls_apart(token: str, vocabulary: Collection[str]) -> bool:
     return len(parts) > 1 and all(part in vocabulary for part in parts)
 
 
-class UsedEmbedding(nn.Embedding):
-    """An embedding reduced to the vectors of some tokens; it takes the ids of the full vocabulary.
-
-    Args:
-        full: Of all tokens; not changed.
-        used: Token ids, ascending, (tokens,) int64, with the padding token; no other id may be looked up.
-    """
-
-    place: Tensor
-
-    def __init__(self, full: nn.Embedding, used: Tensor) -> None:
-        place = torch.zeros(full.num_embeddings, dtype=torch.int64)
-        place[used] = torch.arange(len(used))
-        padding = None if full.padding_idx is None else int(place[full.padding_idx])
-        super().__init__(len(used), full.embedding_dim, padding_idx=padding, _weight=full.weight.detach()[used])
-        self.register_buffer("place", place, persistent=False)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Token ids of any shape, int64 -> (that shape, width)."""
-        return super().forward(self.place[input])
-
-
 @contextlib.contextmanager
 def only_used_words(model: nn.Module, batches: Batches, decays: Iterator[float]) -> Iterator[None]:
     """Trains a classifier's vectors of the tokens in `batches` only; the result is equal up to rounding.
@@ -99,8 +77,13 @@ def only_used_words(model: nn.Module, batches: Batches, decays: Iterator[float])
         return
     owner = _word_owner(model)
     full = owner.word_embeddings
-    used = torch.from_numpy(np.unique(np.concatenate([[model.config.pad_token_id], *batches.rows.input_ids])))
-    owner.word_embeddings = reduced = UsedEmbedding(full, used)
+    # Batches are padded with 0, whatever the model's padding token is.
+    used = torch.from_numpy(np.unique(np.concatenate([[0, model.config.pad_token_id], *batches.rows.input_ids])))
+    place = torch.zeros(full.num_embeddings, dtype=torch.int64)
+    place[used] = torch.arange(len(used))
+    padding, weight = int(place[model.config.pad_token_id]), full.weight.detach()[used]
+    owner.word_embeddings = reduced = nn.Embedding(len(used), full.embedding_dim, padding_idx=padding, _weight=weight)
+    reduced.register_forward_pre_hook(lambda _, ids: place.to(ids[0].device)[ids[0]])
     decay = 1.0
     try:
         yield

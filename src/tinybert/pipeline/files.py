@@ -19,7 +19,11 @@ from tinybert.pipeline.process import byte_bar
 
 LINE_LIMIT_BYTES = 16 * 2**20
 PARTIAL = ".partial"  # the ending of everything unfinished; git and DVC ignore it
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FIXES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EACCES: "change its permissions or name another one",
+}
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of surrogate pairs, which cannot be written
 
 
@@ -48,8 +52,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def report_full_disk(place: str | Path) -> Iterator[None]:
-    """Turns the error of a full disk in its block into a UserError, which names the system's file or else `place`.
+def report_disk_error(place: str | Path) -> Iterator[None]:
+    """Turns the error of a full disk or a forbidden file into a UserError, which names the file or else `place`.
 
     Errors inside a temporary folder are reported by the block that created it.
     """
@@ -57,12 +61,13 @@ def report_full_disk(place: str | Path) -> Iterator[None]:
         yield
     except Exception as error:  # safetensors and ONNX Runtime have error types of their own for it
         number = getattr(error, "errno", None)
-        reasons = [os.strerror(full) for full in FULL if full == number or os.strerror(full) in str(error)]
-        if not reasons or isinstance(error, UserError) or PARTIAL in str(place):
+        found = [known for known in DISK_FIXES if known == number or os.strerror(known) in str(error)]
+        if not found or isinstance(error, UserError) or PARTIAL in str(place):
             raise
         named = str(getattr(error, "filename", None) or place)
         where = place if PARTIAL in named else named
-        raise UserError(f"{where}: {reasons[0]}; fix: free some space and run the command again") from error
+        fix = f"{DISK_FIXES[found[0]]} and run the command again"
+        raise UserError(f"{where}: {os.strerror(found[0])}; fix: {fix}") from error
 
 
 @contextmanager
@@ -71,7 +76,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
     Another writer of `path` that is still running (its `dvc repro` alone was killed) fails when it renames its file.
     """
-    with report_full_disk(path):
+    with report_disk_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         for leftover in list(path.parent.glob(f".{glob.escape(path.name)}.????????{PARTIAL}")):
             doomed = _free_name(path)  # its owner must not find it half removed
