@@ -26,6 +26,7 @@ REASONS = {
     "TimeoutException": "no answer in time; raise HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT (seconds)",
 }
 BROKEN_CONNECTION = {"NetworkError", "RemoteProtocolError"}
+UNREACHABLE: set[str] = set()  # endpoints that this process has asked in vain
 
 
 class DamagedFileError(Exception):
@@ -39,13 +40,13 @@ def hub_access(key: str, name: str, *, fix: str, action: str = "loaded from") ->
     Import the Hub's libraries inside the block. If the Hub cannot be reached, they are put into offline mode for the
     rest of the process: cached files still load, and others fail without retries.
     """
-    obstacle = ""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() not in {"1", "ON", "YES", "TRUE"} and not _is_reachable():
-        obstacle = f"no connection to {_endpoint()}: "
+        UNREACHABLE.add(_endpoint())
         os.environ["HF_HUB_OFFLINE"] = "1"
         for module in ("huggingface_hub.constants", "datasets.config"):
             if module in sys.modules:  # it has read the variable already
                 vars(sys.modules[module])["HF_HUB_OFFLINE"] = True
+    obstacle = f"no connection to {_endpoint()}: " if _endpoint() in UNREACHABLE else ""
     try:
         yield
     except UserError:
