@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import report_disk_error
 
 CARD = "README.md"  # of a model folder
 LOCK_FILE = Path("dvc.lock")
@@ -200,6 +199,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.__doc__, add_help=False)
     options, rest = parser.parse_known_args(argv)
+    from tinybert.pipeline.files import report_disk_error
+
     try:
         with report_disk_error(Path.cwd()):
             if options.command in COMMANDS:

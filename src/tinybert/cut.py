@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"--output: exists (got {options.output}); fix: name a new folder, or remove it")
     teacher, table = load_bert(SequenceClassifier, options.folder), Table(str(options.rows), "ROWS")
     if not len(set(options.text)) == len(options.text) <= len(COLUMNS):
-        raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one, or two different ones")
+        raise UserError(f"--text: must be one column, or two different ones (got {' '.join(options.text)})")
     data = TableData.model_construct(texts=tuple(options.text))
     rows = [own_row(table, found, None, data) for found in table.rows(data.texts)]
     random.Random(SEED).shuffle(rows)

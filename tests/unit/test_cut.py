@@ -106,8 +106,14 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
             "--speedup: it chooses the sizes",
         ),
         (["model", "gap.csv"], "ROWS: gap.csv: line 3, column text: no text (got nothing)"),
-        (["model", "rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text)"),
-        (["model", "rows.csv", "--text", "text", "text"], "--text: too many columns (got text text); allowed: one, or"),
+        (
+            ["model", "rows.csv", "--text", "text", "text", "text"],
+            "--text: must be one column, or two different ones (got text text text)",
+        ),
+        (
+            ["model", "rows.csv", "--text", "text", "text"],
+            "--text: must be one column, or two different ones (got text text)",
+        ),
         (["model", "rows.csv", "--output", "model"], "--output: exists (got model); fix: name a new folder"),
     ],
 )

@@ -105,7 +105,7 @@ def test_long_local_text_is_extrapolated(tmp_path, monkeypatch):
     assert sizes_of(check_params(tree)).text.count == pytest.approx(whole.count / 4, rel=0.05)
 
 
-def test_a_limit_of_documents_counts_paragraphs_if_these_are_documents(tmp_path, monkeypatch):
+def test_max_documents_counts_paragraphs_as_documents(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     article = json.dumps({"title": "", "text": "\n".join(["a word"] * 10)}) + "\n"
     (tmp_path / "a.jsonl").write_text(article * 40)

@@ -155,8 +155,8 @@ def _subject(options: argparse.Namespace) -> Subject:
     if tokenizer.get_vocab_size() > model.config.vocab_size:
         problem = f"the tokenizer has more tokens than the model (got {options.folder})"
         raise UserError(f"FOLDER: {problem}; fix: get it again")
-    if len(options.text) > 2:
-        raise UserError(f"--text: too many columns (got {' '.join(options.text)}); allowed: one or two")
+    if not len(set(options.text)) == len(options.text) <= len(COLUMNS):
+        raise UserError(f"--text: must be one column, or two different ones (got {' '.join(options.text)})")
     task = task_of(model.labels, model.config.problem_type, COLUMNS[: len(options.text)])
     known = [metric for metric in METRICS_BY_KIND[task.kind] if metric != "f1" or len(task.labels) == 2]
     metric = options.metric or task.headline
@@ -169,7 +169,8 @@ def _subject(options: argparse.Namespace) -> Subject:
             separator=options.separator, labels=task.labels or None,
         )  # fmt: skip
     except ValidationError as error:
-        raise UserError(f"--{describe_mistake(error.errors()[0])}") from None
+        mistake = describe_mistake(error.errors()[0])
+        raise UserError(f"{'FOLDER: ' if mistake.startswith('labels') else '--'}{mistake}") from None
     # Numbers stand for classes, unless they are names of classes.
     classes = () if any(map(NUMBER.fullmatch, task.labels)) else task.labels
     numbers = {str(number): name for number, name in enumerate(classes)}

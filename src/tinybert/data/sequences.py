@@ -81,8 +81,8 @@ def sequences_writer(folder: Path, token_type: np.dtype) -> Iterator[Callable[[n
         # NumPy pads the header to the same size whatever the shape.
         np.lib.format.write_array_header_1_0(handle, header | {"shape": (int(offsets[-1]),)})
     buffer = BytesIO()
-    np.save(buffer, offsets)  # to a file, NumPy hides the reason of a failure
-    (folder / "offsets.npy").write_bytes(buffer.getvalue())
+    np.save(buffer, offsets)  # np.save to a file hides the reason of a failure
+    (folder / "offsets.npy").write_bytes(buffer.getbuffer())
 
 
 class Cutter:

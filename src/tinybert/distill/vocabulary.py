@@ -83,7 +83,8 @@ def only_used_words(model: nn.Module, batches: Batches, decays: Iterator[float])
     place[used] = torch.arange(len(used))
     padding, weight = int(place[model.config.pad_token_id]), full.weight.detach()[used]
     owner.word_embeddings = reduced = nn.Embedding(len(used), full.embedding_dim, padding_idx=padding, _weight=weight)
-    reduced.register_forward_pre_hook(lambda _, ids: place.to(ids[0].device)[ids[0]])
+    reduced.register_buffer("place", place, persistent=False)
+    reduced.register_forward_pre_hook(lambda module, inputs: module.place[inputs[0]])
     decay = 1.0
     try:
         yield

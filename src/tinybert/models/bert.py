@@ -340,7 +340,7 @@ class SequenceClassifier(BertModel):
         return self.classifier(dropout(pooled, self.dropout, self.training))
 
     def flops(self, tokens: int) -> int:
-        """FLOPs of a row's matrix products, 2 per multiply-add: of all tokens in all layers."""
+        """FLOPs of a row's matrix products, 2 per multiply-add: as if each layer computed all tokens."""
         scores_and_context = 4 * tokens**2 * self.config.hidden_size * self.config.num_hidden_layers
         head = matrix_flops(self.bert.pooler) + matrix_flops(self.classifier)
         return tokens * matrix_flops(self.bert.encoder) + scores_and_context + head

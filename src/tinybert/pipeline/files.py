@@ -19,11 +19,7 @@ from tinybert.pipeline.process import byte_bar
 
 LINE_LIMIT_BYTES = 16 * 2**20
 PARTIAL = ".partial"  # the ending of everything unfinished; git and DVC ignore it
-DISK_FIXES = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space",
-    errno.EACCES: "change its permissions or name another one",
-}
+FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of surrogate pairs, which cannot be written
 
 
@@ -32,7 +28,7 @@ def atomic_file(path: str | Path, mode: str = "w") -> Iterator[IO]:
     """Opens a temporary file beside `path` and renames it to `path` when the block ends without an error.
 
     Text is UTF-8 with "\\n" line ends. On an error nothing is left behind and an older `path` stays. Leftovers of a
-    killed writer of `path` are removed. UserError if the disk is full.
+    killed writer of `path` are removed. UserError if the disk is full, or the folder may not be written.
     """
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
     with _temporary(Path(path)) as temporary, open(temporary, mode, encoding=encoding, newline=newline) as handle:
@@ -53,21 +49,22 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def report_disk_error(place: str | Path) -> Iterator[None]:
-    """Turns the error of a full disk or a forbidden file into a UserError, which names the file or else `place`.
+    """Converts errors of full disks and permissions to a UserError that names the file.
 
-    Errors inside a temporary folder are reported by the block that created it.
+    If the error of a full disk names none, `place` is named. Errors inside a temporary folder are reported by the block that created it.
     """
     try:
         yield
     except Exception as error:  # safetensors and ONNX Runtime have error types of their own for it
-        number = getattr(error, "errno", None)
-        found = [known for known in DISK_FIXES if known == number or os.strerror(known) in str(error)]
-        if not found or isinstance(error, UserError) or PARTIAL in str(place):
+        number, named = getattr(error, "errno", None), str(getattr(error, "filename", None) or "")
+        if number == errno.EACCES and named:
+            fix = "change its permissions, or name another file"
+            raise UserError(f"{named}: {os.strerror(number)}; fix: {fix}") from error
+        reasons = [os.strerror(full) for full in FULL if full == number or os.strerror(full) in str(error)]
+        if not reasons or isinstance(error, UserError) or PARTIAL in str(place):
             raise
-        named = str(getattr(error, "filename", None) or place)
-        where = place if PARTIAL in named else named
-        fix = f"{DISK_FIXES[found[0]]} and run the command again"
-        raise UserError(f"{where}: {os.strerror(found[0])}; fix: {fix}") from error
+        where = place if PARTIAL in named else named or place
+        raise UserError(f"{where}: {reasons[0]}; fix: free some space and run the command again") from error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ REASONS = {
     "TimeoutException": "no answer in time; raise HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT (seconds)",
 }
 BROKEN_CONNECTION = {"NetworkError", "RemoteProtocolError"}
-UNREACHABLE: set[str] = set()  # endpoints that this process has asked in vain
+UNREACHABLE: set[str] = set()  # endpoints that this process could not reach
 
 
 class DamagedFileError(Exception):

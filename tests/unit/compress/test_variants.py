@@ -215,7 +215,10 @@ def test_numbers_do_not_stand_for_classes_that_are_numbers(work):
         (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
         (["one.csv"], "--calibration-rows: leaves no row to score (got 2 of 1)"),
         (["rows.csv", "--output", "mine"], "--output: exists, but not from this command (got mine); fix: --output NEW"),
-        (["rows.csv", "--text", "text", "text", "text"], "--text: too many columns (got text text text); allowed: one"),
+        (
+            ["rows.csv", "--text", "text", "text", "text"],
+            "--text: must be one column, or two different ones (got text text text)",
+        ),
         (["rows.csv", "--exclude", "*"], "quantization.exclude (--exclude): "),
         (["quotes.csv"], "ROWS: quotes.csv: line "),
         (["rows.csv", "--separator", "|"], "--separator: rows of kind classification have one label"),

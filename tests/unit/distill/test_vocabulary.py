@@ -143,13 +143,14 @@ def test_weights_are_those_of_training_all_vectors(student, monkeypatch):
 
 
 def test_only_used_vectors_are_parameters_and_padding_has_no_gradient():
-    model, batches = classifier(seed=1), Batches(examples(4), batch_size=2, seed=0)
+    config = replace(STUDENT, pad_token_id=3)
+    model, batches = classifier(config, seed=1), Batches(examples(4), batch_size=2, seed=0)
     full = model.bert.embeddings.word_embeddings
-    used = sorted({0, STUDENT.pad_token_id, *np.concatenate(batches.rows.input_ids).tolist()})
+    used = sorted({0, 3, *np.concatenate(batches.rows.input_ids).tolist()})
     with only_used_words(model, batches, iter([])):
         reduced = model.bert.embeddings.word_embeddings
         assert len(reduced.weight) == len(used) < 50
-        ids = torch.tensor([[used[-1], STUDENT.pad_token_id]])
+        ids = torch.tensor([[used[-1], 3]])
         assert torch.equal(reduced(ids), full(ids))
         reduced(ids).sum().backward()
         assert reduced.weight.grad.sum(dim=1).tolist() == [0.0] * (len(used) - 1) + [12.0]
