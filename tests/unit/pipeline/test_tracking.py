@@ -56,6 +56,7 @@ def environment(monkeypatch):
         monkeypatch.delenv(name)
     for name, value in tracking.MLFLOW_SETTINGS.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tracking, "LONGEST_WAIT_S", 240)  # other tests run beside these
 
 
 @pytest.fixture
