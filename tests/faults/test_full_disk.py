@@ -190,6 +190,12 @@ def test_a_forbidden_file_is_one_line(monkeypatch, capsys):
     assert str(ended.value) == "rows.csv: Permission denied; fix: change its permissions, or name another file"
 
 
+def test_a_forbidden_output_is_named_not_its_temporary_file(tmp_path):
+    with pytest.raises(UserError) as raised, atomic_file(tmp_path / "out.json") as handle:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), handle.name)
+    assert str(raised.value).startswith(f"{tmp_path / 'out.json'}: Permission denied; fix: ")
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     folder = copy_project(tmp_path_factory.mktemp("project"))

@@ -51,7 +51,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 def report_disk_error(place: str | Path) -> Iterator[None]:
     """Converts errors of full disks and permissions to a UserError that names the file.
 
-    If the error of a full disk names none, `place` is named. Errors inside a temporary folder are reported by the block that created it.
+    If the error of a full disk names none, `place` is named, as for temporary files. Errors inside a temporary folder
+    are reported by the block that created it.
     """
     try:
         yield
@@ -59,7 +60,7 @@ def report_disk_error(place: str | Path) -> Iterator[None]:
         number, named = getattr(error, "errno", None), str(getattr(error, "filename", None) or "")
         if number == errno.EACCES and named:
             fix = "change its permissions, or name another file"
-            raise UserError(f"{named}: {os.strerror(number)}; fix: {fix}") from error
+            raise UserError(f"{place if PARTIAL in named else named}: {os.strerror(number)}; fix: {fix}") from error
         reasons = [os.strerror(full) for full in FULL if full == number or os.strerror(full) in str(error)]
         if not reasons or isinstance(error, UserError) or PARTIAL in str(place):
             raise

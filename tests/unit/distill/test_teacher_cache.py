@@ -154,6 +154,18 @@ def test_phases_share_the_logits(tmp_path):
     assert prediction.rows_asked == 1
 
 
+def test_logits_do_not_depend_on_the_phase_that_fills_the_cache(tmp_path):
+    computed, logits = [], []
+    for number, losses in enumerate((LAYERS, {"prediction": 1.0})):
+        model = classifier(TEACHER, seed=2)
+        model.bert.encoder.layer[-1].output.register_forward_hook(lambda *call: computed.append(call[-1].shape))
+        cached = cached_teacher(tmp_path / str(number), loss_of(losses), model=model)
+        logits.append(cached(cached.examples.batch(ROWS)).logits)
+    assert torch.equal(*logits)
+    half = len(computed) // 2
+    assert computed[:half] == computed[half:]  # all tokens of the last layer, whatever is read
+
+
 @pytest.mark.parametrize(
     "change",
     [
