@@ -95,7 +95,7 @@ def test_published_static_int8_takes_attention_products(models, tmp_path, varian
     published, ours, exact = (OnnxClassifier(path, 1).logits(feeds) for path in files)
     assert np.isfinite(published).all()
     if variant == "int8-dynamic":  # scales fit each batch, and attention stays in float: as good as ours
-        assert 0 < np.abs(published - exact).mean() < 0.05
+        assert 0 < np.abs(published - exact).mean() < 0.02 * np.abs(exact).mean()
     else:
         assert np.abs(published - exact).mean() > 2 * np.abs(ours - exact).mean()
 
