@@ -91,7 +91,8 @@ def distill_phase(
     if loss.weights and training.epochs:
         augmented = list(read_jsonl(paths.augmented(task.name)))
         rows = encode(augmented, task, load_tokenizer(paths.TOKENIZER), max_length_tokens=limit)
-        cached = CachedTeacher(teacher, loss, rows, TeacherCache.of(params.tasks.teacher_cache_gb))
+        cache = TeacherCache(paths.teacher_cache(), int(params.tasks.teacher_cache_gb * 1e9))
+        cached = CachedTeacher(teacher, loss, rows, cache)
         batches = cached.student_batches(rows, task, batch_size=training.batch_size, seed=seed)
         how = Settings(training, params.optimizer, seed, params.precision)
         train(student, loss, batches, how, teacher=cached, run=TrainRun(phase))

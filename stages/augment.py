@@ -17,7 +17,7 @@ from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Writes the rows, each followed by its variations; with 0 copies only the rows."""
+    """Writes the rows, each followed by its variations (with 0 copies only the rows), then the unlabeled rows."""
     params, task = stage.params, read_task(stage.items["task"])
     settings = params.tasks[task.name]
     checkpoint = Checkpoint(paths.checkpoints(stage.name, stage.items), stage.fingerprint())
@@ -27,6 +27,10 @@ def main(stage: Stage) -> None:
         augmented = sample(rows, task, params.augmentation.sampling, copies=settings.augmented_copies, seed=params.seed)
     elif settings.augmented_copies:
         augmented = substituted(rows, task, params, checkpoint)
+    if (paths.task_rows(task.name) / "unlabeled.jsonl").is_file():
+        # As for variations, the teacher replaces the label.
+        marks = {"label": rows[0]["label"], "augmented": True}
+        augmented = [*augmented, *(row | marks for row in read_rows(task, "unlabeled"))]
     write_jsonl(paths.augmented(task.name), augmented)
     stage.write_metrics({"original": len(rows), "augmented": len(augmented)})
     checkpoint.remove()

@@ -21,7 +21,7 @@ def main(stage: Stage) -> None:
         for split, rows in splits.items():
             write_jsonl(temporary / f"{split}.jsonl", records(rows))
     for split, rows in splits.items():
-        context = "training" if split == "train" else "evaluation"
+        context = "training" if split in ("train", "unlabeled") else "evaluation"
         stage.run.log_dataset(rows.head(LOGGED_ROWS), str(folder / f"{split}.jsonl"), f"{name}-{split}", context)
     train, dev = (label_array(splits[split]["label"], task) for split in ("train", task.dev_splits[0]))
     counts = {split: len(rows) for split, rows in splits.items()}

@@ -147,7 +147,7 @@ class Sizes:
         vocabulary = self.teacher.vocabulary
         students = params.used_students.items()
         self.students = {name: ModelSize(student.architecture, vocabulary) for name, student in students}
-        self.rows = {}
+        self.rows, self.unlabeled = {}, {task: read.unlabeled for task, read in rows.items()}
         for task, settings in self.tasks.items():
             count, tokens, limit = math.nan, math.nan, settings.max_length_tokens
             if read := rows.get(task):
@@ -214,7 +214,8 @@ class Sizes:
             return Work()
         training = settings.pruning if is_pruning else training_of(params, name, phase, task=task)
         copies = 1 if is_pruning else 1 + settings.augmented_copies
-        rows = replace(rows, count=rows.count * copies * settings.train_fraction)
+        unlabeled = 0 if is_pruning else self.unlabeled.get(task, 0)
+        rows = replace(rows, count=rows.count * copies * settings.train_fraction + unlabeled)
         runs = 1.0 if is_pruning else 1 / len(params.seeds)
         if phase == "prediction" and student.intermediate:
             runs *= not training_of(params, name, "intermediate", task=task).epochs

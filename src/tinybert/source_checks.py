@@ -89,7 +89,7 @@ def check_rows(params: Params, name: str) -> TrainingRows:
     settings = params.tasks[name]
     if data := settings.data:
         check_all(
-            partial(table.check_columns, data.unlabeled_columns if split == "test" else data.columns)
+            partial(table.check_columns, data.columns if split in ("train", "dev") else data.unlabeled_columns)
             for split, table in tables_of(name, data).items()
         )
     task, splits = read_task_rows(name, params.tasks, seed=params.seed)
@@ -99,7 +99,7 @@ def check_rows(params: Params, name: str) -> TrainingRows:
         _, counts = read_predicted_teacher(task, files, of_splits, heldout_fraction=params.tasks.heldout_fraction)
         lacking = counts["without_prediction"]
     words = sum(len(text.split()) for column in task.columns for text in train[column])
-    return TrainingRows(task, len(train), words / max(1, len(train)), lacking)
+    return TrainingRows(task, len(train), words / max(1, len(train)), lacking, len(splits.get("unlabeled", ())))
 
 
 def check_quiz(params: Params) -> None:

@@ -71,7 +71,7 @@ class StageTraining:
     def distill(self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int) -> None:
         """As `run`, on training rows of a task, whose teacher runs once."""
         examples, asked = teacher.read_both(rows, by_token=self.loss.compares_tokens)
-        cache = TeacherCache.of(self.stage.params.tasks.teacher_cache_gb)
+        cache = TeacherCache(paths.teacher_cache(), int(self.stage.params.tasks.teacher_cache_gb * 1e9))
         cached = CachedTeacher(teacher.model, self.loss, asked, cache)
         batches = cached.student_batches(examples, teacher.task, batch_size=training.batch_size, seed=seed)
         self.run(batches, training, seed, teacher=cached)

@@ -122,8 +122,15 @@ def test_rows_of_a_table_are_counted(tmp_path, monkeypatch):
     tree = tiny_params()
     data = {"train": "own.csv", "dev": "own.csv", "texts": ["text"], "label": "label"}
     tree["tasks"] |= {"run": ["mine"], "mine": TASK | {"data": data}}
-    rows = sizes_of(check_params(tree)).rows["mine"]
-    assert (rows.count, rows.tokens) == (30, pytest.approx(3 * 1.3 + 2))
+    sizes = sizes_of(check_params(tree))
+    assert (sizes.rows["mine"].count, sizes.rows["mine"].tokens) == (30, pytest.approx(3 * 1.3 + 2))
+    (tmp_path / "more.csv").write_text("text\n" + "".join(f"new {n}\n" for n in range(320)))
+    data["unlabeled"] = "more.csv"
+    tree["tasks"]["mine"]["prediction"] = TASK["prediction"] | {"max_steps": None}
+    works = sizes_of(check_params(tree)).works()
+    # Two epochs in batches of 32: 27 labeled rows with a copy each, and 320 unlabeled ones.
+    assert works["task_distill_prediction"][0].steps == 2 * 12
+    assert works["finetune_teacher"][0].steps == works["prune"][0].steps == 4
 
 
 def with_changes(section: str, **changes) -> Sizes:

@@ -212,7 +212,8 @@ class TableData(ConfigModel):
     """The table of a task of one's own.
 
     Attributes:
-        train: A file, or a split of `hub`; so are dev and test. A test split with labels is scored too.
+        train: A file, or a split of `hub`; so are the three below. A test split with labels is scored too.
+        unlabeled: Further texts, which only students learn from, by the teacher's outputs.
         dev_fraction: The share of train that is dev if there is no dev file.
         labels: The classes in their order; None: those of train, sorted.
         positive: The class whose F1 is the metric.
@@ -223,6 +224,7 @@ class TableData(ConfigModel):
     train: NonEmptyStr
     dev: NonEmptyStr | None = None
     test: NonEmptyStr | None = None
+    unlabeled: NonEmptyStr | None = None
     dev_fraction: Annotated[Real, Field(gt=0, le=0.5)] = 0.1
     texts: Annotated[UniqueList[NonEmptyStr], Field(max_length=2)]
     label: NonEmptyStr
@@ -247,7 +249,7 @@ class TableData(ConfigModel):
     @property
     def splits(self) -> dict[str, str]:
         """The splits that are given, by name."""
-        given = {"train": self.train, "dev": self.dev, "test": self.test}
+        given = {"train": self.train, "dev": self.dev, "test": self.test, "unlabeled": self.unlabeled}
         return {split: name for split, name in given.items() if name}
 
     def check(self) -> None:
@@ -354,6 +356,9 @@ class TaskSettings(ConfigModel):
         if predictions and self.augmented_copies:
             problem = f"finetuned_teacher has no predictions of augmented rows (got {self.augmented_copies})"
             raise ValueError(f"augmented_copies: {problem}; allowed: 0")
+        if predictions and self.data and self.data.unlabeled:
+            problem = f"finetuned_teacher has no predictions of these rows (got {self.data.unlabeled})"
+            raise ValueError(f"data.unlabeled: {problem}; fix: label them by the predictions and add them to train")
         if predictions and self.data and (predictions.dev is None) != (self.data.dev is None):
             problem = f"data.dev and this are files both, or both null (got {predictions.dev})"
             raise ValueError(f"finetuned_teacher.predictions.dev: {problem}; fix: change one of them")

@@ -92,6 +92,7 @@ class TrainingRows:
     count: int
     words: float
     without_prediction: int = 0
+    unlabeled: int = 0  # further rows, of task distillation only
 
 
 TASK_TYPE = TypeAdapter(Task)

@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--name", help="of the task; by default that of the file")
     parser.add_argument("--dev", metavar="TABLE", help="rows to score; by default a share of the training rows")
     parser.add_argument("--test", metavar="TABLE", help="further rows to score")
+    parser.add_argument("--unlabeled", metavar="TABLE", help="further texts for the student to learn from the teacher")
     parser.add_argument("--kind", choices=("classification", "regression", "multilabel"), help="else by the labels")
     parser.add_argument("--separator", help="between the labels of a cell, if they are several in one text")
     options = parser.parse_args(argv)
@@ -57,8 +58,8 @@ def main(argv: Sequence[str]) -> None:
     params = load_params()
     if hasattr(params.tasks, name):
         raise UserError(f"--name: params.yaml has tasks.{name} already; fix: another name, or remove that section")
-    data = {"train": options.table, "dev": options.dev, "test": options.test, "texts": options.text,
-            "label": options.label, "kind": options.kind, "separator": options.separator}  # fmt: skip
+    data = {"train": options.table, "dev": options.dev, "test": options.test, "unlabeled": options.unlabeled,
+            "texts": options.text, "label": options.label, "separator": options.separator}  # fmt: skip
     data = {key: value for key, value in data.items() if value is not None}
     data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
     tree = read_yaml(PARAMS)  # with the settings of the first task
@@ -100,12 +101,14 @@ def kind_of(table: Table, label: str, separator: str | None) -> str:
 def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames) -> dict[str, Any]:
     """The task's section: that of the first task in `run`, with length and epochs that fit the rows."""
     section = params.tasks[params.tasks.run[0]].model_dump(mode="json", exclude_defaults=True)
-    rows = len(splits["train"])
     section |= {"data": data, "max_length_tokens": length_tokens(params, task, splits["train"]), "train_fraction": 1.0}
     # Augmented rows had no clear effect (docs/log.md), and need text and a trained masked-LM head.
     section |= {"finetuned_teacher": None, "augmented_copies": 0}
     classes = min(max(len(task.labels), CLASSES), MOST_CLASSES)
-    epochs = next(count for most, count in EPOCHS.items() if rows * CLASSES / classes <= most)
+    labeled, taught = len(splits["train"]), len(splits["train"]) + len(splits.get("unlabeled", ()))
+    of_rows = {rows: next(count for most, count in EPOCHS.items() if rows * CLASSES / classes <= most)
+               for rows in (labeled, taught)}  # fmt: skip
+    epochs = of_rows[labeled][0], *of_rows[taught][1:3], of_rows[labeled][3]
     if len(task.labels) > CLASSES:
         rate = section["teacher"]["learning_rate"]
         section["teacher"]["learning_rate"] = max(rate, min(4 * rate, MANY_CLASSES_RATE))

@@ -113,14 +113,14 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
 
     Returns:
         The task, and a frame for each split with the columns COLUMNS (one or two), "label" (class id, score or list of
-        class ids; absent from a test split without labels) and "idx".
+        class ids; absent from a test split without labels, and from unlabeled rows) and "idx".
     """
     tables, splits = tables_of(name, data), {}
     given = data.labels or tables["train"].class_names(data.label)
     labels = Labels(data, given)
     for split, table in tables.items():
-        if split == "test" and not table.has_values(data.label):
-            splits["test"] = _frame(table, None, data)
+        if split == "unlabeled" or (split == "test" and not table.has_values(data.label)):
+            splits[split] = _frame(table, None, data)
             continue
         splits[LABELED_TEST if split == "test" else split] = frame = _frame(table, labels, data)
         if split == "train":
@@ -145,6 +145,10 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
     if "dev" not in splits:
         kept, dev = hold_out_rows(train, task, data.dev_fraction, key=f"tasks.{name}.data.dev_fraction")
         splits = {"train": kept, "dev": dev} | {split: rows for split, rows in splits.items() if split != "train"}
+    if (unlabeled := splits.pop("unlabeled", None)) is not None:  # rows that are scored must stay unseen
+        known = pd.concat([rows[list(task.columns)] for rows in splits.values()])
+        is_known = pd.MultiIndex.from_frame(unlabeled[list(task.columns)]).isin(pd.MultiIndex.from_frame(known))
+        splits["unlabeled"] = unlabeled[~is_known].drop_duplicates(list(task.columns), ignore_index=True)
     return task, splits
 
 
@@ -161,7 +165,8 @@ def read_task_rows(name: str, settings: Tasks, *, seed: int) -> tuple[Task, Fram
         splits = {split: pd.DataFrame(rows) for split, rows in read.items()}
     if fraction := settings.heldout_fraction:  # MNLI's two dev splits become equal
         kept, heldout = hold_out_rows(splits["train"], task, fraction, key="tasks.heldout_fraction")
-        splits = {"train": kept} | dict.fromkeys(task.dev_splits, heldout)
+        unlabeled = {split: rows for split, rows in splits.items() if split == "unlabeled"}
+        splits = {"train": kept} | dict.fromkeys(task.dev_splits, heldout) | unlabeled
     return task, splits
 
 

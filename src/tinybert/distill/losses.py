@@ -55,10 +55,8 @@ def multilabel_prediction(student_logits: Tensor, teacher_logits: Tensor, *, tem
 
     A label's logit z is a softmax over (z, 0).
     """
-    both = (torch.stack([wide(logits), -wide(logits)], dim=-1) for logits in (student_logits, teacher_logits))
-    student, teacher = (F.logsigmoid(logits / temperature) for logits in both)
-    divergence = F.kl_div(student, teacher, reduction="sum", log_target=True)
-    return _mean(divergence / student_logits.shape[-1], len(student_logits)) * temperature**2
+    both = (torch.stack([z, torch.zeros_like(z)], dim=-1).flatten(0, 1) for z in (student_logits, teacher_logits))
+    return prediction(*both, temperature=temperature)
 
 
 def logit_mse(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:

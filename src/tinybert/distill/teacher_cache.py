@@ -28,7 +28,6 @@ from tinybert.models import bert, foreign, outputs, packed_linear
 from tinybert.models.foreign import ForeignConfig
 from tinybert.models.model_folders import TaskModel
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec
-from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import normalized
 from tinybert.pipeline.process import progress_bar
 
@@ -125,11 +124,6 @@ class TeacherCache:
 
     folder: Path
     limit_bytes: int
-
-    @classmethod
-    def of(cls, gigabytes: float) -> "TeacherCache":
-        """The project's cache; with 0 GB nothing is cached."""
-        return cls(paths.teacher_cache(), int(gigabytes * 1e9))
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

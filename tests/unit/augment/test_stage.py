@@ -13,6 +13,7 @@ from tinybert.augment.word_vectors import WordVectors
 from tinybert.config.load import load_params
 from tinybert.config.schema import Sampling
 from tinybert.config.tasks import TASKS
+from tinybert.data.encoding import encode
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
 
@@ -60,6 +61,34 @@ def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, para
     assert [row for row in written if "augmented" not in row] == ROWS
     assert metrics == {"original": 2, "augmented": len(written)}
     assert len(written) == 2 if copies == 0 else 2 < len(written) <= 2 * (1 + copies)
+
+
+def test_unlabeled_rows_are_added_as_rows_without_a_gold_label(params, inputs, monkeypatch, tmp_path):
+    params.tasks.cola.__dict__["augmented_copies"] = 0
+    texts = [{"sentence": "A new text.", "idx": 0}]
+    monkeypatch.setattr(augment, "read_rows", lambda task, split: texts if split == "unlabeled" else ROWS)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data/tasks/cola"
+    folder.mkdir(parents=True)
+    (folder / "unlabeled.jsonl").touch()
+    written, metrics = [], {}
+    monkeypatch.setattr(augment, "write_jsonl", lambda path, rows: written.extend(rows))
+    stage = SimpleNamespace(
+        name="augment",
+        params=Declared(params),
+        items={"task": "cola"},
+        write_metrics=metrics.update,
+        fingerprint=lambda: lambda: "run",
+    )
+    augment.main(stage)
+    assert written[:2] == ROWS and metrics == {"original": 2, "augmented": 3}
+    assert written[2]["sentence"] == "A new text." and written[2]["augmented"] is True
+    assert labeled_by_teacher_rows(written) == [False, False, True]
+
+
+def labeled_by_teacher_rows(rows):
+    tokenizer = train_tokenizer([row["sentence"] for row in rows] * 3, vocabulary_size=150)
+    return encode(rows, TASKS["cola"], tokenizer, max_length_tokens=16).varied.tolist()
 
 
 class Declared:

@@ -89,3 +89,6 @@ def test_the_dev_file_follows_the_tables():
     params["tasks"]["mine"]["data"]["dev"] = "d.csv"
     with pytest.raises(UserError, match=r"finetuned_teacher\.predictions\.dev: data\.dev and this are files both"):
         check_params(params)
+    params["tasks"]["mine"]["data"] |= {"dev": None, "unlabeled": "u.csv"}
+    with pytest.raises(UserError, match=r"tasks\.mine\.data\.unlabeled: finetuned_teacher has no predictions of these"):
+        check_params(params)

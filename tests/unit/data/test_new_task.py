@@ -162,6 +162,14 @@ def test_length_and_epochs_follow_the_rows(project, capsys):
     assert "tasks.long: classification, accuracy, 72 tokens, epochs: teacher 3" in capsys.readouterr().out
 
 
+def test_epochs_of_students_follow_unlabeled_rows_too(project):
+    texts = pd.DataFrame({"message": [f"new {number}" for number in range(3_000)]})
+    texts.to_csv(project / "texts.csv", index=False)
+    task = init(write(project / "few.csv", ["a", "b"] * 30), "--unlabeled", "texts.csv")
+    found = [getattr(task, phase).epochs for phase in ("teacher", "intermediate", "prediction", "pruning")]
+    assert found == [10, 10, 6, 4] and task.data.unlabeled == "texts.csv"
+
+
 @pytest.mark.parametrize(("classes", "rows", "epochs"), [(4, 12_000, 3), (64, 12_000, 10), (150, 24_000, 6)])
 def test_many_classes_take_more_epochs(project, classes, rows, epochs):
     table = write(project / "many.csv", [f"class {number % classes}" for number in range(rows)])

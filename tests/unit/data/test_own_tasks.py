@@ -12,7 +12,7 @@ from tinybert.config.load import check_params, read_yaml
 from tinybert.config.schema import TableData
 from tinybert.config.tasks import read_task, write_task
 from tinybert.data.encoding import label_array
-from tinybert.data.own_tasks import hold_out_rows, read_own, records, shared_texts
+from tinybert.data.own_tasks import hold_out_rows, read_own, read_task_rows, records, shared_texts
 from tinybert.pipeline.errors import UserError
 
 CLASSES = [{"text": f"text {number}", "label": "xyz"[number % 3]} for number in range(30)]
@@ -125,6 +125,25 @@ def test_given_splits_are_taken_and_a_test_without_labels_is_not_scored(tmp_path
     task, splits = read(tmp_path, splits={"dev": CLASSES[:5], "test": texts})
     assert list(splits) == ["train", "dev", "test"] and task.dev_splits == ("dev",)
     assert list(records(splits["test"])) == [{"text": "new", "idx": 0}]
+
+
+def test_unlabeled_rows_have_texts_of_no_other_split(tmp_path):
+    texts = [{"text": text} for text in ("new", "text 0", "text 29", "scored", "new", "newer")]
+    splits = {"test": [{"text": "scored"}], "unlabeled": texts}
+    _, found = read(tmp_path, splits=splits)
+    assert list(found) == ["train", "dev", "test", "unlabeled"] and len(found["train"]) == 27
+    assert list(records(found["unlabeled"])) == [{"text": "new", "idx": 0}, {"text": "newer", "idx": 5}]
+    line = mistake(tmp_path, splits={"unlabeled": [{"label": "x"}]})
+    assert "tasks.mine.data.unlabeled" in line and "no column 'text'; allowed: label" in line
+
+
+def test_a_heldout_share_of_train_keeps_unlabeled_rows(tmp_path):
+    tree = read_yaml(ROOT / "params.yaml")
+    data = {"train": write(tmp_path / "a.jsonl", CLASSES), "texts": ["text"], "label": "label"}
+    data["unlabeled"] = write(tmp_path / "b.jsonl", [{"text": "new"}])
+    tree["tasks"] |= {"mine": tree["tasks"]["cola"] | {"data": data}, "heldout_fraction": 0.2}
+    _, splits = read_task_rows("mine", check_params(tree).tasks, seed=0)
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 24, "dev": 3, "unlabeled": 1}
 
 
 def test_a_test_of_which_some_rows_have_labels_needs_all(tmp_path):

@@ -142,10 +142,6 @@ def test_short_runs_and_a_limit_of_0_cache_nothing(tmp_path, limit_bytes, epochs
     assert_same_losses(teacher, rel=1e-6)
 
 
-def test_the_projects_cache_has_the_limit_of_params():
-    assert TeacherCache.of(1.5).limit_bytes == 1_500_000_000
-
-
 def test_phases_share_the_logits(tmp_path):
     cached_teacher(tmp_path, loss_of(LAYERS))
     before = names(tmp_path)
