@@ -28,8 +28,7 @@ def main(stage: Stage) -> None:
     elif settings.augmented_copies:
         augmented = substituted(rows, task, params, checkpoint)
     if (paths.task_rows(task.name) / "unlabeled.jsonl").is_file():
-        # As for variations, the teacher replaces the label.
-        marks = {"label": rows[0]["label"], "augmented": True}
+        marks = {"label": rows[0]["label"], "augmented": True}  # the teacher replaces the label, as that of variations
         augmented = [*augmented, *(row | marks for row in read_rows(task, "unlabeled"))]
     write_jsonl(paths.augmented(task.name), augmented)
     stage.write_metrics({"original": len(rows), "augmented": len(augmented)})

@@ -263,7 +263,8 @@ class TableData(ConfigModel):
             raise ValueError(f"positive: must be {problem}; fix: set positive, or choose another metric")
         if self.labels and (self.kind == "regression" or (self.positive and self.positive != self.labels[1])):
             raise ValueError(f"labels: a regression has none, positive is second (got {self.labels}); fix: correct it")
-        is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in self.splits.values())
+        labeled = filter(None, (self.train, self.dev, self.test))
+        is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in labeled)
         if self.kind == "multilabel" and is_text and not self.hub and not self.separator:
             raise ValueError("separator: missing, a cell of CSV or TSV holds the labels as one text; fix: such as '|'")
         if self.separator and self.kind != "multilabel":
