@@ -1,4 +1,6 @@
-"""A task's training rows with variations of each: by substitution (Jiao et al.) or sampling (Tang et al.)."""
+"""A task's training rows, variations by substitution (Jiao et al.) or sampling (Tang et al.), and unlabeled rows."""
+
+from itertools import chain
 
 from tinybert.augment.sampling import sample
 from tinybert.augment.substitution import WordPredictor, read_sentences, replacement_candidates, stop_words, substitute
@@ -12,7 +14,7 @@ from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import load_bert
 from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import write_jsonl
+from tinybert.pipeline.files import read_jsonl, write_jsonl
 from tinybert.stage import Stage, run_stage
 
 
@@ -27,10 +29,10 @@ def main(stage: Stage) -> None:
         augmented = sample(rows, task, params.augmentation.sampling, copies=settings.augmented_copies, seed=params.seed)
     elif settings.augmented_copies:
         augmented = substituted(rows, task, params, checkpoint)
-    if (paths.task_rows(task.name) / "unlabeled.jsonl").is_file():
-        marks = {"label": rows[0]["label"], "augmented": True}  # the teacher replaces the label, as that of variations
-        augmented = [*augmented, *(row | marks for row in read_rows(task, "unlabeled"))]
-    write_jsonl(paths.augmented(task.name), augmented)
+    # A placeholder label: the teacher labels these rows, as it labels augmented ones.
+    marks = {"label": rows[0]["label"], "augmented": True}
+    unlabeled = (row | marks for row in read_jsonl(paths.unlabeled(task.name)))
+    write_jsonl(paths.augmented(task.name), chain(augmented, unlabeled))
     stage.write_metrics({"original": len(rows), "augmented": len(augmented)})
     checkpoint.remove()
 

@@ -88,8 +88,9 @@ def check_rows(params: Params, name: str) -> TrainingRows:
     """Reads a task's rows as stage prepare_task does, and its predictions."""
     settings = params.tasks[name]
     if data := settings.data:
+        needed = {"test": data.unlabeled_columns, "unlabeled": tuple(data.texts)}
         check_all(
-            partial(table.check_columns, data.columns if split in ("train", "dev") else data.unlabeled_columns)
+            partial(table.check_columns, needed.get(split, data.columns))
             for split, table in tables_of(name, data).items()
         )
     task, splits = read_task_rows(name, params.tasks, seed=params.seed)

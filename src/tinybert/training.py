@@ -106,7 +106,7 @@ class StageTraining:
 
 
 def distill_phase(stage: Stage) -> None:
-    """Trains a task student on the augmented rows with the losses of the phase that the stage is named after.
+    """Trains a task student on the rows of stage augment with the losses of the phase that the stage is named after.
 
     The intermediate phase starts from the general student with a new head, the prediction phase from its result. No
     model is selected: the last step counts.

@@ -9,6 +9,7 @@ import pytest
 from tests.support.families import save_family
 from tests.support.outputs import check_whole, few_students_params
 from tests.support.project import TASK, copy_project, run, write_params
+from tinybert.pipeline.files import read_jsonl
 
 pytestmark = pytest.mark.long
 TOPICS = ("war", "river", "city")
@@ -16,9 +17,10 @@ WORDS = ("the", "king", "history", "paris", "of", "fought", "a", "and", "old", "
 DATA = {
     "topics": {"train": "local/topics.csv", "texts": ["message"], "label": "topic", "metric": "f1",
                "positive": "river"},
-    "pairs": {"train": "local/pairs.tsv.gz", "texts": ["one", "two"], "label": "score", "kind": "regression"},
-    "tags": {"train": "local/tags.jsonl", "dev": "local/tags.jsonl", "test": "local/tags.jsonl", "texts": ["text"],
-             "label": "tags", "kind": "multilabel"},
+    "pairs": {"train": "local/pairs.tsv.gz", "unlabeled": "local/more.csv", "texts": ["one", "two"], "label": "score",
+              "kind": "regression"},
+    "tags": {"train": "local/tags.jsonl", "dev": "local/tags.jsonl", "test": "local/tags.jsonl",
+             "unlabeled": "local/more.csv", "texts": ["text"], "label": "tags", "kind": "multilabel"},
 }  # fmt: skip
 
 
@@ -37,6 +39,8 @@ def write_tables(folder: Path) -> None:
     (folder / "pairs.tsv.gz").write_bytes(gzip.compress("\n".join(["one\ttwo\tscore", *pairs]).encode()))
     tags = [{"text": f"{text()} {number}", "tags": [t for t in TOPICS if rng.random() < 0.4]} for number in range(40)]
     (folder / "tags.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tags))
+    more = [f"{text()},{text()},{text()}" for _ in range(5)]
+    (folder / "more.csv").write_text("\n".join(["one,two,text", *more]))
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +89,16 @@ def test_the_final_model_answers(project, task):
     assert {one["label"] for one in answer} == ({"score"} if task == "pairs" else set(TOPICS))
     card = (folder / "README.md").read_text()
     assert Path(DATA[task]["train"]).name in card and "local/" not in card
+    assert ("Unlabeled rows used: all of more.csv" in card) == ("unlabeled" in DATA[task])
+
+
+@pytest.mark.parametrize("task", ["pairs", "tags"])
+def test_unlabeled_rows_follow_the_others(project, task):
+    unlabeled, rows = (list(read_jsonl(project / "data" / path)) for path in
+                       (f"unlabeled/{task}.jsonl", f"augmented/{task}/train.jsonl"))  # fmt: skip
+    counts = json.loads((project / f"reports/metrics/prepare_task/{task}.json").read_text())["examples"]
+    assert len(unlabeled) == counts["unlabeled"] == 5
+    assert [{key: row[key] for key in unlabeled[0]} for row in rows[-5:]] == unlabeled
 
 
 @pytest.mark.parametrize("teacher", ["roberta", "predictions"])

@@ -16,7 +16,7 @@ class Pruner:
     LSTM weights, and so is each increment: shares of the remaining weights would compound to less. Sparsity rises
     in the first `ramp_fraction` (above 0, at most 1) of the steps, along a cubic curve or, with `increments`, by equal
     shares at equal intervals, the first at step 0. With a target of 0, weights that are zero stay zero. The training
-    loop calls `begin` once, then `before_step` and `after_step` around each optimizer step.
+    loop calls `begin` at its start or when it resumes, then `before_step` and `after_step` around each optimizer step.
     """
 
     def __init__(self, model: nn.Module, target: float, ramp_fraction: float, increments: int | None = None) -> None:
@@ -53,14 +53,6 @@ class Pruner:
         """Sets pruned weights back to zero, because momentum from before they were pruned still moves them."""
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
             weight.masked_fill_(pruned, 0.0)
-
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        """What a checkpoint stores beside the model's weights."""
-        return {"pruned": self.pruned}
-
-    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        """Restores the state of a checkpoint; the model's weights must be restored before."""
-        self.pruned = [part.to(weight.device) for part, weight in zip(state["pruned"], self.weights, strict=True)]
 
 
 def linear_sparsity(model: nn.Module) -> float:

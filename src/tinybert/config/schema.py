@@ -212,8 +212,8 @@ class TableData(ConfigModel):
     """The table of a task of one's own.
 
     Attributes:
-        train: A file, or a split of `hub`; so are the three below. A test split with labels is scored too.
-        unlabeled: Further texts, which only students learn from, by the teacher's outputs.
+        train: A file, or a split of `hub`; so are dev, test and unlabeled. A test split with labels is scored too.
+        unlabeled: Texts without labels; only students learn from them, with the teacher's outputs as targets.
         dev_fraction: The share of train that is dev if there is no dev file.
         labels: The classes in their order; None: those of train, sorted.
         positive: The class whose F1 is the metric.
@@ -359,7 +359,7 @@ class TaskSettings(ConfigModel):
             raise ValueError(f"augmented_copies: {problem}; allowed: 0")
         if predictions and self.data and self.data.unlabeled:
             problem = f"finetuned_teacher has no predictions of these rows (got {self.data.unlabeled})"
-            raise ValueError(f"data.unlabeled: {problem}; fix: label them by the predictions and add them to train")
+            raise ValueError(f"data.unlabeled: {problem}; allowed: null")
         if predictions and self.data and (predictions.dev is None) != (self.data.dev is None):
             problem = f"data.dev and this are files both, or both null (got {predictions.dev})"
             raise ValueError(f"finetuned_teacher.predictions.dev: {problem}; fix: change one of them")

@@ -29,7 +29,7 @@ class Encoded:
     token_type_ids: list[np.ndarray]  # likewise; 1 for the second text of a pair
     # (rows,) int64 classes, (rows,) float32 scores or (rows, labels) float32 0 and 1; None for unlabeled rows
     labels: np.ndarray | None
-    varied: np.ndarray | None = None  # (rows,) bool, the rows that augmentation made
+    varied: np.ndarray | None = None  # (rows,) bool, augmented or unlabeled: the teacher labels them
 
     def __len__(self) -> int:
         return len(self.input_ids)

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--name", help="of the task; by default that of the file")
     parser.add_argument("--dev", metavar="TABLE", help="rows to score; by default a share of the training rows")
     parser.add_argument("--test", metavar="TABLE", help="further rows to score")
-    parser.add_argument("--unlabeled", metavar="TABLE", help="further texts for the student to learn from the teacher")
+    parser.add_argument("--unlabeled", metavar="TABLE", help="texts without labels, for students only")
     parser.add_argument("--kind", choices=("classification", "regression", "multilabel"), help="else by the labels")
     parser.add_argument("--separator", help="between the labels of a cell, if they are several in one text")
     options = parser.parse_args(argv)
@@ -105,10 +105,11 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
     # Augmented rows had no clear effect (docs/log.md), and need text and a trained masked-LM head.
     section |= {"finetuned_teacher": None, "augmented_copies": 0}
     classes = min(max(len(task.labels), CLASSES), MOST_CLASSES)
-    labeled, taught = len(splits["train"]), len(splits["train"]) + len(splits.get("unlabeled", ()))
-    of_rows = {rows: next(count for most, count in EPOCHS.items() if rows * CLASSES / classes <= most)
-               for rows in (labeled, taught)}  # fmt: skip
-    epochs = of_rows[labeled][0], *of_rows[taught][1:3], of_rows[labeled][3]
+    labeled = len(splits["train"])
+    all_rows = labeled + len(splits.get("unlabeled", ()))
+    few, many = (next(epochs for most, epochs in EPOCHS.items() if rows * CLASSES / classes <= most)
+                 for rows in (labeled, all_rows))  # fmt: skip
+    epochs = few[0], *many[1:3], few[3]  # only students learn from unlabeled rows
     if len(task.labels) > CLASSES:
         rate = section["teacher"]["learning_rate"]
         section["teacher"]["learning_rate"] = max(rate, min(4 * rate, MANY_CLASSES_RATE))
@@ -185,6 +186,8 @@ def findings(task: Task, splits: Frames) -> list[str]:
     """What the table holds, a fact a line."""
     train, columns = splits["train"], list(task.columns)
     lines = [f"rows: {', '.join(f'{len(rows):,} {split}' for split, rows in splits.items())}"]
+    if "unlabeled" in splits:
+        lines.append("unlabeled: without rows that repeat a text of this table or of another split")
     if task.is_regression:
         least, greatest = task.score_range or (0.0, 0.0)
         lines.append(f"scores: {least:g} to {greatest:g}, mean {train['label'].mean():g}")

@@ -116,11 +116,12 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         class ids; absent from a test split without labels, and from unlabeled rows) and "idx".
     """
     tables, splits = tables_of(name, data), {}
+    unlabeled = tables.pop("unlabeled", None)
     given = data.labels or tables["train"].class_names(data.label)
     labels = Labels(data, given)
     for split, table in tables.items():
-        if split == "unlabeled" or (split == "test" and not table.has_values(data.label)):
-            splits[split] = _frame(table, None, data)
+        if split == "test" and not table.has_values(data.label):
+            splits["test"] = _frame(table, None, data)
             continue
         splits[LABELED_TEST if split == "test" else split] = frame = _frame(table, labels, data)
         if split == "train":
@@ -145,10 +146,13 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
     if "dev" not in splits:
         kept, dev = hold_out_rows(train, task, data.dev_fraction, key=f"tasks.{name}.data.dev_fraction")
         splits = {"train": kept, "dev": dev} | {split: rows for split, rows in splits.items() if split != "train"}
-    if (unlabeled := splits.pop("unlabeled", None)) is not None:  # rows that are scored must stay unseen
-        known = pd.concat([rows[list(task.columns)] for rows in splits.values()])
-        is_known = pd.MultiIndex.from_frame(unlabeled[list(task.columns)]).isin(pd.MultiIndex.from_frame(known))
-        splits["unlabeled"] = unlabeled[~is_known].drop_duplicates(list(task.columns), ignore_index=True)
+    if unlabeled:
+        columns, rows = list(task.columns), _frame(unlabeled, None, data.model_copy(update={"id": None}))
+        known = pd.concat([rows[columns] for rows in splits.values()])  # rows that are scored must stay unseen
+        is_known = pd.MultiIndex.from_frame(rows[columns]).isin(pd.MultiIndex.from_frame(known))
+        splits["unlabeled"] = rows[~is_known].drop_duplicates(columns, ignore_index=True)
+        if splits["unlabeled"].empty:
+            raise unlabeled.error("each text is one of another split; allowed: further texts; fix: name another table")
     return task, splits
 
 
@@ -214,8 +218,9 @@ def records(rows: pd.DataFrame) -> Iterator[dict]:
 
 
 def shared_texts(splits: Frames, task: Task, reference: str = "train") -> dict[str, int]:
-    """How many rows of each other split have the texts of a row of the split `reference`."""
-    texts = {split: pd.MultiIndex.from_frame(rows[list(task.columns)]) for split, rows in splits.items()}
+    """How many rows of each other split, but unlabeled ones, have the texts of a row of the split `reference`."""
+    labeled = {split: rows for split, rows in splits.items() if split != "unlabeled"}
+    texts = {split: pd.MultiIndex.from_frame(rows[list(task.columns)]) for split, rows in labeled.items()}
     return {split: int(found.isin(texts[reference]).sum()) for split, found in texts.items() if split != reference}
 
 

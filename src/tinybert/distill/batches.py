@@ -170,7 +170,7 @@ def decide(logits: np.ndarray, task: Task) -> np.ndarray:
 
 
 def labeled_by_teacher(examples: Encoded, asked: Encoded, teacher: TaskModel, task: Task) -> Encoded:
-    """Gives augmented rows the teacher's prediction as label (Tang et al. 2019, sec. 3.3).
+    """Gives augmented and unlabeled rows the teacher's prediction as label (Tang et al. 2019, sec. 3.3).
 
     The gold label of the original row need not be true of its variation. `asked`: the rows as the teacher reads them.
     """

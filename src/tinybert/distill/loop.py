@@ -163,11 +163,10 @@ def _take_steps(
     distiller, optimizer = accelerator.prepare(module, adamw(module, settings))
     # What the next steps depend on. The order of rows, masks and dropout need no state: seed and step determine them.
     state: dict[str, Any] = {"module": module, "optimizer": optimizer}
-    if settings.pruner:
-        settings.pruner.begin(steps)
-        state["pruner"] = settings.pruner
     state["logger"] = logger = MetricLogger(steps, run, accelerator, loss.map.learned)
     resume(state, run.checkpoint, accelerator)
+    if settings.pruner:
+        settings.pruner.begin(steps)
     memory = FreedMemory()
     for step, (epoch, batch) in zip(range(logger.step, steps), all_epochs(batches, logger.step), strict=False):
         torch.manual_seed(dropout_seed(settings.seed, step, accelerator.process_index))

@@ -40,8 +40,13 @@ def task_rows(task: str) -> Path:
     return Path(f"data/tasks/{task}")
 
 
+def unlabeled(task: str) -> Path:
+    """The unlabeled rows of a task, often none; apart from its splits, because only stage augment reads them."""
+    return Path(f"data/unlabeled/{task}.jsonl")
+
+
 def augmented(task: str) -> Path:
-    """The training rows of a task, each followed by its augmented copies."""
+    """The training rows of a task, each followed by its augmented copies, and its unlabeled rows."""
     return Path(f"data/augmented/{task}/train.jsonl")
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from tinybert.pipeline.files import one_line
 
@@ -71,16 +70,6 @@ class TextTable(NamedTuple):
         """The table without the columns whose headings begin with these texts; leading text columns must stay."""
         kept = [not str(heading).startswith(beginnings) for heading in self.cells]
         return TextTable(self.cells.loc[:, kept], self.names)
-
-    def html(self) -> Markup:
-        """The table as HTML; texts are escaped, flags are marked."""
-        flag = Markup('<strong class="flag">{}</strong>')
-        shown = self.cells.map(
-            lambda text: (flag if text == COLLAPSED or text.startswith("≤ ") else Markup("{}")).format(text)
-        )
-        with pd.option_context("display.max_colwidth", None):  # else pandas cuts cells
-            shown = shown.rename(columns=escape)
-            return Markup(shown.to_html(index=False, escape=False, border=0, classes=f"names{self.names}"))
 
     def markdown(self) -> str:
         return self._tabulated("pipe", lambda text: " ".join(re.sub(r"([\\|<])", r"\\\1", text).split()))

@@ -37,9 +37,20 @@ def inputs(monkeypatch):
     model = MaskedLM(BertConfig(tokenizer.get_vocab_size(), 12, 1, 3, 24))
     monkeypatch.setattr(augment, "read_task", TASKS.__getitem__)
     monkeypatch.setattr(augment, "read_rows", lambda task, split: ROWS)
+    monkeypatch.setattr(augment, "read_jsonl", lambda path: [])
     monkeypatch.setattr(augment, "load_bert", lambda kind, folder: model)
     monkeypatch.setattr(augment, "load_tokenizer", lambda folder: tokenizer)
     monkeypatch.setattr(augment, "word_vectors", lambda *_, seed: WordVectors(["a", "b"], np.eye(2)))
+
+
+def augmented(params, monkeypatch, folder):
+    """What the stage writes, and its metrics."""
+    monkeypatch.chdir(folder)
+    written, metrics = [], {}
+    monkeypatch.setattr(augment, "write_jsonl", lambda path, rows: written.extend(rows))
+    identity = {"name": "augment", "items": {"task": "cola"}, "fingerprint": lambda: lambda: "run"}
+    augment.main(SimpleNamespace(params=Declared(params), write_metrics=metrics.update, **identity))
+    return written, metrics
 
 
 @pytest.mark.parametrize("strategy", ["substitution", "sampling"])
@@ -47,17 +58,7 @@ def inputs(monkeypatch):
 def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, params, inputs, monkeypatch, tmp_path):
     params.augmentation.__dict__["strategy"] = strategy
     params.tasks.cola.__dict__["augmented_copies"] = copies
-    monkeypatch.chdir(tmp_path)
-    written, metrics = [], {}
-    monkeypatch.setattr(augment, "write_jsonl", lambda path, rows: written.extend(rows))
-    stage = SimpleNamespace(
-        name="augment",
-        params=Declared(params),
-        items={"task": "cola"},
-        write_metrics=metrics.update,
-        fingerprint=lambda: lambda: "run",
-    )
-    augment.main(stage)
+    written, metrics = augmented(params, monkeypatch, tmp_path)
     assert [row for row in written if "augmented" not in row] == ROWS
     assert metrics == {"original": 2, "augmented": len(written)}
     assert len(written) == 2 if copies == 0 else 2 < len(written) <= 2 * (1 + copies)
@@ -65,30 +66,12 @@ def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, para
 
 def test_unlabeled_rows_are_added_as_rows_without_a_gold_label(params, inputs, monkeypatch, tmp_path):
     params.tasks.cola.__dict__["augmented_copies"] = 0
-    texts = [{"sentence": "A new text.", "idx": 0}]
-    monkeypatch.setattr(augment, "read_rows", lambda task, split: texts if split == "unlabeled" else ROWS)
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "data/tasks/cola"
-    folder.mkdir(parents=True)
-    (folder / "unlabeled.jsonl").touch()
-    written, metrics = [], {}
-    monkeypatch.setattr(augment, "write_jsonl", lambda path, rows: written.extend(rows))
-    stage = SimpleNamespace(
-        name="augment",
-        params=Declared(params),
-        items={"task": "cola"},
-        write_metrics=metrics.update,
-        fingerprint=lambda: lambda: "run",
-    )
-    augment.main(stage)
-    assert written[:2] == ROWS and metrics == {"original": 2, "augmented": 3}
+    monkeypatch.setattr(augment, "read_jsonl", lambda path: [{"sentence": "A new text.", "idx": 0}])
+    written, metrics = augmented(params, monkeypatch, tmp_path)
+    assert written[:2] == ROWS and metrics == {"original": 2, "augmented": 2}
     assert written[2]["sentence"] == "A new text." and written[2]["augmented"] is True
-    assert labeled_by_teacher_rows(written) == [False, False, True]
-
-
-def labeled_by_teacher_rows(rows):
-    tokenizer = train_tokenizer([row["sentence"] for row in rows] * 3, vocabulary_size=150)
-    return encode(rows, TASKS["cola"], tokenizer, max_length_tokens=16).varied.tolist()
+    tokenizer = train_tokenizer([row["sentence"] for row in written] * 3, vocabulary_size=150)
+    assert encode(written, TASKS["cola"], tokenizer, max_length_tokens=16).varied.tolist() == [False, False, True]
 
 
 class Declared:

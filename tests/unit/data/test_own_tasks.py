@@ -135,6 +135,8 @@ def test_unlabeled_rows_have_texts_of_no_other_split(tmp_path):
     assert list(records(found["unlabeled"])) == [{"text": "new", "idx": 0}, {"text": "newer", "idx": 5}]
     line = mistake(tmp_path, splits={"unlabeled": [{"label": "x"}]})
     assert "tasks.mine.data.unlabeled" in line and "no column 'text'; allowed: label" in line
+    line = mistake(tmp_path, splits={"unlabeled": [{"text": "text 3"}]})
+    assert "tasks.mine.data.unlabeled" in line and "each text is one of another split" in line
 
 
 def test_a_heldout_share_of_train_keeps_unlabeled_rows(tmp_path):

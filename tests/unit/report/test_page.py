@@ -337,7 +337,7 @@ def test_a_student_that_does_not_beat_a_baseline_is_flagged(tree, params):
     rows = Outline(page(tree)).tables["Synthetic tasks, dev split"]
     found = {row[1]: row[-1] for row in rows if row[0] == "synthetic MRPC: accuracy"}
     assert found.pop("tinybert4") == "≤ static embeddings" and set(found.values()) == {""}
-    assert '<strong class="flag">≤ static embeddings</strong>' in page(tree)
+    assert '<td class="flag">≤ static embeddings</td>' in page(tree)
     write_evaluation(tree, "mrpc", "baselines/mrpc-static", 0.73)
     build_report(params, tree)
     assert flags(tree)["synthetic MRPC: accuracy"] == ""
