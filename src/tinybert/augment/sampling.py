@@ -146,12 +146,11 @@ def tag_with_nltk(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
     try:
         from nltk import pos_tag_sents
 
-        tagged = pos_tag_sents(sentences)
+        return [[tag for _, tag in sentence] for sentence in pos_tag_sents(sentences)]
     except (ImportError, LookupError):
         problem = "nltk or its data is not installed (got nltk); allowed: rules"
         fix = f"`pip install nltk` and `python -m nltk.downloader {NLTK_DATA}`, or set it to rules"
         raise UserError(f"augmentation.sampling.pos_tagger: {problem}; fix: {fix}") from None
-    return [[tag for _, tag in sentence] for sentence in tagged]
 
 
 def tag_by_spelling(sentences: Sequence[Sequence[str]]) -> list[list[str]]:

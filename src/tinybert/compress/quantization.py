@@ -78,7 +78,7 @@ def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed:
     count = min(examples, len(encoded))
     drawn = random.Random(seed).sample(range(len(encoded)), count)
     if len({encoded.input_ids[row].tobytes() for row in drawn}) == 1:
-        problem = f"all {count} rows drawn are the same; allowed: two different rows; fix: raise it or bring more"
+        problem = f"all {count} rows drawn are the same; allowed: two different rows; fix: raise it, or add rows"
         raise UserError(f"quantization.calibration.examples (--calibration-rows): {problem}")
     drawn.sort(key=lambda row: len(encoded.input_ids[row]))  # similar lengths need less padding
     return [feeds_of(encoded.batch(drawn[start : start + batch_size])) for start in range(0, count, batch_size)]

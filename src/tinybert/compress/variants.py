@@ -133,10 +133,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--metric", help=metrics)
     share, count = _number(float, 0, 1), _number(int, 1, HUGE)
     parser.add_argument("--max-score-drop", type=share, default=0.01, help="of the chosen file, 0 to 1 (0.01)")
-    parser.add_argument("--calibration-rows", type=count, help="drawn, not scored (128; 2 to a quarter)")
+    parser.add_argument("--calibration-rows", type=count, help="drawn, not scored (128, at most a quarter of the rows)")
     parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
     parser.add_argument("--max-length", type=_number(int, 8, 512), help="tokens of a row (the tokenizer's limit)")
-    parser.add_argument("--output", type=Path, help="an earlier one of this command is replaced (FOLDER/onnx)")
+    parser.add_argument("--output", type=Path, help="a folder; earlier output in it is replaced (FOLDER/onnx)")
     return parser.parse_args(argv)
 
 
@@ -178,7 +178,7 @@ def _subject(options: argparse.Namespace) -> Subject:
     rows = [own_row(table, found, labels, data) for found in table.rows(data.columns)]
     count = options.calibration_rows or max(2, min(CALIBRATION_ROWS, len(rows) // 4))
     if count >= len(rows):
-        raise UserError(f"--calibration-rows: leaves no row to score (got {count} of {len(rows)}); fix: more rows")
+        raise UserError(f"--calibration-rows: leaves no row to score (got {count} of {len(rows)}); fix: lower it")
     random.Random(SEED).shuffle(rows)
     if task.is_regression:
         scores = [row["label"] for row in rows]

@@ -19,7 +19,7 @@ from tinybert.config.load import PARAMS, check_params, load_params, merge, read_
 from tinybert.config.schema import Params
 from tinybert.config.tasks import Task
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
-from tinybert.data.table_files import Table
+from tinybert.data.table_files import Table, tables_of
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.models.outputs import check_bfloat16
 from tinybert.pipeline import paths
@@ -36,6 +36,7 @@ MOST_TOKENS_PER_WORD = 1.5  # without a tokenizer; a length too great costs less
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
 CLASSES, MOST_CLASSES, MANY_CLASSES_RATE = 8, 80, 2e-4
 SHOWN_CLASSES = 12
+MOST_SHARED = 0.05  # of dev's texts may also be in train without a warning
 FEW_ROWS = 200  # of dev: a single one is half a point
 PHASES = ("teacher", "intermediate", "prediction", "pruning")
 
@@ -50,37 +51,41 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--dev", metavar="TABLE", help="rows to score; by default a share of the training rows")
     parser.add_argument("--test", metavar="TABLE", help="further rows to score")
     parser.add_argument("--unlabeled", metavar="TABLE", help="texts without labels, for students only")
-    parser.add_argument("--kind", choices=("classification", "regression", "multilabel"), help="else by the labels")
+    parser.add_argument("--kind", choices=("classification", "regression", "multilabel"), help="default: by the labels")
     parser.add_argument("--separator", help="between the labels of a cell, if they are several in one text")
     options = parser.parse_args(argv)
     stem = re.sub(r"[^a-z0-9]+", "_", Path(options.table).name.split(".")[0].lower()).strip("_")
     name = options.name or (stem if re.match("[a-z]", stem) else f"task_{stem}")
     params = load_params()
     if hasattr(params.tasks, name):
-        raise UserError(f"--name: params.yaml has tasks.{name} already; fix: another name, or remove that section")
+        raise UserError(f"--name: params.yaml has tasks.{name}; fix: another name, or git checkout params.yaml")
     data = {"train": options.table, "dev": options.dev, "test": options.test, "unlabeled": options.unlabeled,
             "texts": options.text, "label": options.label, "separator": options.separator}  # fmt: skip
     data = {key: value for key, value in data.items() if value is not None}
     data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
-    tree = read_yaml(PARAMS)  # with the settings of the first task
+    tree = read_yaml(PARAMS)
     # Predictions of the first task do not fit this table, and null does not fit a teacher with 0 epochs.
-    ready = {"folder": "none"}
-    tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | {"data": data, "finetuned_teacher": ready}
+    first = tree["tasks"][params.tasks.run[0]]
+    tree["tasks"][name] = first | {"data": data, "finetuned_teacher": {"folder": "none"}}
     checked = check_params(tree).tasks[name].data
     assert checked  # `data`, with its defaults
     task, splits = read_own(name, checked)
     if data["kind"] == "classification" and balance(splits["train"]["label"]) < BALANCED:
         data["metric"] = "macro_f1"
+    metric = "macro_f1 (unbalanced classes)" if "metric" in data else task.headline
     section = section_of(params, data, task, splits)
     changed = write_section(name, section, params)
     print("\n".join(findings(task, splits)))
+    if checked.unlabeled:
+        read = sum(1 for _ in tables_of(name, checked)["unlabeled"].rows(checked.unlabeled_columns))
+        print(f"unlabeled: {read - len(splits['unlabeled']):,} of {read:,} rows are left out: texts that occur before")
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
-    written = f"{task.kind}, {data.get('metric', task.headline)}, {section['max_length_tokens']} tokens"
+    written = f"{task.kind}, {metric}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
     print("\n".join(f"params.yaml: {change}" for change in changed), "next: make repro", sep="\n")
     if params.teacher.source == "local" and not paths.resolve(params.teacher.local.folder).is_dir():
         print(f"warning: teacher.local.folder: absent (got {params.teacher.local.folder}), so the length is a guess; "
-              f"fix: bring it, then git checkout params.yaml and run make profile and this command again")  # fmt: skip
+              "fix: put an encoder there, run git checkout params.yaml, make profile and this again")  # fmt: skip
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher that has read this project's own text only; fix: before "
               "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip
@@ -105,10 +110,9 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
     # Augmented rows had no clear effect (docs/log.md), and need text and a trained masked-LM head.
     section |= {"finetuned_teacher": None, "augmented_copies": 0}
     classes = min(max(len(task.labels), CLASSES), MOST_CLASSES)
-    labeled = len(splits["train"])
-    all_rows = labeled + len(splits.get("unlabeled", ()))
+    labeled, unlabeled = len(splits["train"]), len(splits.get("unlabeled", ()))
     few, many = (next(epochs for most, epochs in EPOCHS.items() if rows * CLASSES / classes <= most)
-                 for rows in (labeled, all_rows))  # fmt: skip
+                 for rows in (labeled, labeled + unlabeled))  # fmt: skip
     epochs = few[0], *many[1:3], few[3]  # only students learn from unlabeled rows
     if len(task.labels) > CLASSES:
         rate = section["teacher"]["learning_rate"]
@@ -186,8 +190,6 @@ def findings(task: Task, splits: Frames) -> list[str]:
     """What the table holds, a fact a line."""
     train, columns = splits["train"], list(task.columns)
     lines = [f"rows: {', '.join(f'{len(rows):,} {split}' for split, rows in splits.items())}"]
-    if "unlabeled" in splits:
-        lines.append("unlabeled: without rows that repeat a text of this table or of another split")
     if task.is_regression:
         least, greatest = task.score_range or (0.0, 0.0)
         lines.append(f"scores: {least:g} to {greatest:g}, mean {train['label'].mean():g}")
@@ -209,10 +211,10 @@ def findings(task: Task, splits: Frames) -> list[str]:
     lines.append(f"duplicates: {int(doubles.sum()):,} training rows have the text of an earlier one, "
                  f"{int(labels.duplicated(columns).sum()):,} of these with another label")  # fmt: skip
     if (count := len(splits["dev"])) < FEW_ROWS:
-        lines.append(f"warning: {count} dev rows: a single one is {1 / count:.1%} of accuracy; bring more with --dev")
+        lines.append(f"warning: {count} dev rows: a single one is {1 / count:.1%} of accuracy; name a larger --dev")
     shared = shared_texts(splits, task)
     lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
-    for split, count in shared_texts(splits, task, reference="dev").items():
-        if split != "train":
-            lines.append(f"texts also in dev: {count:,} of {split}")
-    return lines
+    if shared["dev"] > MOST_SHARED * len(splits["dev"]):
+        lines.append("warning: scores on texts that are also in train are too high; name other rows with --dev")
+    in_dev = shared_texts(splits, task, reference="dev").items()
+    return lines + [f"texts also in dev: {count:,} of {split}" for split, count in in_dev if split != "train"]

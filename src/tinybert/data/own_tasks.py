@@ -87,6 +87,8 @@ class Labels:
         if name not in self.ids:
             if self.is_known:
                 known = f"{', '.join(self.ids):.100}" + ("" if self.data.labels else ", the classes of train")
+                if "LABEL_0" in self.ids:
+                    known += ", their numbers, or names that id2label in the model's config.json gives them"
                 raise ValueError(f"unknown class (got {name!r:.40}); allowed: {known}")
             self.ids[name] = len(self.ids)
         return self.ids[name]
@@ -152,7 +154,7 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         is_known = pd.MultiIndex.from_frame(rows[columns]).isin(pd.MultiIndex.from_frame(known))
         splits["unlabeled"] = rows[~is_known].drop_duplicates(columns, ignore_index=True)
         if splits["unlabeled"].empty:
-            raise unlabeled.error("each text is one of another split; allowed: further texts; fix: name another table")
+            raise unlabeled.error(f"no new text in {len(rows):,} rows; allowed: texts of no other split; fix: name another table")
     return task, splits
 
 

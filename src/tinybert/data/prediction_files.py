@@ -130,8 +130,7 @@ def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> l
 
 def _check_ids(table: Table, found: Predicted, rows: Mapping[str, Sequence[dict]], *, is_part: bool) -> None:
     """UserError if two rows share an id, or a prediction's id is unknown; `is_part`: the table has other rows."""
-    ids = {row["idx"]: _id(row) for of_split in rows.values() for row in of_split}
-    counts = Counter(ids.values())
+    counts = Counter({row["idx"]: _id(row) for of_split in rows.values() for row in of_split}.values())
     if repeated := [name for name, count in counts.items() if count > 1]:
         problem = f"rows of {' and '.join(rows)} share the id {repeated[0]!r:.40}"
         raise table.error(f"{problem}; fix: name another column in data.id")

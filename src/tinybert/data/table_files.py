@@ -66,7 +66,7 @@ class Table:
         found = self.columns()
         for column in wanted:
             if column not in found:
-                advice = _advice(found, "correct it")
+                advice = _advice(found, "name one of these, in quotes, or rename the column")
                 raise self.error(f"no column {column!r:.80}; allowed: {_names(found)}; fix: {advice}")
 
     def rows(self, wanted: tuple[str, ...]) -> Iterator[Row]:
@@ -190,4 +190,4 @@ def _names(columns: Sequence[str]) -> str:
 def _advice(found: Sequence[str], otherwise: str) -> str:
     """What to do about fields that do not fit: a header that is one name with separators in it was not split."""
     other = [word for mark, word in DELIMITERS.items() if len(found) == 1 and mark in found[0]]
-    return f"the header's fields are separated by {other[0]}, .csv needs commas, .tsv tabs" if other else otherwise
+    return f"convert it: its header has {other[0]}, .csv needs commas, .tsv tabs" if other else otherwise

@@ -194,8 +194,7 @@ def main(argv: Sequence[str]) -> None:
     if missing := [folder for folder in folders.values() if not folder.is_dir()]:
         raise UserError(f"{missing[0]}: absent; fix: run dvc repro evaluate_domain first, which trains the models")
     tokenizer, width = load_tokenizer(paths.TOKENIZER), max(map(len, folders))
-    prompt = prompt_batch([question], tokenizer)
     for name, folder in folders.items():
-        (best,) = best_answers(load_bert(MaskedLM, folder), tokenizer, [prompt])
+        (best,) = best_answers(load_bert(MaskedLM, folder), tokenizer, [prompt_batch([question], tokenizer)])
         shown = (f"{answer['token']} {answer['probability']:.3f}" for answer in best)
         print(f"{name:{width}}  " + "  ".join(f"{text:16}" for text in shown).rstrip())

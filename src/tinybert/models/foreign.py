@@ -31,7 +31,6 @@ DEFAULT_LABEL = re.compile(r"label_\d+")
 class ForeignConfig(PositionLimit):
     """What training reads of such a teacher's config; `details` are all that its outputs depend on beside weights."""
 
-    vocab_size: int = 0
     hidden_size: int = 0
     num_hidden_layers: int = 0
     max_position_embeddings: int = HUGE
@@ -68,7 +67,7 @@ class ForeignClassifier(Sized):
             config.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         details = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
         details["takes_segments"] = self.takes_segments
-        known = {name: getattr(config, name, 0) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
+        known = {name: getattr(config, name, 0) for name in ("hidden_size", "num_hidden_layers")}
         self.config = ForeignConfig(
             **known, max_position_embeddings=_positions(model), problem_type=task.problem_type,
             details=json.dumps(details, sort_keys=True, default=str), losses=row_losses(details),

@@ -77,8 +77,7 @@ def hub_dataset(name: str, config: str | None, revision: str, **options: Any) ->
     """Calls `datasets.load_dataset` through `load_verified`. Call it inside `hub_access`."""
     from datasets import load_dataset
 
-    load = partial(load_dataset, name, config, revision=revision, **options)
-    return load_verified(load, "dataset", name, revision)
+    return load_verified(partial(load_dataset, name, config, revision=revision, **options), "dataset", name, revision)
 
 
 def load_verified(load: Callable[[], Any], repo_type: str, repository: str, revision: str) -> Any:

@@ -2,7 +2,7 @@
 
 Runs the experiments of studies/<name>.yaml that are missing, one after another, saves their predictions as evidence
 and tests the claims. An experiment is named <study>-<variant>-<digest>, the digest one of its settings, stages and
-code: what ran once is found again, by this study or another, and an interrupted study resumes.
+code: no study repeats what has run before, and an interrupted study resumes.
 """
 
 import argparse

@@ -101,7 +101,7 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
     stage = "    general: {losses: {attention: 1.0, hidden: 1.0, embedding: 1.0}}"
     after = after.replace("init: {teacher: uniform}", "init: {teacher: uniform, per_task: true}", 1)
     (project / "params.yaml").write_text(f"{before}  tinybert4: {after.replace(stage, '    general: null', 1)}")
-    warning = "warning: teacher.local.folder: absent (got local/teacher), so the length is a guess; fix: bring it, "
+    warning = "warning: teacher.local.folder: absent (got local/teacher), so the length is a guess; fix: put an encoder there"
     assert warning in capsys.readouterr().out
     (project / "local/wiki").mkdir(parents=True)
     (project / "local/wiki/text.jsonl.gz").touch()
@@ -162,12 +162,13 @@ def test_length_and_epochs_follow_the_rows(project, capsys):
     assert "tasks.long: classification, accuracy, 72 tokens, epochs: teacher 3" in capsys.readouterr().out
 
 
-def test_epochs_of_students_follow_unlabeled_rows_too(project):
-    texts = pd.DataFrame({"message": [f"new {number}" for number in range(3_000)]})
+def test_epochs_of_students_follow_unlabeled_rows_too(project, capsys):
+    texts = pd.DataFrame({"message": [f"new {number}" for number in [0, *range(3_000)]]})
     texts.to_csv(project / "texts.csv", index=False)
     task = init(write(project / "few.csv", ["a", "b"] * 30), "--unlabeled", "texts.csv")
     found = [getattr(task, phase).epochs for phase in ("teacher", "intermediate", "prediction", "pruning")]
     assert found == [10, 10, 6, 4] and task.data.unlabeled == "texts.csv"
+    assert "unlabeled: 1 of 3,001 rows are left out: texts that occur before" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("classes", "rows", "epochs"), [(4, 12_000, 3), (64, 12_000, 10), (150, 24_000, 6)])
@@ -198,13 +199,14 @@ def test_it_prints_what_the_table_holds(project, capsys):
     extra.to_csv(project / "dev.csv", index=False)
     pd.DataFrame({"message": ["row 1 word word word ", "row 0 word word word "]}).to_csv(project / "test.csv")
     init("topics.csv", "--dev", "dev.csv", "--test", "test.csv", "--name", "subjects")
-    assert capsys.readouterr().out.splitlines()[:7] == [
+    assert capsys.readouterr().out.splitlines()[:8] == [
         "rows: 42 train, 2 dev, 2 test",
         "classes: 2 (war 31, peace 11)",
         "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
         "duplicates: 2 training rows have the text of an earlier one, 1 of these with another label",
-        "warning: 2 dev rows: a single one is 50.0% of accuracy; bring more with --dev",
+        "warning: 2 dev rows: a single one is 50.0% of accuracy; name a larger --dev",
         "texts also in train: 2 of dev, 2 of test",
+        "warning: scores on texts that are also in train are too high; name other rows with --dev",
         "texts also in dev: 1 of test",
     ]
 
@@ -225,8 +227,8 @@ def test_large_scores_are_warned_of(project, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola already; fix: another name"),
-        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source already; fix: another name"),
+        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola; fix: another name"),
+        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source; fix: another name"),
         (["absent.csv"], "TABLE: absent.csv does not exist; fix: correct the path"),
         (["topics.csv", "--label", "theme"], "TABLE: topics.csv: no column 'theme'; allowed: message, topic"),
         (["topics.csv", "--text", "a", "--text", "b"], "params.yaml: tasks.topics.data.texts: "),

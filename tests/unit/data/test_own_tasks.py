@@ -136,7 +136,7 @@ def test_unlabeled_rows_have_texts_of_no_other_split(tmp_path):
     line = mistake(tmp_path, splits={"unlabeled": [{"label": "x"}]})
     assert "tasks.mine.data.unlabeled" in line and "no column 'text'; allowed: label" in line
     line = mistake(tmp_path, splits={"unlabeled": [{"text": "text 3"}]})
-    assert "tasks.mine.data.unlabeled" in line and "each text is one of another split" in line
+    assert "tasks.mine.data.unlabeled" in line and "no new text in 1 rows; allowed: texts of no other split" in line
 
 
 def test_a_heldout_share_of_train_keeps_unlabeled_rows(tmp_path):

@@ -67,7 +67,7 @@ def test_a_quoted_field_may_hold_separators_and_line_ends(tmp_path):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_missing_column_names_those_there_are(tmp_path, ending):
     line = mistake(write(tmp_path, ending), "text", "topic")
-    assert line.startswith("no column 'topic'; allowed: id, text, label; fix: correct it")
+    assert line.startswith("no column 'topic'; allowed: id, text, label; fix: name one of these, in quotes")
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_missing_column_names_those_there_are(tmp_path, ending):
         ("a.csv", b"text,label\n", "no rows"),
         ("a.jsonl", b"\n", "no rows"),
         ("a.txt", b"text\n", "unknown format; allowed: .csv, .tsv, .jsonl, .parquet, each also .gz"),
-        ("a.csv", b"text;label\na;b\n", "no column 'text'; allowed: text;label; fix: the header's fields"),
-        ("a.csv", b"text;label\na, b;c\n", "line 2: 2 fields; 1 are expected: text;label; fix: the header's fields"),
-        ("a.tsv", b"text,label\na,b\n", "no column 'text'; allowed: text,label; fix: the header's fields"),
+        ("a.csv", b"text;label\na;b\n", "no column 'text'; allowed: text;label; fix: convert it: its header has"),
+        ("a.csv", b"text;label\na, b;c\n", "line 2: 2 fields; 1 are expected: text;label; fix: convert it: its header has"),
+        ("a.tsv", b"text,label\na,b\n", "no column 'text'; allowed: text,label; fix: convert it: its header has"),
         ("a.csv", b"text,label\na,b,c\n", "line 2: 3 fields; 2 are expected: text, label; fix: quote fields"),
         ("a.csv", b"text,text\na,b\n", "line 1: two columns have one name: text, text"),
         ("a.csv", b'text,label\n"a,b\n', "line 2: no CSV (unexpected end of data, at line 2)"),
