@@ -154,7 +154,8 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         is_known = pd.MultiIndex.from_frame(rows[columns]).isin(pd.MultiIndex.from_frame(known))
         splits["unlabeled"] = rows[~is_known].drop_duplicates(columns, ignore_index=True)
         if splits["unlabeled"].empty:
-            raise unlabeled.error(f"no new text in {len(rows):,} rows; allowed: texts of no other split; fix: name another table")
+            problem = f"no new text in {len(rows):,} rows; allowed: texts of no other split"
+            raise unlabeled.error(f"{problem}; fix: name another table")
     return task, splits
 
 

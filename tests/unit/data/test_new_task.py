@@ -101,7 +101,7 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
     stage = "    general: {losses: {attention: 1.0, hidden: 1.0, embedding: 1.0}}"
     after = after.replace("init: {teacher: uniform}", "init: {teacher: uniform, per_task: true}", 1)
     (project / "params.yaml").write_text(f"{before}  tinybert4: {after.replace(stage, '    general: null', 1)}")
-    warning = "warning: teacher.local.folder: absent (got local/teacher), so the length is a guess; fix: put an encoder there"
+    warning = "warning: teacher.local.folder: absent (got local/teacher), so the length is a guess; fix: put an"
     assert warning in capsys.readouterr().out
     (project / "local/wiki").mkdir(parents=True)
     (project / "local/wiki/text.jsonl.gz").touch()

@@ -78,7 +78,7 @@ def test_a_missing_column_names_those_there_are(tmp_path, ending):
         ("a.jsonl", b"\n", "no rows"),
         ("a.txt", b"text\n", "unknown format; allowed: .csv, .tsv, .jsonl, .parquet, each also .gz"),
         ("a.csv", b"text;label\na;b\n", "no column 'text'; allowed: text;label; fix: convert it: its header has"),
-        ("a.csv", b"text;label\na, b;c\n", "line 2: 2 fields; 1 are expected: text;label; fix: convert it: its header has"),
+        ("a.csv", b"text;label\na, b;c\n", "line 2: 2 fields; 1 are expected: text;label; fix: convert it"),
         ("a.tsv", b"text,label\na,b\n", "no column 'text'; allowed: text,label; fix: convert it: its header has"),
         ("a.csv", b"text,label\na,b,c\n", "line 2: 3 fields; 2 are expected: text, label; fix: quote fields"),
         ("a.csv", b"text,text\na,b\n", "line 1: two columns have one name: text, text"),
