@@ -127,8 +127,8 @@ def masked_states(embeddings: Embeddings, encoder: Parts, batch: Batch, masked: 
     hidden = embeddings.of(batch, batch.real).to(last.output.LayerNorm.weight.dtype)
     for layer in lower:
         hidden = layer(hidden, batch.real)["hidden"]
-    lengths = batch.mask.sum(dim=1)
-    return last(hidden, batch.real, rows=lengths.cumsum(0) - lengths + masked)["hidden"]
+    places = torch.arange(len(masked), device=masked.device) * batch.mask.shape[1] + masked
+    return last(hidden, batch.real, only=batch.real.tokens_at(places))["hidden"]
 
 
 def best_words(logits: Tensor, excluded: Tensor, count: int) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tinybert.config.schema import Latency
 from tinybert.data.encoding import Encoded
-from tinybert.models.bert import SelfAttention, SequenceClassifier
+from tinybert.models.bert import SequenceClassifier
 from tinybert.models.model_folders import Classifier
 from tinybert.models.outputs import Batch
 from tinybert.pipeline.files import atomic_file, report_disk_error
@@ -66,16 +66,6 @@ class AttentionOperator(torch.autograd.Function):
         return context
 
 
-class ServedAttention(SelfAttention):
-    """Self-attention that is exported as one operator."""
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
-    ) -> Tensor:
-        """As SelfAttention's; in an export the mask is always given, scores never are."""
-        return AttentionOperator.apply(query, key, value, mask, self.heads)
-
-
 class LogitsFromTensors(nn.Module):
     """The classifier with plain tensors as inputs, as a graph has them."""
 
@@ -97,8 +87,9 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     """
     plain, served = (copy.deepcopy(model).cpu().float().eval() for _ in range(2))
     if isinstance(served, SequenceClassifier):
-        for layer in served.bert.encoder.layer:
-            layer.attention.self.__class__ = ServedAttention
+        heads = served.config.num_attention_heads
+        for layer in served.bert.encoder.layer:  # in an export the mask is always given, scores never are
+            layer.attention.self.forward = lambda q, k, v, mask, _: AttentionOperator.apply(q, k, v, mask, heads)
     with tempfile.TemporaryDirectory() as folder, report_disk_error(folder):
         draft = Path(folder) / "model.onnx"
         _trace(served, draft)

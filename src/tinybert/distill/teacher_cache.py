@@ -169,7 +169,7 @@ class CachedTeacher(LiveTeacher):
     def __init__(self, model: TaskModel, loss: DistillationLoss, examples: Encoded, cache: TeacherCache) -> None:
         super().__init__(model, loss)
         if isinstance(model, bert.SequenceClassifier):
-            model.head_reads_first = False  # the same logits whether a loss reads the last layer or not
+            model.skips_unread = False  # the same logits whether a loss reads the last layer or not
         self.examples, self.cache = examples, cache
         self.files: list[OutputFile] = []  # empty: the teacher is asked live
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tinybert.config.fields import Architecture, Dropout, Fraction, NonNegativeInt, SmallPositiveInt, Width
 from tinybert.config.tasks import ProblemType
-from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, RealTokens, RowIndex, Sized
+from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, PositionLimit, ReadTokens, RealTokens, Sized
 from tinybert.models.packed_linear import Linear, linear_float32, linear_gelu, matrix_flops
 from tinybert.pipeline.errors import UserError
 
@@ -201,7 +201,7 @@ class Layer(nn.Module):
         self.output = ResidualOutput(config, config.intermediate_size)
 
     def forward(
-        self, hidden: Tensor, layout: RealTokens, want: Set[str] = OUTPUT_ONLY, rows: RowIndex | None = None
+        self, hidden: Tensor, layout: RealTokens, want: Set[str] = OUTPUT_ONLY, only: ReadTokens | None = None
     ) -> dict[str, Tensor]:
         """The fields of ModelOutput that `want` names, and those they are computed from.
 
@@ -209,10 +209,10 @@ class Layer(nn.Module):
             hidden: (tokens, width), or (batch, length, width) if nothing is moved.
             layout: Which tokens attend to each other.
             want: Some of "hidden" (the layer's output), "scores", "queries", "keys", "values".
-            rows: One token of each row, an index into `hidden`: queries and output are computed for these only, keys
-                and values for all. None: all tokens. Not for scores.
+            only: The tokens of which queries and output are computed; keys and values are those of all. None: all.
+                Not for scores.
         """
-        attend, read = self.attention.self, hidden if rows is None else hidden[rows]
+        attend, read = self.attention.self, hidden[only.index] if only else hidden
         query, key, scores = attend.query(read), attend.key(hidden), None
         found = {"queries": query, "keys": key}
         if "scores" in want:
@@ -220,7 +220,7 @@ class Layer(nn.Module):
         if want & {"hidden", "values"}:
             found["values"] = value = attend.value(hidden)
         if "hidden" in want:
-            attended = self.attention.output(layout.attend(attend, (query, key, value), scores), read)
+            attended = self.attention.output(layout.attend(attend, (query, key, value), scores, only), read)
             found["hidden"] = self.output(linear_gelu(self.intermediate.dense, attended), attended)
         return found
 
@@ -234,10 +234,11 @@ class Bert(nn.Module):
         self.encoder = Parts({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
         self.pooler = Parts({"dense": Linear(config.hidden_size, config.hidden_size)})
 
-    def forward(self, batch: Batch, want: OutputSpec, *, head_reads_first: bool) -> tuple[ModelOutput, Tensor]:
-        """The requested outputs without logits, and what the head reads: (tokens, width), or that of [CLS] only.
+    def forward(self, batch: Batch, want: OutputSpec, *, skips_unread: bool = True) -> tuple[ModelOutput, Tensor]:
+        """The requested outputs without logits; and for logits the last states that the head reads: (read, width).
 
-        If `head_reads_first`, the last layer computes [CLS] only, unless one of its outputs is requested.
+        These are the predicted tokens, or [CLS] of each row if the batch has none. With `skips_unread` the last layer
+        computes these only, unless one of its outputs is requested.
         """
         padding = batch.computes_padding
         layout = RealTokens(batch.mask, with_padding=padding, multiple=TOKENS_MULTIPLE, dense_from=DENSE_FROM)
@@ -246,15 +247,17 @@ class Bert(nn.Module):
             found.hidden[0] = layout.outputs_of(hidden)
         depth = len(self.encoder.layer)
         last = depth if want.logits else max(want.hidden | want.scores | want.qkv, default=0)
+        skips_unread = skips_unread and not any(depth in layers for layers in want.layers.values())
+        read = layout.first_tokens() if batch.positions is None else layout.tokens_at(batch.positions)
         for number, layer in enumerate(self.encoder.layer[:last], start=1):
             exposed = {name for name, layers in want.layers.items() if number in layers}
             is_read = want.logits or number < last
-            rows = layout.first_rows if head_reads_first and number == depth and not exposed else None
-            results = layer(hidden, layout, exposed | OUTPUT_ONLY if is_read else exposed, rows)
+            only = read if skips_unread and number == depth else None
+            results = layer(hidden, layout, exposed | OUTPUT_ONLY if is_read else exposed, only)
             for name in exposed:
                 getattr(found, name)[number] = results[name] if name == "scores" else layout.outputs_of(results[name])
             hidden = results.get("hidden", hidden)
-        return found, layout.outputs_of(hidden) if want.logits else hidden
+        return found, hidden if skips_unread else hidden[read.index]
 
 
 class MaskedLMHead(nn.Module):
@@ -279,7 +282,7 @@ class BertModel(Sized, ABC):
 
     architecture: str
     model_type = "bert"
-    head_reads_first = False  # whether the head reads [CLS] of each row only
+    skips_unread = True  # whether the last layer computes only what the head reads
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -298,12 +301,12 @@ class BertModel(Sized, ABC):
 
     def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The requested outputs of a batch; the class documents the shape of its logits."""
-        outputs, hidden = self.bert(batch, want, head_reads_first=self.head_reads_first)
+        outputs, hidden = self.bert(batch, want, skips_unread=self.skips_unread)
         return replace(outputs, logits=self.head_logits(hidden, batch)) if want.logits else outputs
 
     @abstractmethod
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """The logits of a last hidden state (tokens, width)."""
+        """The logits of the last states that the head reads: (read, width)."""
 
 
 class MaskedLM(BertModel):
@@ -318,15 +321,13 @@ class MaskedLM(BertModel):
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         assert batch.positions is not None  # logits are only requested when some tokens are masked
-        predicted = batch.real.at(hidden, batch.positions)
-        return self.cls.predictions(predicted, self.bert.embeddings.word_embeddings.weight)
+        return self.cls.predictions(hidden, self.bert.embeddings.word_embeddings.weight)
 
 
 class SequenceClassifier(BertModel):
     """BERT with a classification head; logits (batch, classes), one "class" for a regression."""
 
     architecture = "BertForSequenceClassification"
-    head_reads_first = True
 
     def __init__(self, config: BertConfig, labels: tuple[str, ...]) -> None:
         super().__init__(config)
@@ -336,7 +337,7 @@ class SequenceClassifier(BertModel):
         self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        pooled = torch.tanh(self.bert.pooler.dense(batch.real.first(hidden)))
+        pooled = torch.tanh(self.bert.pooler.dense(hidden[:, 0] if hidden.ndim == 3 else hidden))
         return self.classifier(dropout(pooled, self.dropout, self.training))
 
     def flops(self, tokens: int) -> int:

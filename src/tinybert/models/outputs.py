@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from tinybert.pipeline.errors import UserError
 
-RowIndex = Tensor | tuple[slice, slice]  # an index into hidden states
-
 
 @dataclass(frozen=True)
 class OutputSpec:
@@ -55,6 +53,14 @@ class DistillationTargets(ModelOutput):
     """The teacher's outputs under the layer map: hidden and scores by student layer, the others by teacher layer."""
 
 
+@dataclass(frozen=True)
+class ReadTokens:
+    """The tokens that a head reads, some of each row."""
+
+    index: Tensor | tuple[slice, slice] | tuple[Tensor, Tensor]  # into hidden states
+    layout: "RealTokens"  # of these tokens alone
+
+
 class RealTokens:
     """Where the real tokens of padded rows are: models compute these only, and only attention sees rows.
 
@@ -91,13 +97,20 @@ class RealTokens:
         length = self.mask.shape[1]
         return torch.arange(length, device=self.mask.device) if self.index is None else self.index % length
 
-    @property
-    def first_rows(self) -> RowIndex:
-        """The index of each row's first token, [CLS], among the tokens."""
+    def first_tokens(self) -> ReadTokens:
+        """[CLS] of each row."""
+        if torch.onnx.is_in_onnx_export():
+            return ReadTokens((slice(None), slice(1)), RealTokens(self.mask[:, :1]))
+        return self.tokens_at(torch.arange(len(self.mask), device=self.mask.device) * self.mask.shape[1])
+
+    def tokens_at(self, places: Tensor) -> ReadTokens:
+        """The tokens at `places`, ascending int64 indices of real tokens in the flattened mask."""
+        length = self.mask.shape[1]
+        counts = torch.bincount(places // length, minlength=len(self.mask))
+        layout = RealTokens(torch.arange(int(counts.max()), device=counts.device) < counts[:, None])
         if self.index is None:
-            return slice(None), slice(1)
-        starts = torch.arange(len(self.mask), device=self.index.device) * self.mask.shape[1]
-        return torch.searchsorted(self.index[: self.count], starts)
+            return ReadTokens((places // length, places % length), layout)
+        return ReadTokens(torch.searchsorted(self.index[: self.count], places), layout)
 
     def unpad(self, rows: Tensor) -> Tensor:
         """(batch, length, …) -> (tokens, …)."""
@@ -111,37 +124,31 @@ class RealTokens:
         return padded.index_copy_(0, self.index, tokens).unflatten(0, self.mask.shape)
 
     def outputs_of(self, computed: Tensor) -> Tensor:
-        """The computed tokens without padding, (tokens, width); of [CLS] alone, (batch, width)."""
+        """The computed tokens without padding: (tokens, width)."""
         if self.outputs is None:
             return computed[: self.count]
         flat = computed.flatten(0, 1)
-        return flat if len(flat) in (len(self.outputs), len(self.mask)) else flat.index_select(0, self.outputs)
+        return flat if len(flat) == len(self.outputs) else flat.index_select(0, self.outputs)
 
     def first(self, tokens: Tensor) -> Tensor:
         """[CLS] of each row: (tokens, width), or first tokens only, -> (batch, width)."""
-        if self.index is None:
-            return tokens[:, 0]
-        return tokens if len(tokens) == len(self.mask) else tokens[self.first_rows]
+        return tokens if len(tokens) == len(self.mask) else tokens[self.first_tokens().index]
 
-    def at(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """The tokens (…, width) at `places`, int64 indices of real tokens in the flattened mask."""
-        assert self.index is not None
-        return tokens[torch.searchsorted(self.index, places)]
-
-    def attend(self, attention: nn.Module, qkv: tuple[Tensor, Tensor, Tensor], scores: Tensor | None = None) -> Tensor:
+    def attend(
+        self, attention: nn.Module, qkv: Sequence[Tensor], scores: Tensor | None = None, only: ReadTokens | None = None
+    ) -> Tensor:
         """The context (queries, width) of a SelfAttention within each row.
 
         Args:
-            qkv: (tokens, width) each; the queries may be those of one token of each row.
+            qkv: (tokens, width) each.
             scores: Those of the padded queries and keys, if computed already.
+            only: The tokens of the queries; None: all.
         """
-        query, key, value = qkv
-        is_one_each = self.index is not None and len(query) < len(key)
+        (query, key, value), rows = qkv, only.layout if only else self
         if scores is None:  # otherwise queries and keys are not read again
-            query, key = query[:, None] if is_one_each else self.pad(query), self.pad(key)
+            query, key = rows.pad(query), self.pad(key)
         mask = None if self.is_full else self.mask[:, None, None, :]
-        context = attention(query, key, self.pad(value), mask, scores)
-        return context[:, 0] if is_one_each else self.unpad(context)
+        return rows.unpad(attention(query, key, self.pad(value), mask, scores))
 
 
 class Sized(nn.Module):

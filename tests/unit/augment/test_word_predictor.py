@@ -60,10 +60,10 @@ def test_masked_states_are_those_of_a_padded_batch():
     model = masked_lm(TEACHER)
     masked, example = torch.tensor([1, 4, 2, 3]), batch((4, 5, 5, 7), 7)
     with torch.no_grad():
-        _, expected = model.bert(example, OutputSpec(), head_reads_first=False)
+        outputs, _ = model.bert(example, OutputSpec(hidden=frozenset({4})))
         encoder = for_inference(model.bert.encoder, torch.float32)
         found = masked_states(model.bert.embeddings, encoder, example, masked)
-    assert torch.allclose(found, example.real.pad(expected)[torch.arange(4), masked], atol=1e-6)
+    assert torch.allclose(found, example.real.pad(outputs.hidden[4])[torch.arange(4), masked], atol=1e-6)
 
 
 def test_each_distinct_query_is_asked_once(model, tokenizer, seen):

@@ -229,15 +229,18 @@ def test_rows_of_a_layer_equal_those_of_the_full_layer():
     layer, example = masked_lm().bert.encoder.layer[0], batch((7, 1, 5))
     hidden = torch.randn(13, 12, generator=torch.Generator().manual_seed(3))
     full = layer(hidden, example.real)["hidden"]
-    for rows in ([0, 7, 8], [6, 7, 10]):
-        found = layer(hidden, example.real, rows=torch.tensor(rows))["hidden"]
+    for places, rows in (([0, 7, 14], [0, 7, 8]), ([2, 6, 7, 15, 16], [2, 6, 7, 9, 10]), ([1, 3], [1, 3])):
+        found = layer(hidden, example.real, only=example.real.tokens_at(torch.tensor(places)))["hidden"]
         assert torch.allclose(found, full[rows], atol=1e-6)
 
 
-def test_a_classifier_computes_only_cls_in_the_last_layer():
-    model, example = classifier().double(), batch((7, 4, 5), width=8)
+@pytest.mark.parametrize("lengths", [(7, 4, 5), (8, 8, 8)])
+@pytest.mark.parametrize(("build", "read"), [(classifier, None), (masked_lm, [1, 3, 6, 17])])
+def test_the_last_layer_computes_only_what_the_head_reads(build, read, lengths):
+    places = None if read is None else torch.tensor(read)
+    model, example = build().double(), replace(batch(lengths, width=8), positions=places)
     computed = []
-    model.bert.encoder.layer[-1].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))
+    model.bert.encoder.layer[-1].output.register_forward_hook(lambda *call: computed.append(call[-1]))
     gradients = []
     for spec in (OutputSpec(), EVERYTHING):
         model.zero_grad()
@@ -246,7 +249,8 @@ def test_a_classifier_computes_only_cls_in_the_last_layer():
         gradients.append([logits, *(weight.grad for weight in model.parameters())])
     for found, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-9)
-    assert computed == [3, 24]  # 16 real tokens, and padding up to a multiple of 64 or its end
+    # Of all 24 places: padding up to a multiple of 64 or its end is computed too.
+    assert [len(states.flatten(0, -2)) for states in computed] == [len(read or lengths), 24]
 
 
 def test_tokens_are_a_multiple_and_outputs_are_of_real_ones():

@@ -17,7 +17,9 @@ def test_real_tokens_are_unpadded_and_padded():
     assert torch.equal(real.pad(tokens), rows * mask[..., None])
     assert real.first(tokens)[:, 0].tolist() == [0, 6, 12]
     assert real.columns.tolist() == [0, 1, 0, 0, 1, 2]
-    assert real.at(tokens, torch.tensor([7, 1, 3]))[:, 0].tolist() == [14, 2, 6]
+    read = real.tokens_at(torch.tensor([0, 1, 7]))  # two of the first row, none of the second
+    assert tokens[read.index][:, 0].tolist() == [0, 2, 14]
+    assert read.layout.mask.tolist() == [[True, True], [False, False], [True, False]]
 
 
 def test_outputs_do_not_depend_on_whether_padding_is_computed(monkeypatch):
@@ -74,5 +76,5 @@ def test_dense_rows_are_not_moved():
     dense, rows = RealTokens(mask, dense_from=0.8), torch.arange(12.0).view(2, 3, 2)
     assert dense.unpad(rows) is rows and dense.pad(rows) is rows
     assert dense.outputs_of(rows)[:, 0].tolist() == [0, 2, 4, 6, 8]
-    assert dense.outputs_of(rows[dense.first_rows])[:, 0].tolist() == [0, 6]
+    assert rows[dense.first_tokens().index][:, 0].tolist() == [0, 6]
     assert dense.columns.tolist() == [0, 1, 2]
