@@ -25,7 +25,7 @@ def main() -> None:
         print("\n".join(estimate(params, rows)))
         if params.reads_text and params.teacher.source != "synthetic" and params.corpus.source == "synthetic":
             fix = "set corpus.source to local or hub; if teacher.pretraining.max_steps is 1, raise it"
-            print(f"warning: corpus.source: synthetic, but a model reads text; fix: {fix}")
+            print(f"warning: corpus.source: synthetic, but a model trains on text; fix: {fix}")
         # The second makes the folder of domain students, an input of package even if there is none.
         for path in (paths.PARAMS_CHECKED, paths.DOMAIN_STUDENTS / ".keep"):
             with atomic_file(path) as handle:

@@ -25,6 +25,6 @@ def test_synthetic_text_for_a_real_teacher_is_warned_of(tmp_path, monkeypatch, c
     monkeypatch.setattr("tinybert.estimate.estimate", lambda params, rows: ["time: 1 s"])
     monkeypatch.setattr("tinybert.source_checks.check_sources", lambda params: {})
     check_params.main()
-    warning = "warning: corpus.source: synthetic, but a model reads text; fix: set corpus.source to local or hub;"
+    warning = "warning: corpus.source: synthetic, but a model trains on text; fix: set corpus.source to local or hub;"
     printed = capsys.readouterr().out
     assert printed.startswith("time: 1 s\n") and (warning in printed) == (source == "local" and reads_text)

@@ -355,10 +355,10 @@ class TaskSettings(ConfigModel):
             raise ValueError("teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher")
         predictions = self.finetuned_teacher and self.finetuned_teacher.predictions
         if predictions and self.augmented_copies:
-            problem = f"finetuned_teacher has no predictions of augmented rows (got {self.augmented_copies})"
+            problem = f"finetuned_teacher has no predictions for augmented rows (got {self.augmented_copies})"
             raise ValueError(f"augmented_copies: {problem}; allowed: 0")
         if predictions and self.data and self.data.unlabeled:
-            problem = f"finetuned_teacher has no predictions of these rows (got {self.data.unlabeled})"
+            problem = f"finetuned_teacher has no predictions for these rows (got {self.data.unlabeled})"
             raise ValueError(f"data.unlabeled: {problem}; allowed: null")
         if predictions and self.data and (predictions.dev is None) != (self.data.dev is None):
             problem = f"data.dev and this are files both, or both null (got {predictions.dev})"

@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     name = options.name or (stem if re.match("[a-z]", stem) else f"task_{stem}")
     params = load_params()
     if hasattr(params.tasks, name):
-        raise UserError(f"--name: params.yaml has tasks.{name}; fix: another name, or git checkout params.yaml")
+        raise UserError(f"--name: params.yaml has tasks.{name}; fix: another --name, or delete that section")
     data = {"train": options.table, "dev": options.dev, "test": options.test, "unlabeled": options.unlabeled,
             "texts": options.text, "label": options.label, "separator": options.separator}  # fmt: skip
     data = {key: value for key, value in data.items() if value is not None}
@@ -78,16 +78,16 @@ def main(argv: Sequence[str]) -> None:
     print("\n".join(findings(task, splits)))
     if checked.unlabeled:
         read = sum(1 for _ in tables_of(name, checked)["unlabeled"].rows(checked.unlabeled_columns))
-        print(f"unlabeled: {read - len(splits['unlabeled']):,} of {read:,} rows are left out: texts that occur before")
+        print(f"unlabeled: {read - len(splits['unlabeled']):,} of {read:,} rows are left out: repeated texts")
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {metric}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
     print("\n".join(f"params.yaml: {change}" for change in changed), "next: make repro", sep="\n")
     if params.teacher.source == "local" and not paths.resolve(params.teacher.local.folder).is_dir():
         print(f"warning: teacher.local.folder: absent (got {params.teacher.local.folder}), so the length is a guess; "
-              "fix: put an encoder there, run git checkout params.yaml, make profile and this again")  # fmt: skip
+              "fix: put an encoder there, git checkout params.yaml, repeat make profile and init")  # fmt: skip
     if params.teacher.source == "synthetic":
-        print("warning: teacher.source: synthetic, a teacher that has read this project's own text only; fix: before "
+        print("warning: teacher.source: synthetic, a teacher pretrained on synthetic text only; fix: before "
               "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     tree["tasks"][name].fa.set_block_style()
     overlay = {"tasks": {"run": [name], name: section}, "domain": {"students": []}, "general": {"students": kept}}
     if not check_params(merge(read_yaml(PARAMS), overlay)).reads_text:
-        changed.append("teacher.pretraining.max_steps: 1, because no model reads text")
+        changed.append("teacher.pretraining.max_steps: 1, because no model trains on text")
         tree["teacher"]["pretraining"]["max_steps"] = 1
         if params.corpus.source == "local" and not any(map(glob.glob, params.corpus.local.files)):
             tree["corpus"]["source"] = "synthetic"
@@ -211,7 +211,7 @@ def findings(task: Task, splits: Frames) -> list[str]:
     lines.append(f"duplicates: {int(doubles.sum()):,} training rows have the text of an earlier one, "
                  f"{int(labels.duplicated(columns).sum()):,} of these with another label")  # fmt: skip
     if (count := len(splits["dev"])) < FEW_ROWS:
-        lines.append(f"warning: {count} dev rows: a single one is {1 / count:.1%} of accuracy; name a larger --dev")
+        lines.append(f"warning: {count} dev rows: one row is {1 / count:.1%} of accuracy; use a larger --dev")
     shared = shared_texts(splits, task)
     lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
     if shared["dev"] > MOST_SHARED * len(splits["dev"]):

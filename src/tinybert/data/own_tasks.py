@@ -88,7 +88,7 @@ class Labels:
             if self.is_known:
                 known = f"{', '.join(self.ids):.100}" + ("" if self.data.labels else ", the classes of train")
                 if "LABEL_0" in self.ids:
-                    known += ", their numbers, or names that id2label in the model's config.json gives them"
+                    known += ", their numbers, or the names in id2label of the model's config.json"
                 raise ValueError(f"unknown class (got {name!r:.40}); allowed: {known}")
             self.ids[name] = len(self.ids)
         return self.ids[name]

@@ -178,7 +178,7 @@ class CachedTeacher(LiveTeacher):
         self.model.config.check_length(int(self.examples.lengths.max()), batches.length_key)
 
     def student_batches(self, rows: Encoded, task: Task, *, batch_size: int, seed: int) -> Batches:
-        """The same rows as the student reads them; `hard` reads the teacher's labels of `varied` ones."""
+        """The rows as the student reads them; `hard` reads the teacher's labels of augmented and unlabeled ones."""
         if "hard" in self.loss.weights:
             rows = labeled_by_teacher(rows, self.examples, self.model, task)
         return Batches(rows, batch_size=batch_size, seed=seed)

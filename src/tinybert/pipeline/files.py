@@ -194,7 +194,7 @@ def _decode(raw: bytes, where: str) -> str:
         return raw.decode("utf-8").removeprefix("\ufeff").rstrip("\r\n")
     except UnicodeDecodeError as error:
         found = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
-        raise UserError(f"{where}: not UTF-8 ({found}); fix: iconv -f latin1 -t utf-8 OLD > NEW") from None
+        raise UserError(f"{where}: not UTF-8 ({found}); fix: iconv -f ENCODING -t utf-8 OLD > NEW") from None
 
 
 def flatten(tree: dict[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -90,5 +90,5 @@ def test_the_dev_file_follows_the_tables():
     with pytest.raises(UserError, match=r"finetuned_teacher\.predictions\.dev: data\.dev and this are files both"):
         check_params(params)
     params["tasks"]["mine"]["data"] |= {"dev": None, "unlabeled": "u.csv"}
-    with pytest.raises(UserError, match=r"tasks\.mine\.data\.unlabeled: finetuned_teacher has no predictions of these"):
+    with pytest.raises(UserError, match=r"tasks\.mine\.data\.unlabeled: finetuned_teacher has no predictions for"):
         check_params(params)

@@ -108,7 +108,7 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
     init(write(project / "others.csv", ["war", "peace"] * 30))
     read = load_params()
     assert (read.corpus.source, read.teacher.pretraining.max_steps) == ("local", 1)
-    assert "params.yaml: teacher.pretraining.max_steps: 1, because no model reads text\n" in capsys.readouterr().out
+    assert "params.yaml: teacher.pretraining.max_steps: 1, because no model trains on text\n" in capsys.readouterr().out
     (project / "local/wiki/text.jsonl.gz").unlink()
     init(write(project / "topics.csv", ["war", "peace"] * 30))
     assert load_params().corpus.source == "synthetic"
@@ -168,7 +168,7 @@ def test_epochs_of_students_follow_unlabeled_rows_too(project, capsys):
     task = init(write(project / "few.csv", ["a", "b"] * 30), "--unlabeled", "texts.csv")
     found = [getattr(task, phase).epochs for phase in ("teacher", "intermediate", "prediction", "pruning")]
     assert found == [10, 10, 6, 4] and task.data.unlabeled == "texts.csv"
-    assert "unlabeled: 1 of 3,001 rows are left out: texts that occur before" in capsys.readouterr().out
+    assert "unlabeled: 1 of 3,001 rows are left out: repeated texts" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("classes", "rows", "epochs"), [(4, 12_000, 3), (64, 12_000, 10), (150, 24_000, 6)])
@@ -204,7 +204,7 @@ def test_it_prints_what_the_table_holds(project, capsys):
         "classes: 2 (war 31, peace 11)",
         "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
         "duplicates: 2 training rows have the text of an earlier one, 1 of these with another label",
-        "warning: 2 dev rows: a single one is 50.0% of accuracy; name a larger --dev",
+        "warning: 2 dev rows: one row is 50.0% of accuracy; use a larger --dev",
         "texts also in train: 2 of dev, 2 of test",
         "warning: scores on texts that are also in train are too high; name other rows with --dev",
         "texts also in dev: 1 of test",
@@ -227,8 +227,8 @@ def test_large_scores_are_warned_of(project, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola; fix: another name"),
-        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source; fix: another name"),
+        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola; fix: another --name"),
+        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source; fix: another --name"),
         (["absent.csv"], "TABLE: absent.csv does not exist; fix: correct the path"),
         (["topics.csv", "--label", "theme"], "TABLE: topics.csv: no column 'theme'; allowed: message, topic"),
         (["topics.csv", "--text", "a", "--text", "b"], "params.yaml: tasks.topics.data.texts: "),

@@ -258,3 +258,22 @@ def test_attention_of_mixed_precision_is_compared_in_float32():
     found.backward()
     assert student.grad.dtype == torch.bfloat16
     torch.testing.assert_close(student.grad.double(), 2 * difference / difference.numel(), rtol=0.004, atol=0)
+
+
+def test_losses_do_not_depend_on_the_size_of_chunks(monkeypatch):
+    generator = torch.Generator().manual_seed(5)
+    logits, scores = torch.randn(9, 7, generator=generator), torch.randn(2, 4, 3, 5, 5, generator=generator)
+    mask = torch.arange(5) < torch.tensor([5, 2, 4, 1])[:, None]
+    found = []
+    for elements in (losses.CHUNK_ELEMENTS, 1, 100):
+        monkeypatch.setattr(losses, "CHUNK_ELEMENTS", elements)
+        ours = [values.bfloat16().requires_grad_() for values in (logits, logits, scores[0])]
+        terms = [
+            losses.hard(ours[0], torch.arange(9) % 7),
+            losses.prediction(ours[1], logits.flip(1).half(), temperature=2.0),
+            losses.attention(ours[2], scores[1].half(), mask),
+        ]
+        sum(terms).backward()
+        found.append([*terms, *(values.grad for values in ours)])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-6, atol=0)
