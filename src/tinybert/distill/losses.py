@@ -234,7 +234,9 @@ class _MaskedSquares(torch.autograd.Function):
 
 
 def _chunks(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Some rows of each array at a time, to convert before arithmetic: between two types that is slow on CPUs."""
+    """Some rows of each array at a time on CPUs, to convert before arithmetic: between two types that is slow there."""
+    if arrays[0].device.type != "cpu":
+        return iter([arrays])
     rows = max(1, CHUNK_ELEMENTS // max(1, arrays[0].shape[1:].numel()))
     return zip(*(array.split(rows) for array in arrays), strict=True)
 
