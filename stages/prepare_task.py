@@ -17,7 +17,8 @@ def main(stage: Stage) -> None:
     """Reads the task from its source or its table and writes one file for each split, and one for unlabeled rows."""
     name = stage.items["task"]
     task, splits = read_task_rows(name, stage.params.tasks, seed=stage.params.seed)
-    folder, unlabeled = paths.task_rows(name), splits.pop("unlabeled", pd.DataFrame())
+    folder, counts = paths.task_rows(name), {split: len(rows) for split, rows in splits.items()}
+    unlabeled = splits.pop("unlabeled", pd.DataFrame())
     write_jsonl(paths.unlabeled(name), records(unlabeled))
     with atomic_folder(folder) as temporary:
         write_task(task, temporary)
@@ -27,8 +28,6 @@ def main(stage: Stage) -> None:
         context = "training" if split == "train" else "evaluation"
         stage.run.log_dataset(rows.head(LOGGED_ROWS), str(folder / f"{split}.jsonl"), f"{name}-{split}", context)
     train, dev = (label_array(splits[split]["label"], task) for split in ("train", task.dev_splits[0]))
-    counts = {split: len(rows) for split, rows in splits.items()}
-    counts |= {"unlabeled": len(unlabeled)} if len(unlabeled) else {}
     majority = score(task, majority_predictions(task, train, len(dev)), dev)
     stage.write_metrics({"examples": counts, "majority": majority, "texts_in_train": shared_texts(splits, task)})
 

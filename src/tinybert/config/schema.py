@@ -359,7 +359,7 @@ class TaskSettings(ConfigModel):
             raise ValueError(f"augmented_copies: {problem}; allowed: 0")
         if predictions and self.data and self.data.unlabeled:
             problem = f"finetuned_teacher has no predictions for these rows (got {self.data.unlabeled})"
-            raise ValueError(f"data.unlabeled: {problem}; allowed: null")
+            raise ValueError(f"data.unlabeled: {problem}; allowed: null; fix: remove it")
         if predictions and self.data and (predictions.dev is None) != (self.data.dev is None):
             problem = f"data.dev and this are files both, or both null (got {predictions.dev})"
             raise ValueError(f"finetuned_teacher.predictions.dev: {problem}; fix: change one of them")

@@ -19,7 +19,7 @@ from tinybert.config.load import PARAMS, check_params, load_params, merge, read_
 from tinybert.config.schema import Params
 from tinybert.config.tasks import Task
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
-from tinybert.data.table_files import Table, tables_of
+from tinybert.data.table_files import Table
 from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.models.outputs import check_bfloat16
 from tinybert.pipeline import paths
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     name = options.name or (stem if re.match("[a-z]", stem) else f"task_{stem}")
     params = load_params()
     if hasattr(params.tasks, name):
-        raise UserError(f"--name: params.yaml has tasks.{name}; fix: another --name, or delete that section")
+        raise UserError(f"--name: params.yaml has tasks.{name}; fix: choose another --name")
     data = {"train": options.table, "dev": options.dev, "test": options.test, "unlabeled": options.unlabeled,
             "texts": options.text, "label": options.label, "separator": options.separator}  # fmt: skip
     data = {key: value for key, value in data.items() if value is not None}
@@ -76,9 +76,6 @@ def main(argv: Sequence[str]) -> None:
     section = section_of(params, data, task, splits)
     changed = write_section(name, section, params)
     print("\n".join(findings(task, splits)))
-    if checked.unlabeled:
-        read = sum(1 for _ in tables_of(name, checked)["unlabeled"].rows(checked.unlabeled_columns))
-        print(f"unlabeled: {read - len(splits['unlabeled']):,} of {read:,} rows are left out: repeated texts")
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {metric}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
@@ -190,6 +187,8 @@ def findings(task: Task, splits: Frames) -> list[str]:
     """What the table holds, a fact a line."""
     train, columns = splits["train"], list(task.columns)
     lines = [f"rows: {', '.join(f'{len(rows):,} {split}' for split, rows in splits.items())}"]
+    if (unlabeled := splits.get("unlabeled")) is not None and (left_out := unlabeled.attrs["read"] - len(unlabeled)):
+        lines.append(f"unlabeled: {left_out:,} of {unlabeled.attrs['read']:,} rows are left out: repeated texts")
     if task.is_regression:
         least, greatest = task.score_range or (0.0, 0.0)
         lines.append(f"scores: {least:g} to {greatest:g}, mean {train['label'].mean():g}")

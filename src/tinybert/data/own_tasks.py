@@ -87,7 +87,7 @@ class Labels:
         if name not in self.ids:
             if self.is_known:
                 known = f"{', '.join(self.ids):.100}" + ("" if self.data.labels else ", the classes of train")
-                if "LABEL_0" in self.ids:
+                if self.aliases and "LABEL_0" in self.ids:
                     known += ", their numbers, or the names in id2label of the model's config.json"
                 raise ValueError(f"unknown class (got {name!r:.40}); allowed: {known}")
             self.ids[name] = len(self.ids)
@@ -115,7 +115,8 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
 
     Returns:
         The task, and a frame for each split with the columns COLUMNS (one or two), "label" (class id, score or list of
-        class ids; absent from a test split without labels, and from unlabeled rows) and "idx".
+        class ids; absent from a test split without labels, and from unlabeled rows) and "idx". `attrs["read"]` of
+        unlabeled rows is their number with those that are left out.
     """
     tables, splits = tables_of(name, data), {}
     unlabeled = tables.pop("unlabeled", None)
@@ -153,6 +154,7 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         known = pd.concat([rows[columns] for rows in splits.values()])  # rows that are scored must stay unseen
         is_known = pd.MultiIndex.from_frame(rows[columns]).isin(pd.MultiIndex.from_frame(known))
         splits["unlabeled"] = rows[~is_known].drop_duplicates(columns, ignore_index=True)
+        splits["unlabeled"].attrs["read"] = len(rows)
         if splits["unlabeled"].empty:
             problem = f"no new text in {len(rows):,} rows; allowed: texts of no other split"
             raise unlabeled.error(f"{problem}; fix: name another table")

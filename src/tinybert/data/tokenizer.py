@@ -112,7 +112,7 @@ def teacher_tokenizer(teacher: TeacherSettings) -> Tokenizer | None:
 def folder_tokenizer(folder: str | Path, key: str = "teacher.local.folder") -> Tokenizer:
     """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt; UserError that begins with `key`."""
     if not Path(folder).is_dir():
-        raise UserError(f"{key}: not a folder (got {str(folder)!r}); fix: correct it, or put a model there")
+        raise UserError(f"{key}: not a folder (got {str(folder)!r}); fix: correct the path, or put a model there")
     return _bert_from(Path(folder), f"{key}: {folder}")
 
 

@@ -234,11 +234,12 @@ class Bert(nn.Module):
         self.encoder = Parts({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
         self.pooler = Parts({"dense": Linear(config.hidden_size, config.hidden_size)})
 
-    def forward(self, batch: Batch, want: OutputSpec, *, skips_unread: bool = True) -> tuple[ModelOutput, Tensor]:
-        """The requested outputs without logits; and for logits the last states that the head reads: (read, width).
+    def forward(self, batch: Batch, want: OutputSpec, *, skips_unread: bool) -> tuple[ModelOutput, Tensor]:
+        """The requested outputs without logits; and for logits the last states that the head reads.
 
-        These are the predicted tokens, or [CLS] of each row if the batch has none. With `skips_unread` the last layer
-        computes these only, unless one of its outputs is requested.
+        These are (predicted tokens, width), or without `batch.positions` those of [CLS], (batch, width); (batch, 1,
+        width) if nothing is moved. With `skips_unread` the last layer computes these only, unless one of its outputs is
+        requested.
         """
         padding = batch.computes_padding
         layout = RealTokens(batch.mask, with_padding=padding, multiple=TOKENS_MULTIPLE, dense_from=DENSE_FROM)
@@ -248,7 +249,9 @@ class Bert(nn.Module):
         depth = len(self.encoder.layer)
         last = depth if want.logits else max(want.hidden | want.scores | want.qkv, default=0)
         skips_unread = skips_unread and not any(depth in layers for layers in want.layers.values())
-        read = layout.first_tokens() if batch.positions is None else layout.tokens_at(batch.positions)
+        read = None
+        if want.logits:
+            read = layout.first_tokens() if batch.positions is None else layout.tokens_at(batch.positions)
         for number, layer in enumerate(self.encoder.layer[:last], start=1):
             exposed = {name for name, layers in want.layers.items() if number in layers}
             is_read = want.logits or number < last
@@ -257,7 +260,7 @@ class Bert(nn.Module):
             for name in exposed:
                 getattr(found, name)[number] = results[name] if name == "scores" else layout.outputs_of(results[name])
             hidden = results.get("hidden", hidden)
-        return found, hidden if skips_unread else hidden[read.index]
+        return found, hidden[read.index] if read and not skips_unread else hidden
 
 
 class MaskedLMHead(nn.Module):
@@ -306,7 +309,7 @@ class BertModel(Sized, ABC):
 
     @abstractmethod
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """The logits of the last states that the head reads: (read, width)."""
+        """The logits of the last states that the head reads, as `Bert` returns them."""
 
 
 class MaskedLM(BertModel):

@@ -55,7 +55,7 @@ class DistillationTargets(ModelOutput):
 
 @dataclass(frozen=True)
 class ReadTokens:
-    """The tokens that a head reads, some of each row."""
+    """The tokens that a head reads, any number of each row."""
 
     index: Tensor | tuple[slice, slice] | tuple[Tensor, Tensor]  # into hidden states
     layout: "RealTokens"  # of these tokens alone
@@ -65,7 +65,7 @@ class RealTokens:
     """Where the real tokens of padded rows are: models compute these only, and only attention sees rows.
 
     In an exported graph, where their number is unknown, and in nearly full batches (`dense_from`) nothing is moved:
-    every place is computed as a token, and `at` does not exist.
+    every place is computed as a token.
 
     Args:
         mask: (batch, length) bool, True on real tokens.
@@ -99,9 +99,10 @@ class RealTokens:
 
     def first_tokens(self) -> ReadTokens:
         """[CLS] of each row."""
-        if torch.onnx.is_in_onnx_export():
-            return ReadTokens((slice(None), slice(1)), RealTokens(self.mask[:, :1]))
-        return self.tokens_at(torch.arange(len(self.mask), device=self.mask.device) * self.mask.shape[1])
+        if self.index is None:
+            return ReadTokens((slice(None), slice(1)), RealTokens(self.mask[:, :1], dense_from=0.0))
+        starts = torch.arange(len(self.mask), device=self.mask.device) * self.mask.shape[1]
+        return ReadTokens(torch.searchsorted(self.index[: self.count], starts), RealTokens(self.mask[:, :1]))
 
     def tokens_at(self, places: Tensor) -> ReadTokens:
         """The tokens at `places`, ascending int64 indices of real tokens in the flattened mask."""
@@ -131,7 +132,7 @@ class RealTokens:
         return flat if len(flat) == len(self.outputs) else flat.index_select(0, self.outputs)
 
     def first(self, tokens: Tensor) -> Tensor:
-        """[CLS] of each row: (tokens, width), or first tokens only, -> (batch, width)."""
+        """[CLS] of each row, if tokens are moved: (tokens, width), or first tokens only, -> (batch, width)."""
         return tokens if len(tokens) == len(self.mask) else tokens[self.first_tokens().index]
 
     def attend(
@@ -180,7 +181,7 @@ class Batch:
     mask: Tensor  # (batch, length) bool, True on real tokens
     token_type_ids: Tensor  # (batch, length), the segment of each token
     labels: Tensor | None = None  # (batch,) classes or float scores; (predicted tokens,) token ids for a masked LM
-    positions: Tensor | None = None  # (predicted tokens,) places in the flattened tokens, for a masked LM
+    positions: Tensor | None = None  # (predicted tokens,) ascending places in the flattened tokens, for a masked LM
     numbers: Tensor | None = None  # (batch,) row numbers in the data set; None for text, masked again in each epoch
     computes_padding: bool = False  # whether models compute padding too; real tokens never attend to it
 

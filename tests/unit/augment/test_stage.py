@@ -16,6 +16,7 @@ from tinybert.config.tasks import TASKS
 from tinybert.data.encoding import encode
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
+from tinybert.pipeline import paths
 
 ROWS = [
     {"sentence": "Seven brown horses crossed old wooden bridges.", "label": 1, "idx": 0},
@@ -66,7 +67,8 @@ def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, para
 
 def test_unlabeled_rows_are_added_as_rows_without_a_gold_label(params, inputs, monkeypatch, tmp_path):
     params.tasks.cola.__dict__["augmented_copies"] = 0
-    monkeypatch.setattr(augment, "read_jsonl", lambda path: [{"sentence": "A new text.", "idx": 0}])
+    new = {"sentence": "A new text.", "idx": 0}
+    monkeypatch.setattr(augment, "read_jsonl", lambda path: [new] if path == paths.unlabeled("cola") else [])
     written, metrics = augmented(params, monkeypatch, tmp_path)
     assert written[:2] == ROWS and metrics == {"original": 2, "augmented": 2}
     assert written[2]["sentence"] == "A new text." and written[2]["augmented"] is True

@@ -60,7 +60,7 @@ def test_masked_states_are_those_of_a_padded_batch():
     model = masked_lm(TEACHER)
     masked, example = torch.tensor([1, 4, 2, 3]), batch((4, 5, 5, 7), 7)
     with torch.no_grad():
-        outputs, _ = model.bert(example, OutputSpec(hidden=frozenset({4})))
+        outputs, _ = model.bert(example, OutputSpec(hidden=frozenset({4})), skips_unread=True)
         encoder = for_inference(model.bert.encoder, torch.float32)
         found = masked_states(model.bert.embeddings, encoder, example, masked)
     assert torch.allclose(found, example.real.pad(outputs.hidden[4])[torch.arange(4), masked], atol=1e-6)

@@ -168,7 +168,19 @@ def test_epochs_of_students_follow_unlabeled_rows_too(project, capsys):
     task = init(write(project / "few.csv", ["a", "b"] * 30), "--unlabeled", "texts.csv")
     found = [getattr(task, phase).epochs for phase in ("teacher", "intermediate", "prediction", "pruning")]
     assert found == [10, 10, 6, 4] and task.data.unlabeled == "texts.csv"
-    assert "unlabeled: 1 of 3,001 rows are left out: repeated texts" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "unlabeled: 1 of 3,001 rows are left out: repeated texts" in printed and "train: 0 of dev\n" in printed
+
+
+@pytest.mark.parametrize(("shared", "is_warned"), [(2, False), (3, True)])
+def test_shared_texts_are_warned_of_from_a_twentieth_on(project, capsys, shared, is_warned):
+    write(project / "topics.csv", ["war", "peace"] * 30)
+    known = pd.read_csv(project / "topics.csv").head(shared)
+    pd.concat([known, pd.DataFrame({"message": map(str, range(40 - shared)), "topic": "war"})]).to_csv("dev.csv")
+    init("topics.csv", "--dev", "dev.csv")
+    printed = capsys.readouterr().out
+    assert f"texts also in train: {shared} of dev" in printed
+    assert ("warning: scores on texts that are also in train" in printed) == is_warned
 
 
 @pytest.mark.parametrize(("classes", "rows", "epochs"), [(4, 12_000, 3), (64, 12_000, 10), (150, 24_000, 6)])
@@ -227,8 +239,8 @@ def test_large_scores_are_warned_of(project, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola; fix: another --name"),
-        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source; fix: another --name"),
+        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola; fix: choose another --name"),
+        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source; fix: choose another --name"),
         (["absent.csv"], "TABLE: absent.csv does not exist; fix: correct the path"),
         (["topics.csv", "--label", "theme"], "TABLE: topics.csv: no column 'theme'; allowed: message, topic"),
         (["topics.csv", "--text", "a", "--text", "b"], "params.yaml: tasks.topics.data.texts: "),

@@ -139,6 +139,12 @@ def test_unlabeled_rows_have_texts_of_no_other_split(tmp_path):
     assert "tasks.mine.data.unlabeled" in line and "no new text in 1 rows; allowed: texts of no other split" in line
 
 
+def test_unlabeled_rows_need_no_ids(tmp_path):
+    rows = [row | {"key": str(number)} for number, row in enumerate(CLASSES)]
+    _, found = read(tmp_path, rows, id="key", splits={"unlabeled": [{"text": "new"}]})
+    assert len(found["unlabeled"]) == 1 and "id" not in found["unlabeled"]
+
+
 def test_a_heldout_share_of_train_keeps_unlabeled_rows(tmp_path):
     tree = read_yaml(ROOT / "params.yaml")
     data = {"train": write(tmp_path / "a.jsonl", CLASSES), "texts": ["text"], "label": "label"}

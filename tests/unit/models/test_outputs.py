@@ -76,5 +76,5 @@ def test_dense_rows_are_not_moved():
     dense, rows = RealTokens(mask, dense_from=0.8), torch.arange(12.0).view(2, 3, 2)
     assert dense.unpad(rows) is rows and dense.pad(rows) is rows
     assert dense.outputs_of(rows)[:, 0].tolist() == [0, 2, 4, 6, 8]
-    assert rows[dense.first_tokens().index][:, 0].tolist() == [0, 6]
+    assert rows[dense.first_tokens().index][:, 0, 0].tolist() == [0, 6]
     assert dense.columns.tolist() == [0, 1, 2]
