@@ -127,9 +127,8 @@ class Table:
                     yield f"line {number}", dict(zip(header, fields, strict=True))
                 elif any(fields):
                     counts = f"{len(fields)} fields; {len(header)} are expected: {_names(header)}"
-                    raise self.error(
-                        f"line {number}: {counts}; fix: {self._advice(header, 'quote fields with separators')}"
-                    )
+                    advice = self._advice(header, "quote fields with separators")
+                    raise self.error(f"line {number}: {counts}; fix: {advice}")
         except csv.Error as error:
             problem = f"no CSV ({error}, at line {reader.line_num})"  # a quote that is not closed takes further lines
             raise self.error(f"line {number + 1}: {problem}; fix: correct its quotes") from None
