@@ -19,7 +19,7 @@ from tinybert.pipeline.files import LINE_LIMIT_BYTES, one_line, parse_json, prin
 from tinybert.pipeline.hub import hub_access, hub_dataset
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
-DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+DELIMITERS = ",;\t|"
 BATCH_ROWS = 10_000
 Row = tuple[str, dict[str, Any]]  # where it stands, such as "line 7", and its cells by column
 
@@ -41,10 +41,6 @@ class Table:
     @property
     def path(self) -> Path:
         return paths.resolve(self.name)
-
-    @property
-    def _ending(self) -> str:
-        return Path(self.path.name.lower().removesuffix(".gz")).suffix
 
     def columns(self) -> tuple[str, ...]:
         """The names of its columns; those of the first row of JSON lines. UserError if it has no rows."""
@@ -70,7 +66,7 @@ class Table:
         found = self.columns()
         for column in wanted:
             if column not in found:
-                advice = self._advice(found, "name one of these, in quotes, or rename the column")
+                advice = _advice(found, "name one of these, in quotes, or rename the column")
                 raise self.error(f"no column {column!r:.80}; allowed: {_names(found)}; fix: {advice}")
 
     def rows(self, wanted: tuple[str, ...]) -> Iterator[Row]:
@@ -86,20 +82,13 @@ class Table:
         name = f"{self.hub.dataset}, split {self.name}" if self.hub else self.path
         return UserError(printable(f"{self.key}: {name}: {problem}"))
 
-    def _advice(self, found: Sequence[str], otherwise: str) -> str:
-        """What to do about fields that do not fit: a header that is one name with other separators was not split."""
-        own = {".csv": ",", ".tsv": "\t"}.get(self._ending)
-        other = [word for mark, word in DELIMITERS.items() if own and mark != own and mark in found[0]]
-        is_whole = len(found) == 1 and other
-        return f"convert it: its header has {other[0]}, .csv needs commas, .tsv tabs" if is_whole else otherwise
-
     def _all_rows(self, wanted: tuple[str, ...] | None = None, *, batch_rows: int = BATCH_ROWS) -> Iterator[Row]:
         """All rows; Parquet files are read in the columns that are wanted only, `batch_rows` at a time."""
         if self.hub:
             return self._hub_rows(wanted)
         if not self.path.is_file():
             raise UserError(f"{self.key}: {self.path} does not exist; fix: correct the path")
-        ending = self._ending
+        ending = Path(self.path.name.lower().removesuffix(".gz")).suffix
         if ending not in FORMATS:
             raise self.error(f"unknown format; allowed: {', '.join(FORMATS)}, each also .gz; fix: convert the file")
         if ending == ".parquet":
@@ -127,7 +116,7 @@ class Table:
                     yield f"line {number}", dict(zip(header, fields, strict=True))
                 elif any(fields):
                     counts = f"{len(fields)} fields; {len(header)} are expected: {_names(header)}"
-                    advice = self._advice(header, "quote fields with separators")
+                    advice = _advice(header, "quote fields with separators")
                     raise self.error(f"line {number}: {counts}; fix: {advice}")
         except csv.Error as error:
             problem = f"no CSV ({error}, at line {reader.line_num})"  # a quote that is not closed takes further lines
@@ -197,3 +186,9 @@ def tables_of(task: str, data: TableData) -> dict[str, Table]:
 
 def _names(columns: Sequence[str]) -> str:
     return f"{', '.join(map(str, columns)):.200}"
+
+
+def _advice(found: Sequence[str], otherwise: str) -> str:
+    """What to do about fields that do not fit: a header that is one name with separators in it was not split."""
+    is_unsplit = len(found) == 1 and any(mark in found[0] for mark in DELIMITERS)
+    return "separate fields by commas in .csv, by tabs in .tsv" if is_unsplit else otherwise
