@@ -8,7 +8,7 @@ import sys
 from tinybert.config.load import load_params
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, printable
+from tinybert.pipeline.files import printable, write_file
 
 
 def main() -> None:
@@ -28,8 +28,7 @@ def main() -> None:
             print(f"warning: corpus.source: synthetic, but a model trains on text; fix: {fix}")
         # The second makes the folder of domain students, an input of package even if there is none.
         for path in (paths.PARAMS_CHECKED, paths.DOMAIN_STUDENTS / ".keep"):
-            with atomic_file(path) as handle:
-                handle.write("params.yaml passes the checks of src/tinybert/config\n")
+            write_file(path, "params.yaml passes the checks of src/tinybert/config\n")
     except UserError as error:
         sys.exit("\n".join(map(printable, str(error).splitlines())))
 

@@ -25,7 +25,7 @@ from tinybert.data.encoding import Encoded
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.model_folders import Classifier
 from tinybert.models.outputs import Batch
-from tinybert.pipeline.files import atomic_file, report_disk_error
+from tinybert.pipeline.files import report_disk_error, write_file
 
 OPSET = 20  # the last one that the tracing exporter knows
 ATTENTION_OPSET = 23  # the first one with an Attention operator; our other operators only gained types since 20
@@ -94,8 +94,7 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
         draft = Path(folder) / "model.onnx"
         _trace(served, draft)
         _compare(plain, draft, [_padded_batch(plain, 1, 5), _padded_batch(plain, 3, 17), *real_rows])
-        with atomic_file(path, "wb") as handle:
-            handle.write(draft.read_bytes())
+        write_file(path, draft.read_bytes())
 
 
 def _trace(served: Classifier, path: Path) -> None:
@@ -139,8 +138,7 @@ def write_portable(source: str | Path, path: str | Path) -> None:
     model = onnx.inliner.inline_local_functions(model)
     del model.opset_import[1:], model.graph.value_info[:]
     onnx.checker.check_model(model, full_check=True)
-    with atomic_file(path, "wb") as handle:
-        handle.write(model.SerializeToString(deterministic=True))
+    write_file(path, model.SerializeToString(deterministic=True))
 
 
 def _compare(plain: Classifier, path: Path, batches: Sequence[Batch]) -> None:

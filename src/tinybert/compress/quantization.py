@@ -32,7 +32,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from tinybert.compress.onnx_files import ORT_DOMAIN, Feeds, feeds_of, session_of, write_portable
 from tinybert.data.encoding import Encoded
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.files import write_file
 
 LARGEST_INT8 = 127
 STEPS_UINT8 = 255
@@ -200,8 +200,7 @@ def write_int8(plan: Int8Plan, path: str | Path, variant: str) -> None:
     replace_layers(model, layers, writer.nodes_of)
     del model.graph.value_info[:]
     model.graph.initializer.extend(writer.constants.values())
-    with atomic_file(path, "wb") as handle:
-        handle.write(model.SerializeToString(deterministic=True))
+    write_file(path, model.SerializeToString(deterministic=True))
 
 
 def fold_smoothing(

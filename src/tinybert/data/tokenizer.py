@@ -16,7 +16,7 @@ from tokenizers.trainers import WordPieceTrainer
 from tinybert.config.schema import TeacherSettings
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, printable, read_json, read_lines, write_json
+from tinybert.pipeline.files import printable, read_json, read_lines, write_file, write_json
 from tinybert.pipeline.hub import hub_folder
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -56,11 +56,9 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_token
     if max_length_tokens:
         stored.enable_truncation(max_length_tokens, strategy="longest_first")
         stored.enable_padding(pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
-    with atomic_file(folder / "tokenizer.json") as handle:
-        handle.write(stored.to_str(pretty=True) + "\n")
+    write_file(folder / "tokenizer.json", stored.to_str(pretty=True) + "\n")
     vocabulary = tokenizer.get_vocab()
-    with atomic_file(folder / "vocab.txt") as handle:
-        handle.writelines(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.__getitem__))
+    write_file(folder / "vocab.txt", "".join(f"{token}\n" for token in sorted(vocabulary, key=vocabulary.__getitem__)))
     settings = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": tokenizer.normalizer.lowercase,

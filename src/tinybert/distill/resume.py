@@ -14,7 +14,7 @@ from typing import IO, Any
 import torch
 
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.files import write_file
 
 VARIABLE = "TINYBERT_CHECKPOINT_SECONDS"
 SECONDS_BETWEEN = 120.0  # unless the variable says otherwise
@@ -79,8 +79,7 @@ class Checkpoint:
             if self._is_ours():
                 archive = io.BytesIO()  # PyTorch's own errors do not say that a disk is full
                 torch.save(state | {"seconds": self.earlier_seconds + time.monotonic() - STARTED}, archive)
-                with atomic_file(self.path, "wb") as handle:
-                    handle.write(archive.getbuffer())
+                write_file(self.path, archive.getbuffer())
                 self.step = state["step"]
         except (OSError, UserError) as error:
             print(f"checkpoint: not saved, training continues: {error}", file=sys.stderr)

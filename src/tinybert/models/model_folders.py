@@ -25,7 +25,7 @@ from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, ForeignConfig, PredictedTeacher
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, one_line, read_json, write_json
+from tinybert.pipeline.files import one_line, read_json, write_file, write_json
 
 PROVENANCE_FILE = "training.json"
 HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
@@ -87,8 +87,7 @@ def convert_pickle(folder: str | Path) -> Path:
     if not isinstance(stored, dict) or not stored or not all(isinstance(part, Tensor) for part in stored.values()):
         raise UserError(f"{source}: holds more than weights by name; allowed: a state_dict; fix: choose another model")
     tensors = {str(name): tensor.contiguous().clone() for name, tensor in stored.items()}  # tied ones lie in one place
-    with atomic_file(target, "wb") as handle:
-        handle.write(save(tensors, metadata={"format": "pt"}))
+    write_file(target, save(tensors, metadata={"format": "pt"}))
     return target
 
 

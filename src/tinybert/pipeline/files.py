@@ -102,6 +102,12 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
+def write_file(path: str | Path, content: str | bytes | memoryview) -> None:
+    """Writes a text or bytes as `atomic_file` does."""
+    with atomic_file(path, "w" if isinstance(content, str) else "wb") as handle:
+        handle.write(content)
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Writes `value` as indented JSON in the order given; ValueError for NaN and infinity."""
     with atomic_file(path) as handle:

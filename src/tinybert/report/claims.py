@@ -31,7 +31,7 @@ from tinybert.evaluate.scoring import (
     save_predictions,
 )
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, atomic_folder, read_json, write_json
+from tinybert.pipeline.files import atomic_folder, read_json, write_file, write_json
 from tinybert.report.charts import GREY, INK, STYLE, svg_text
 from tinybert.report.rendering import ABSENT, TextTable, interval, render, signed, spread, table
 
@@ -348,8 +348,7 @@ def write_page(folder: Path) -> TextTable:
         claims = judge_claims(study, measured, seed=seed, maps=maps)
         variants = variants_table(study, measured, seed=seed)
         if len(claims):
-            with atomic_file(about.parent / "claims.svg") as handle:
-                handle.write(_chart(claims, name))
+            write_file(about.parent / "claims.svg", _chart(claims, name))
         sections.append({"name": name, "study": study, "runs": runs, "variants": variants, "claims": len(claims)})
         frames.append(claims.assign(study=name))
     if not frames:
@@ -358,8 +357,7 @@ def write_page(folder: Path) -> TextTable:
     shown = table(pd.concat(frames, ignore_index=True), ["study", "claim", "task", "published"], {
         "difference (95 %)": (_with_interval, "difference", "low", "high"), "outcome": (str, "outcome"),
     })  # fmt: skip
-    with atomic_file(folder / "README.md") as handle:
-        handle.write(render("claims.md.j2", claims=shown, sections=sections))
+    write_file(folder / "README.md", render("claims.md.j2", claims=shown, sections=sections))
     return shown
 
 

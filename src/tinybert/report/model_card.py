@@ -16,7 +16,7 @@ from tinybert.config.tasks import Task
 from tinybert.evaluate.scoring import score_drops
 from tinybert.models.model_folders import Model
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.files import write_file
 from tinybert.pipeline.paths import VARIANTS
 from tinybert.pipeline.revision import code_revision, package_versions
 from tinybert.report.rendering import render
@@ -103,8 +103,7 @@ def _write(folder: Path, finished: Finished, card_data: ModelCardData, template:
         init=first["params"][f"students.{first['student']}.init"] if first else None,
         stages=list(map(_training, finished.provenance)), **context,
     )  # fmt: skip
-    with atomic_file(folder / "README.md") as handle:
-        handle.write(re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+    write_file(folder / "README.md", re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
 
 def _eval_results(task: Task, params: Params | StageParams, variants: dict[str, dict]) -> list[EvalResult]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from tinybert.config.schema import Params
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import atomic_file, atomic_folder, write_json
+from tinybert.pipeline.files import atomic_folder, write_file, write_json
 from tinybert.report import charts, tables
 from tinybert.report.rendering import TextTable, render
 from tinybert.report.results import Results, domain_scores, load_results, onnx_systems, pruned_students, task_systems
@@ -64,8 +64,7 @@ def build_report(params: Params, root: Path = Path()) -> list[dict[str, Any]]:
     }
     numbers, rows = summary_metrics(results), result_rows(results)
     for path, text in texts.items():  # nothing is written before everything is made
-        with atomic_file(root / path) as handle:
-            handle.write(text)
+        write_file(root / path, text)
     write_json(root / SUMMARY_METRICS, numbers)
     with atomic_folder(root / METRICS) as folder:
         for instance, tree in results.trees.items():
