@@ -161,8 +161,6 @@ def load_foreign(folder: Path, task: Task, *, key: str, with_head: bool = True) 
         raise UserError(f"{key}: {folder} cannot be loaded ({reason}); fix: choose another model") from None
     missing = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
     _check_loaded(model, tokenizer, missing, f"{key}: {folder}", with_head=with_head)
-    if not with_head:
-        return ForeignClassifier(model, tokenizer, task, list(names)).eval()
     theirs = [str(model.config.id2label[index]) for index in sorted(model.config.id2label)]
     order = class_order(theirs, task, key=key, stated=model.config.problem_type)
     return ForeignClassifier(model, tokenizer, task, order).eval()
