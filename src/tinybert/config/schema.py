@@ -268,9 +268,8 @@ class TableData(ConfigModel):
         if self.kind == "multilabel" and is_text and not self.hub and not self.separator:
             raise ValueError("separator: missing, a cell of CSV or TSV holds the labels as one text; fix: such as '|'")
         if self.separator and self.kind != "multilabel":
-            raise ValueError(
-                f"separator: rows of kind {self.kind} have one label; fix: remove it (only multilabel has several)"
-            )
+            fix = "remove it (only multilabel has several)"
+            raise ValueError(f"separator: rows of kind {self.kind} have one label; fix: {fix}")
 
 
 class PredictionFiles(ConfigModel):

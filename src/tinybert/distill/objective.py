@@ -291,7 +291,6 @@ def _check_pair(config: DistillationConfig, student: Config, teacher: Config) ->
             allowed = ", ".join(possible)
             raise UserError(f"losses: {name} compares layers that this student does not have; allowed: {allowed}")
         if isinstance(teacher, ForeignConfig) and name not in teacher.losses:
-            allowed = ", ".join(teacher.losses)
-            raise UserError(f"losses: no targets for {name} from this teacher; allowed: {allowed}")
+            raise UserError(f"losses: no targets for {name} from this teacher; allowed: {', '.join(teacher.losses)}")
     if isinstance(student, BertConfig) and isinstance(teacher, BertConfig):
         check_losses(config.weights, config.relation_heads, student.shape, teacher.shape)
