@@ -15,7 +15,7 @@ from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
 from tinybert.models.model_folders import TaskModel
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, parse_json
+from tinybert.pipeline.files import parse_json, write_file
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 # A classifier counts as collapsed if at most this fraction of the rows gets another class (2 of MRPC's 408).
@@ -198,8 +198,7 @@ def save_predictions(path: str | Path, systems: Mapping[str, Predictions]) -> No
         name: {"metric": found.metric, "labels": _plain(found.labels), "predictions": _plain(found.predictions)}
         for name, found in systems.items()
     }
-    with atomic_file(path) as handle:
-        json.dump(tree, handle, allow_nan=False)
+    write_file(path, json.dumps(tree, allow_nan=False))
 
 
 def read_predictions(text: str) -> dict[str, Predictions]:

@@ -110,9 +110,7 @@ def write_file(path: str | Path, content: str | bytes | memoryview) -> None:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Writes `value` as indented JSON in the order given; ValueError for NaN and infinity."""
-    with atomic_file(path) as handle:
-        json.dump(value, handle, indent=2, ensure_ascii=False, allow_nan=False)
-        handle.write("\n")
+    write_file(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: str | Path) -> Any:
