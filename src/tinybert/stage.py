@@ -101,9 +101,8 @@ class Stage:
         with atomic_file(paths.curve(self.name, self.instance)) as handle:
             writer = csv.DictWriter(handle, fieldnames=list(entries[0]) if entries else ["step", "total"])
             writer.writeheader()
-            # Six digits for all but the step, which stays exact.
-            rounded = ({key: f"{value:.6g}" for key, value in entry.items()} for entry in entries)
-            writer.writerows(row | {"step": entry["step"]} for row, entry in zip(rounded, entries, strict=True))
+            for entry in entries:  # six digits for all but the step, which stays exact
+                writer.writerow({key: f"{value:.6g}" for key, value in entry.items()} | {"step": entry["step"]})
 
 
 def run_stage(main: Callable[[Stage], None], *item_names: str, trains: bool = False) -> None:
