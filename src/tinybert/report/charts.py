@@ -44,14 +44,12 @@ def svg_text(figure: Figure, label: str) -> str:
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": label}):
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
-    svg = text.getvalue()[text.getvalue().index("<svg") :]
-    return re.sub(r"<style.*?</style>", "", svg, flags=re.S)
+    return re.sub(r"\A.*?(?=<svg)|<style.*?</style>", "", text.getvalue(), flags=re.S)
 
 
 def svg_of(figure: Figure, label: str) -> Markup:
     """The figure as an SVG element for an HTML page: in the page's text color, as wide as its place, without URLs."""
-    svg = svg_text(figure, label)
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"| width="[^"]*pt"| height="[^"]*pt"', "", svg, count=4)
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"| width="[^"]*pt"| height="[^"]*pt"', "", svg_text(figure, label), count=4)
     return Markup(svg.replace(INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1))
 
 
