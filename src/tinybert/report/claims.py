@@ -142,8 +142,7 @@ class Study(ConfigModel):
 
     def in_order(self, measured: VariantPredictions) -> list[str]:
         """The tasks that were measured: first the study's in its order."""
-        tasks = {task for task, _ in measured}
-        return sorted(tasks, key=lambda task: ((*self.tasks, task).index(task), task))
+        return sorted({task for task, _ in measured}, key=lambda task: ((*self.tasks, task).index(task), task))
 
 
 def load_study(name: str) -> Study:

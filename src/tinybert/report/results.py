@@ -268,8 +268,7 @@ def domain_scores(results: Results) -> pd.DataFrame:
     frame = found.pivot_table(index="name", columns="key", values="value", aggfunc=["mean", "std"], sort=False)
     frame = frame.reindex(["teacher", *students, "untrained"])
     parameters = [results.value("domain_distill", model=model, metric="parameters") for model in students]
-    teacher = results.value("prepare_teacher", metric="parameters")
-    frame["mean", "parameters"] = [teacher, *parameters, parameters[0]]
+    frame["mean", "parameters"] = [results.value("prepare_teacher", metric="parameters"), *parameters, parameters[0]]
     return frame
 
 

@@ -181,8 +181,7 @@ def domain_table(results: Results) -> TextTable:
 def onnx_table(results: Results) -> TextTable:
     """Score, agreement, size and latency of each ONNX variant, whether it is on the Pareto front, and the gate's."""
     systems, sizes = onnx_systems(results), results.params.quantization.latency.batch_sizes
-    frame = systems.assign(task=systems["task"].map(partial(task_name, results)))
-    return table(frame, ["task", "model", "variant"], {
+    return table(systems.assign(task=systems["task"].map(partial(task_name, results))), ["task", "model", "variant"], {
         "score": (fixed, "score"), "minus FP32, 95 %": (interval, "difference_95.low", "difference_95.high"),
         "as FP32": (percent, "agreement"), "MB": (megabytes, "size_mb.raw"),
         "gzip MB": (megabytes, "size_mb.compressed"),
@@ -201,8 +200,7 @@ def _time(median: float, p10: float, p90: float) -> str:
 def pruning_table(results: Results) -> TextTable:
     """Pruned students: sparsity, score beside the unpruned one, size of the weights file."""
     students = pruned_students(results)
-    frame = students.assign(task=students["task"].map(partial(task_name, results)))
-    return table(frame, ["task", "student"], {
+    return table(students.assign(task=students["task"].map(partial(task_name, results))), ["task", "student"], {
         "target": ("{} %".format, "target"), "sparsity": (percent, "sparsity"), "unpruned": (fixed, "unpruned"),
         "score": (fixed, "score"), "MB": (megabytes, "size_mb.raw"), "gzip MB": (megabytes, "size_mb.compressed"),
         "flag": (lambda score, majority: NO_BETTER if score <= majority else "", "score", "majority"),
