@@ -47,11 +47,10 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
         if settings.unit == "paragraph":
             lines = ((article["title"], line.strip()) for article in units for line in article["text"].split("\n"))
             units = ({"title": title, "text": line} for title, line in lines if line)
-        is_empty = True
+        document = None
         for document in islice(units, settings.max_documents):
-            is_empty = False
             yield document
-    if is_empty:
+    if document is None:
         raise UserError(f"corpus.source: {settings.source}: no text in it; fix: give at least two documents")
 
 

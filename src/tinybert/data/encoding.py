@@ -87,8 +87,7 @@ def encode(rows: Sequence[dict], task: Task, tokenizer: Tokenizer, *, max_length
             input_ids.append(np.asarray(encoding.ids, dtype=np.int64))
             token_type_ids.append(np.asarray(encoding.type_ids, dtype=np.int64))
     tokenizer.no_truncation()
-    is_labeled = bool(rows) and "label" in rows[0]
-    labels = label_array((row["label"] for row in rows), task) if is_labeled else None
+    labels = label_array((row["label"] for row in rows), task) if rows and "label" in rows[0] else None
     varied = np.array([row.get("augmented", False) for row in rows], dtype=bool)
     return Encoded(input_ids, token_type_ids, labels, varied)
 

@@ -109,8 +109,7 @@ def read_predicted_teacher(
             values = (found[name][1] if (name := _id(row)) in found else reader.of_label(row["label"]) for row in kept)
             logits[split] = torch.from_numpy(np.stack(list(values)))
             numbers[split] = torch.tensor([row["idx"] for row in kept])
-    teacher = PredictedTeacher(logits, numbers, task)
-    return teacher, {"without_prediction": lacking}
+    return PredictedTeacher(logits, numbers, task), {"without_prediction": lacking}
 
 
 def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> list[tuple[Table, list[str]]]:
