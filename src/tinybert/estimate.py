@@ -144,9 +144,8 @@ class Sizes:
             is_local = teacher.source == "local"
             self.teacher = model_of(read_config(paths.resolve(teacher.local.folder)) if is_local else {})
         self.teachers = {task: self._task_teacher(task) for task in self.tasks}
-        vocabulary = self.teacher.vocabulary
         students = params.used_students.items()
-        self.students = {name: ModelSize(student.architecture, vocabulary) for name, student in students}
+        self.students = {name: ModelSize(student.architecture, self.teacher.vocabulary) for name, student in students}
         self.rows, self.unlabeled = {}, {task: read.unlabeled for task, read in rows.items()}
         for task, settings in self.tasks.items():
             count, tokens, limit = math.nan, math.nan, settings.max_length_tokens
