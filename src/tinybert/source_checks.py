@@ -55,7 +55,7 @@ def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
             yield partial(read, task)
     if params.domain_evaluation.quiz.source == "local":
         yield partial(check_quiz, params)
-    if any(params.tasks[task].augmented_copies for task in params.tasks.run):
+    if params.augments:
         yield partial(check_augmentation, params)
     if params.precision == "bfloat16":
         yield outputs.check_bfloat16
@@ -157,8 +157,7 @@ def check_task_teacher(
     if not source.folder:
         check_config(folder, task if isinstance(source, ReadyTeacher) else None, key, params)
         return
-    tokenizer = teacher_tokenizer(params.teacher) if is_bert else None
-    teacher = start_task_teacher(task, tokenizer, source, key=key)
+    teacher = start_task_teacher(task, teacher_tokenizer(params.teacher) if is_bert else None, source, key=key)
     check_teacher(teacher, key, params)
     check_lengths(params, tasks, teacher.config.check_length)
 

@@ -128,8 +128,7 @@ def start_task_teacher(
         return load_foreign(folder, task, key=key, with_head=is_ready)
     if not is_ready:
         return load_classifier(folder, task)
-    vocab_size = tokenizer.get_vocab_size() if tokenizer else None
-    return finetuned_teacher(folder, task, key=key, vocab_size=vocab_size)
+    return finetuned_teacher(folder, task, key=key, vocab_size=tokenizer.get_vocab_size() if tokenizer else None)
 
 
 def cut_classifier(
