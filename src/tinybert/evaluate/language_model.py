@@ -21,6 +21,7 @@ from tinybert.models.outputs import Batch, best_device, pad
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, read_jsonl
+from tinybert.synthetic import articles
 
 SHOWN_ANSWERS = 5
 ALL_SUBJECTS = "all"
@@ -80,9 +81,7 @@ def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], in
         The questions, and how many were dropped because their answer is not a single token.
     """
     if quiz.source == "synthetic":
-        from tinybert.synthetic.articles import questions
-
-        rows, origin = questions(), "the synthetic quiz"
+        rows, origin = articles.questions(), "the synthetic quiz"
     else:
         rows, origin = read_quiz_file(paths.resolve(quiz.local.file)), quiz.local.file
     kept = [row for row in rows if _answer_id(row, tokenizer) is not None]
