@@ -142,8 +142,7 @@ class StoredRun:
 
     def log_dataset(self, frame: Any, source: str, name: str, context: str) -> None:
         """Logs which data the run used, and for what (`context`): columns, size and digest of a pandas frame."""
-        dataset = self.mlflow.data.from_pandas(frame, source=source, name=name)
-        self.mlflow.log_input(dataset, context=context)
+        self.mlflow.log_input(self.mlflow.data.from_pandas(frame, source=source, name=name), context=context)
 
     def log_model_reference(self, name: str, folder: Path, metrics: dict[str, Any]) -> None:
         """Lists a model that DVC stores as an external LoggedModel, with the md5 under which DVC keeps its weights."""
