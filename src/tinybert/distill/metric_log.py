@@ -68,8 +68,7 @@ class MetricLogger:
         total = sum(self.recent, torch.zeros_like(self.recent[0]))
         sums = dict(zip(self.names, total.tolist(), strict=True))
         means = {name: value / len(self.recent) for name, value in sums.items() if name != "gradient"}
-        entry = {"step": self.step, "epoch": epoch, "learning_rate": learning_rate}
-        self.curve.append(entry | means | self.learned())
+        self.curve.append({"step": self.step, "epoch": epoch, "learning_rate": learning_rate} | means | self.learned())
         self.run.on_entry(self.curve[-1])
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)
         self.recent = []
