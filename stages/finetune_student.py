@@ -39,8 +39,7 @@ def main(stage: Stage) -> None:
     checkpoints, fingerprint = list[Checkpoint](), stage.fingerprint()
     for seed in params.seeds:
         torch.manual_seed(seed)
-        source = paths.general_student(name)
-        student = load_classifier(source, task)
+        student = load_classifier(paths.general_student(name), task)
         loss = DistillationLoss(DistillationConfig({"hard": 1.0}), student.config)
         batches = Batches(examples, batch_size=training.batch_size, seed=seed)
         folder = paths.checkpoints(stage.name, stage.items | {"seed": str(seed)})

@@ -23,8 +23,7 @@ def main(stage: Stage) -> None:
     torch.manual_seed(params.seed)
     # Subcloning measures the teacher on plain text.
     initialized = initialize_student(config, teacher, sample=lambda: spread_batches(sequences, limit=256))
-    limit = params.tokenize.sequence_tokens
-    losses = DistillationConfig.of(config, "general", seed=params.seed, length_tokens=limit)
+    losses = DistillationConfig.of(config, "general", seed=params.seed, length_tokens=params.tokenize.sequence_tokens)
     loss = DistillationLoss(losses, initialized.model.config, teacher.config)
     loss.start_projections(initialized.projection)
 

@@ -36,8 +36,7 @@ def package_task_model(task: Task, name: str, params: StageParams) -> dict:
     chosen = passing_variant(metrics["quantize"], task.headline, drop, key=key)
     with atomic_folder(paths.final(task.name, name)) as folder:
         copy_model(source, folder)
-        limit = params.tasks[task.name].max_length_tokens
-        save_tokenizer(load_tokenizer(source), folder, max_length_tokens=limit)
+        save_tokenizer(load_tokenizer(source), folder, max_length_tokens=params.tasks[task.name].max_length_tokens)
         shutil.copytree(paths.onnx(task.name, name), folder, copy_function=shutil.copy, dirs_exist_ok=True)
         write_portable(folder / "fp32.onnx", folder / "onnx/model.onnx")
         if params.quantization.method == "smoothed":  # published ones need ONNX Runtime

@@ -151,8 +151,7 @@ def start_task_student(stage: Stage, task: Task, rows: Sequence[dict]) -> tuple[
     examples = encode(rows, task, tokenizer, max_length_tokens=params.tasks[task.name].max_length_tokens)
     if init.per_task:
         teacher = load_bert(SequenceClassifier, paths.task_model(task.name, int(stage.names["seed"]), "teacher"))
-        shape = cast(BertConfig, student.config).shape
-        student, projection = cut_classifier(teacher, shape, init.teacher, examples)
+        student, projection = cut_classifier(teacher, cast(BertConfig, student.config).shape, init.teacher, examples)
     if limit:
         tokenizer = trim_vocabulary(student, tokenizer, examples, limit=limit)
     return student, tokenizer, projection
