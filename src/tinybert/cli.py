@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from importlib import import_module
@@ -177,9 +177,7 @@ def repair(argv: Sequence[str]) -> None:
             print(f"{path}: removed, because a kill cut it short; DVC restores finished stages from its cache")
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    command.__name__: command for command in (profile, convert, record, push, repair)
-}
+COMMANDS = {command.__name__: command for command in (profile, convert, record, push, repair)}
 # Commands that are the `main` of a module, and what they do.
 MODULES = {
     "cut": ("cut", "Cuts a smaller BERT out of a fine-tuned one, with or without training."),
