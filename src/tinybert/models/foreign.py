@@ -146,10 +146,8 @@ def load_foreign(folder: Path, task: Task, *, key: str, with_head: bool = True) 
         raise UserError(f"{key}: {folder} has no model.safetensors; fix: tinybert convert, if it has pytorch_model.bin")
     known: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     names = dict(enumerate(task.outputs))
-    head: dict[str, Any] = {
-        "id2label": names, "label2id": {names[index]: index for index in names},
-        "problem_type": task.problem_type,
-    }  # fmt: skip
+    numbers = {name: number for number, name in names.items()}
+    head: dict[str, Any] = {"id2label": names, "label2id": numbers, "problem_type": task.problem_type}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **known)
         model, found = AutoModelForSequenceClassification.from_pretrained(
