@@ -89,10 +89,8 @@ def check_rows(params: Params, name: str) -> TrainingRows:
     settings = params.tasks[name]
     if data := settings.data:
         needed = {"test": data.unlabeled_columns, "unlabeled": tuple(data.texts)}
-        check_all(
-            partial(table.check_columns, needed.get(split, data.columns))
-            for split, table in tables_of(name, data).items()
-        )
+        tables = tables_of(name, data).items()
+        check_all(partial(table.check_columns, needed.get(split, data.columns)) for split, table in tables)
     task, splits = read_task_rows(name, params.tasks, seed=params.seed)
     train, lacking = splits["train"], 0
     if settings.finetuned_teacher and (files := settings.finetuned_teacher.predictions):

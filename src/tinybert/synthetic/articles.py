@@ -56,9 +56,8 @@ def questions() -> list[dict[str, str]]:
     Returns:
         In table order, dicts of subject (geography | history), prompt with one [MASK], and answer in lower case.
     """
-    return [
-        {"subject": fact.area, "prompt": statement(fact, MASK), "answer": fact.answer.lower()} for fact in asked_facts()
-    ]
+    asked = asked_facts()
+    return [{"subject": fact.area, "prompt": statement(fact, MASK), "answer": fact.answer.lower()} for fact in asked]
 
 
 def asked_facts() -> list[Fact]:
