@@ -621,5 +621,4 @@ class Params(ConfigModel):
     def task_models(self) -> tuple[str, ...]:
         """All models of a task: teacher, students, and the pruned ones, <student>_pruned<percent>."""
         students, percents = self.tasks.students, self.pruning.sparsities_percent
-        pruned = (f"{student}_pruned{percent}" for student in students for percent in percents)
-        return ("teacher", *students, *pruned)
+        return ("teacher", *students, *(f"{student}_pruned{percent}" for student in students for percent in percents))
