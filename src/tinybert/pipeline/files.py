@@ -10,7 +10,7 @@ import secrets
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -140,10 +140,9 @@ def read_jsonl(path: str | Path) -> Iterator[dict]:
     """Yields the objects of a JSON-lines file one by one; UserError for a line without one."""
     with open(path, "rb") as handle:
         for number, line in enumerate(handle, start=1):
-            try:
+            found = None
+            with suppress(ValueError):
                 found = parse_json(line.decode("utf-8"))
-            except ValueError:
-                found = None
             if not isinstance(found, dict):
                 beginning = line[:40].decode("utf-8", errors="replace")
                 raise UserError(f"{path}, line {number}: must be a JSON object (got {beginning!r})")
