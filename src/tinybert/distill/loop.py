@@ -81,8 +81,7 @@ class Distiller(nn.Module):
     def forward(self, micro_batch: MicroBatch, teacher_outputs: ModelOutput) -> tuple[Tensor, dict[str, Tensor]]:
         """The total loss and its unweighted terms, each times the micro-batch's share of the batch."""
         batch = self.loss.prepare(micro_batch.batch)
-        student_outputs = self.student(batch, self.loss.student_spec)
-        terms = self.loss(student_outputs, teacher_outputs, batch)
+        terms = self.loss(self.student(batch, self.loss.student_spec), teacher_outputs, batch)
         terms = {name: term * micro_batch.shares[self.loss.unit(name)] for name, term in terms.items()}
         return self.loss.total(terms), terms
 

@@ -55,8 +55,7 @@ def frequent_tokens(tokenizer: Tokenizer, rows: Encoded, *, limit: int) -> np.nd
 def _falls_apart(token: str, vocabulary: Collection[str]) -> bool:
     """Whether a token has several characters, each of which is a token too."""
     is_inner = token.startswith("##") and len(token) > 2
-    characters = token[2:] if is_inner else token
-    parts = [f"##{one}" if is_inner or place else one for place, one in enumerate(characters)]
+    parts = [f"##{one}" if is_inner or place else one for place, one in enumerate(token[2:] if is_inner else token)]
     return len(parts) > 1 and all(part in vocabulary for part in parts)
 
 
