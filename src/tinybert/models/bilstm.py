@@ -62,8 +62,7 @@ class SentenceEncoder(nn.Module):
             back, _ = layer["backward_lstm"](_take(states, mirror))
             back = _take(back, mirror)
             states = torch.cat([ahead, back], -1)
-        final = torch.cat([_take(ahead, last.clamp(min=0))[:, 0], back[:, 0]], -1)
-        return final.masked_fill(lengths[:, None] < 1, 0.0)
+        return torch.cat([_take(ahead, last.clamp(min=0))[:, 0], back[:, 0]], -1).masked_fill(lengths[:, None] < 1, 0.0)
 
 
 class BiLstmClassifier(Sized):

@@ -205,8 +205,7 @@ class _NoRandomWeights(TorchFunctionMode):
     """Skips drawing weights: on the meta device it imports PyTorch's compiler, which takes more than a second."""
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        drawing = ("normal_", "uniform_", "kaiming_uniform_")
-        return None if func.__name__ in drawing else func(*args, **(kwargs or {}))
+        return None if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_") else func(*args, **(kwargs or {}))
 
 
 def class_names(config: Mapping[str, Any], path: Path) -> tuple[str, ...]:
