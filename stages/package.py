@@ -52,8 +52,7 @@ def package_domain_student(name: str, params: StageParams) -> dict:
     metrics = read_json(paths.metrics("evaluate_domain", f"{name}-{params.seed}"))
     with atomic_folder(paths.final("domain", name)) as folder:
         copy_model(source, folder)
-        finished = Finished(name, load_bert(MaskedLM, source), read_provenance(source), params)
-        write_domain_card(folder, finished, metrics)
+        write_domain_card(folder, Finished(name, load_bert(MaskedLM, source), read_provenance(source), params), metrics)
     return metrics["student"]
 
 

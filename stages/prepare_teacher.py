@@ -28,8 +28,7 @@ def main(stage: Stage) -> None:
 
     def measure() -> dict:
         heldout = Sequences.open(paths.sequences("general", "heldout"))
-        limit = params.domain_evaluation.heldout_sequences
-        masked = spread_batches(heldout, masker, limit=limit, seed=params.seed)
+        masked = spread_batches(heldout, masker, limit=params.domain_evaluation.heldout_sequences, seed=params.seed)
         return {"layers": teacher.config.num_hidden_layers, "heldout": masked_lm_scores(teacher, masked)[0]}
 
     training.finish(measure)
