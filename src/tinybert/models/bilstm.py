@@ -59,8 +59,7 @@ class SentenceEncoder(nn.Module):
         for layer in cast(list[nn.ModuleDict], self.layer):
             states = self.dropout(states)
             ahead, _ = layer["forward_lstm"](states)
-            back, _ = layer["backward_lstm"](_take(states, mirror))
-            back = _take(back, mirror)
+            back = _take(layer["backward_lstm"](_take(states, mirror))[0], mirror)
             states = torch.cat([ahead, back], -1)
         return torch.cat([_take(ahead, last.clamp(min=0))[:, 0], back[:, 0]], -1).masked_fill(lengths[:, None] < 1, 0.0)
 
