@@ -18,8 +18,7 @@ def main(stage: Stage) -> None:
     name = stage.items["task"]
     task, splits = read_task_rows(name, stage.params.tasks, seed=stage.params.seed)
     folder, counts = paths.task_rows(name), {split: len(rows) for split, rows in splits.items()}
-    unlabeled = splits.pop("unlabeled", pd.DataFrame())
-    write_jsonl(paths.unlabeled(name), records(unlabeled))
+    write_jsonl(paths.unlabeled(name), records(splits.pop("unlabeled", pd.DataFrame())))
     with atomic_folder(folder) as temporary:
         write_task(task, temporary)
         for split, rows in splits.items():

@@ -178,8 +178,7 @@ def _subject(options: argparse.Namespace) -> Subject:
     rows = [own_row(table, found, labels, data) for found in table.rows(data.columns)]
     count = options.calibration_rows or max(2, min(CALIBRATION_ROWS, len(rows) // 4))
     if count >= len(rows):
-        problem = f"leaves no row to score (got {count} of {len(rows)})"
-        raise UserError(f"--calibration-rows: {problem}; fix: lower it, or add rows")
+        raise UserError(f"--calibration-rows: no row is left (got {count} of {len(rows)}); fix: lower it, or add rows")
     random.Random(SEED).shuffle(rows)
     if task.is_regression:
         scores = [row["label"] for row in rows]

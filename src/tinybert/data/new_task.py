@@ -65,8 +65,8 @@ def main(argv: Sequence[str]) -> None:
     data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
     tree = read_yaml(PARAMS)
     # Predictions of the first task do not fit this table, and null does not fit a teacher with 0 epochs.
-    first = tree["tasks"][params.tasks.run[0]]
-    tree["tasks"][name] = first | {"data": data, "finetuned_teacher": {"folder": "none"}}
+    replaced = {"data": data, "finetuned_teacher": {"folder": "none"}}
+    tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | replaced
     checked = check_params(tree).tasks[name].data
     assert checked  # `data`, with its defaults
     task, splits = read_own(name, checked)

@@ -19,7 +19,6 @@ from tinybert.pipeline.files import LINE_LIMIT_BYTES, one_line, parse_json, prin
 from tinybert.pipeline.hub import hub_access, hub_dataset
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
-DELIMITERS = ",;\t|"
 BATCH_ROWS = 10_000
 Row = tuple[str, dict[str, Any]]  # where it stands, such as "line 7", and its cells by column
 
@@ -190,5 +189,5 @@ def _names(columns: Sequence[str]) -> str:
 
 def _advice(found: Sequence[str], otherwise: str) -> str:
     """What to do about fields that do not fit: a header that is one name with separators in it was not split."""
-    is_unsplit = len(found) == 1 and any(mark in found[0] for mark in DELIMITERS)
+    is_unsplit = len(found) == 1 and any(mark in found[0] for mark in ",;\t|")
     return "separate fields by commas in .csv, by tabs in .tsv" if is_unsplit else otherwise

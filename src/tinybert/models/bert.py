@@ -237,9 +237,8 @@ class Bert(nn.Module):
     def forward(self, batch: Batch, want: OutputSpec, *, skips_unread: bool) -> tuple[ModelOutput, Tensor]:
         """The requested outputs without logits; and for logits the last states that the head reads.
 
-        These are (predicted tokens, width), or without `batch.positions` those of [CLS], (batch, width); (batch, 1,
-        width) if nothing is moved. With `skips_unread` the last layer computes these only, unless one of its outputs is
-        requested.
+        (predicted tokens, width), or without `batch.positions` [CLS]: (batch, width), or (batch, 1, width) if nothing
+        is moved. With `skips_unread` the last layer computes these only, unless one of its outputs is requested.
         """
         padding = batch.computes_padding
         layout = RealTokens(batch.mask, with_padding=padding, multiple=TOKENS_MULTIPLE, dense_from=DENSE_FROM)

@@ -212,8 +212,8 @@ def test_numbers_do_not_stand_for_classes_that_are_numbers(work):
         ),
         (["rows.jsonl"], "ROWS: rows.jsonl: line 1: must be a JSON object (got '[]')"),
         (["rows.csv", "--metric", "pearson"], "--metric: does not fit the model's labels (got pearson); allowed: acc"),
-        (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: leaves no row to score (got 40 of 40)"),
-        (["one.csv"], "--calibration-rows: leaves no row to score (got 2 of 1)"),
+        (["rows.csv", "--calibration-rows", "40"], "--calibration-rows: no row is left (got 40 of 40)"),
+        (["one.csv"], "--calibration-rows: no row is left (got 2 of 1)"),
         (["rows.csv", "--output", "mine"], "--output: exists, but not from this command (got mine); fix: --output NEW"),
         (
             ["rows.csv", "--text", "text", "text", "text"],

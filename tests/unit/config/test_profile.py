@@ -98,6 +98,19 @@ def test_the_command_writes_the_merged_profile(project, capsys):
         main(["profile", "bert-base", "--force"])
 
 
+def test_a_lock_without_outputs_is_removed(project):
+    """DVC's experiments fail on the lock of a fresh clone, whose outputs are nowhere."""
+    (project / "dvc.yaml").write_text("stages: {one: {cmd: cp params.yaml out, deps: [params.yaml], outs: [out]}}\n")
+    for command in (["init", "--quiet"], ["repro", "--quiet"]):
+        subprocess.run(["dvc", *command], check=True)
+    main(["profile", "minilm"])
+    assert (project / "dvc.lock").is_file()
+    shutil.rmtree(project / ".dvc/cache/files")
+    shutil.copy(ROOT / "params.yaml", project)
+    main(["profile", "minilm", "--force"])
+    assert not (project / "dvc.lock").exists()
+
+
 def test_uncommitted_changes_need_force(project):
     changed = (project / "params.yaml").read_text().replace("seed: 42", "seed: 42 ")
     (project / "params.yaml").write_text(changed)
