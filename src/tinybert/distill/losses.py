@@ -166,9 +166,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         labels = labels[:, None]
-        probabilities = torch.empty_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
-        for found, part in _chunks(probabilities, logits):
-            torch.softmax(part.to(found.dtype), -1, out=found)
+        probabilities = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         # −log p(label) = (highest logit − the label's) − log p(highest): p(label) may underflow, p(highest) does not.
         # Logits are subtracted first: a large logit plus a small logarithm would lose the logarithm's digits.
         highest, likeliest = logits.max(dim=-1, keepdim=True)
@@ -184,10 +182,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _Divergence(torch.autograd.Function):
-    """Σ KL(softmax(teacher / T) ‖ softmax(student / T)) over rows of logits, in float32: a scalar.
-
-    For a vocabulary, autograd's own graph takes three to four times as long.
-    """
+    """Σ KL(softmax(teacher / T) ‖ softmax(student / T)) over rows, in float32, with one array as large as the logits."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -217,9 +212,7 @@ class _MaskedSquares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, excluded: Tensor) -> Tensor:
         dtype = torch.promote_types(torch.promote_types(student.dtype, teacher.dtype), torch.float32)
-        difference = torch.empty_like(student, dtype=dtype)
-        for found, ours, theirs, zeros in _chunks(difference, student, teacher, excluded):
-            torch.sub(ours.to(dtype), theirs.to(dtype), out=found).masked_fill_(zeros, 0.0)
+        difference = torch.empty_like(student, dtype=dtype).copy_(student).sub_(teacher).masked_fill_(excluded, 0.0)
         ctx.save_for_backward(difference)
         ctx.dtypes = student.dtype, teacher.dtype
         # By row, because one long sum in float32 is wrong in the fourth digit.
@@ -229,12 +222,15 @@ class _MaskedSquares(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (difference,) = ctx.saved_tensors
         of_student, of_teacher, _ = ctx.needs_input_grad
-        scaled = (2.0 * gradient, ctx.dtypes[0], of_student), (-2.0 * gradient, ctx.dtypes[1], of_teacher)
-        return *(_product(difference, factor, dtype) if needed else None for factor, dtype, needed in scaled), None
+        scaled = [
+            torch.mul(difference, factor * gradient, out=torch.empty_like(difference, dtype=dtype)) if needed else None
+            for factor, dtype, needed in zip((2.0, -2.0), ctx.dtypes, (of_student, of_teacher), strict=True)
+        ]
+        return *scaled, None
 
 
 def _chunks(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Some rows of each array at a time on CPUs, to convert before arithmetic: between two types that is slow there."""
+    """Some rows of each array at a time on CPUs, so that temporary copies are small and stay in cache."""
     if arrays[0].device.type != "cpu":
         return iter([arrays])
     rows = max(1, CHUNK_ELEMENTS // max(1, arrays[0].shape[1:].numel()))
@@ -242,7 +238,7 @@ def _chunks(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _product(values: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
-    """values · factor, a scalar, in a type."""
+    """values · factor, a scalar, in a type: on CPUs, torch.mul with `out` of another type is slow."""
     product = torch.empty_like(values, dtype=dtype)
     for found, part in _chunks(product, values):
         found.copy_(part * factor)

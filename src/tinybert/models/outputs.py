@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from tinybert.pipeline.errors import UserError
 
+QUERIES_MULTIPLE = 8  # of the queries of a row, if they are those of some tokens: oneDNN compiles fewer kernels
+
 
 @dataclass(frozen=True)
 class OutputSpec:
@@ -108,7 +110,8 @@ class RealTokens:
         """The tokens at `places`, ascending int64 indices of real tokens in the flattened mask."""
         length = self.mask.shape[1]
         counts = torch.bincount(places // length, minlength=len(self.mask))
-        layout = RealTokens(torch.arange(int(counts.max()), device=counts.device) < counts[:, None])
+        most = -(-int(counts.max()) // QUERIES_MULTIPLE) * QUERIES_MULTIPLE
+        layout = RealTokens(torch.arange(most, device=counts.device) < counts[:, None])
         if self.index is None:
             return ReadTokens((places // length, places % length), layout)
         return ReadTokens(torch.searchsorted(self.index[: self.count], places), layout)
