@@ -182,7 +182,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _Divergence(torch.autograd.Function):
-    """Σ KL(softmax(teacher / T) ‖ softmax(student / T)) over rows, in float32, with one array as large as the logits."""
+    """Σ KL(softmax(teacher / T) ‖ softmax(student / T)) over rows, in float32; autograd's own graph is larger."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
