@@ -71,8 +71,8 @@ def test_tables_are_checked_first_and_all_mistakes_are_listed(project):
     found = run(project, "stages.check_params")
     assert found.returncode == 1
     assert found.stderr.splitlines() == [
-        "tasks.mine.data.train: own.csv: no column 'text'; allowed: text;label; fix: the header's fields are separated "
-        "by semicolons, .csv needs commas, .tsv tabs",
+        "tasks.mine.data.train: own.csv: no column 'text'; allowed: text;label; fix: separate fields by commas in "
+        ".csv, by tabs in .tsv",
         "tasks.mine.data.dev: absent.tsv does not exist; fix: correct the path",
     ]
     del own["dev"]
