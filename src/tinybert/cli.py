@@ -22,6 +22,7 @@ READERS_AND_WRITERS = Path(".dvc/tmp/rwlock")
 
 def profile(argv: Sequence[str]) -> None:
     """Merges a profile of profiles/ into params.yaml, and prints what it is and needs."""
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     from tinybert.config.load import apply_profile
@@ -31,11 +32,14 @@ def profile(argv: Sequence[str]) -> None:
     parser.add_argument("--force", action="store_true", help="merge it into uncommitted changes of params.yaml")
     options = parser.parse_args(argv)
     apply_profile(options.name, force=options.force)
-    # In a fresh clone DVC has none of the outputs that dvc.lock names. Its experiments fail on that (DVC 3.67).
-    if LOCK_FILE.is_file() and all(out.changed_cache() for stage in Repo().index.stages for out in stage.outs):
-        LOCK_FILE.unlink()
     lines = Path("profiles", f"{options.name}.yaml").read_text(encoding="utf-8").splitlines()
     print(*takewhile(lambda line: line.startswith("#"), lines), sep="\n")
+    # In a fresh clone DVC has none of the outputs that dvc.lock names. Its experiments fail on that (DVC 3.67).
+    with suppress(DvcException):  # a lock that DVC cannot read stays, for `make repair`
+        repo = Repo()
+        if LOCK_FILE.is_file() and not repo.config["remote"] and all(out.changed_cache() for out in repo.index.outs):
+            LOCK_FILE.unlink()
+            print(f"{LOCK_FILE}: removed, because DVC's cache has none of its outputs; undo: git checkout {LOCK_FILE}")
     print("next: make repro; for a table of yours, make init first")
 
 

@@ -118,7 +118,7 @@ def source_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = MOD
         return hub_folder(source.hub.model, source.hub.revision, list(files), key=key, fix=fix)
     folder = paths.resolve(source.folder or "")
     if not folder.is_dir():
-        raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path or add it")
+        raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path, or add it")
     return folder
 
 

@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     name = options.name or (stem if re.match("[a-z]", stem) else f"task_{stem}")
     params = load_params()
     if hasattr(params.tasks, name):
-        raise UserError(f"--name: params.yaml has tasks.{name}; fix: choose another --name")
+        raise UserError(f"--name: params.yaml has tasks.{name}; fix: another --name, or undo the edit of params.yaml")
     data = {"train": options.table, "dev": options.dev, "test": options.test, "unlabeled": options.unlabeled,
             "texts": options.text, "label": options.label, "separator": options.separator}  # fmt: skip
     data = {key: value for key, value in data.items() if value is not None}
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
     print("\n".join(f"params.yaml: {change}" for change in changed), "next: make repro", sep="\n")
     if params.teacher.source == "local" and not paths.resolve(params.teacher.local.folder).is_dir():
         print(f"warning: teacher.local.folder: absent (got {params.teacher.local.folder}), so the length is a guess; "
-              "fix: put an encoder there, git checkout params.yaml, repeat make profile and init")  # fmt: skip
+              "fix: put an encoder there, undo the edit of params.yaml, run this again")  # fmt: skip
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher pretrained on synthetic text only; fix: before "
               "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip

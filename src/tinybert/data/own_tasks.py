@@ -156,8 +156,7 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         splits["unlabeled"] = rows[~is_known].drop_duplicates(columns, ignore_index=True)
         splits["unlabeled"].attrs["read"] = len(rows)
         if splits["unlabeled"].empty:
-            problem = f"no new text in {len(rows):,} rows; allowed: texts of no other split"
-            raise unlabeled.error(f"{problem}; fix: name another table")
+            raise unlabeled.error(f"no new text in {len(rows):,} rows; allowed: texts of no other split; fix: add some")
     return task, splits
 
 

@@ -231,9 +231,8 @@ class _MaskedSquares(torch.autograd.Function):
 
 def _chunks(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Some rows of each array at a time on CPUs, so that temporary copies are small and stay in cache."""
-    if arrays[0].device.type != "cpu":
-        return iter([arrays])
-    rows = max(1, CHUNK_ELEMENTS // max(1, arrays[0].shape[1:].numel()))
+    elements = CHUNK_ELEMENTS if arrays[0].device.type == "cpu" else arrays[0].numel()
+    rows = max(1, elements // max(1, arrays[0].shape[1:].numel()))
     return zip(*(array.split(rows) for array in arrays), strict=True)
 
 

@@ -101,8 +101,7 @@ class LinearModel:
             model, kind = OneVsRestClassifier(LogisticRegression(max_iter=1000)), KFold
             grid = {"estimator__C": list(STRENGTHS)}
         else:
-            is_rare = np.unique(train.gold, return_counts=True)[1].min() < FOLDS
-            kind = KFold if is_rare else StratifiedKFold
+            kind = KFold if np.unique(train.gold, return_counts=True)[1].min() < FOLDS else StratifiedKFold
             model, grid = LogisticRegression(max_iter=1000), {"C": list(STRENGTHS)}
         metric = make_scorer(lambda gold, predicted: score_by(METRICS[task.headline], predicted, gold))
         folds = kind(FOLDS, shuffle=True, random_state=0)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tinybert.pipeline.errors import UserError
 
-QUERIES_MULTIPLE = 8  # of the queries of a row, if they are those of some tokens: oneDNN compiles fewer kernels
+QUERIES_MULTIPLE = 8  # rows with some queries are padded to a multiple of this: oneDNN compiles fewer kernels
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class RealTokens:
         """The tokens at `places`, ascending int64 indices of real tokens in the flattened mask."""
         length = self.mask.shape[1]
         counts = torch.bincount(places // length, minlength=len(self.mask))
-        most = -(-int(counts.max()) // QUERIES_MULTIPLE) * QUERIES_MULTIPLE
+        most = int(counts.max())
+        most += -most % QUERIES_MULTIPLE if most > 1 else 0
         layout = RealTokens(torch.arange(most, device=counts.device) < counts[:, None])
         if self.index is None:
             return ReadTokens((places // length, places % length), layout)
@@ -235,8 +236,7 @@ class Batch:
 
 def best_device() -> torch.device:
     """The GPU if there is one, a separate one for each of several processes; otherwise the CPU."""
-    rank = os.environ.get("LOCAL_RANK", "0")
-    return torch.device(f"cuda:{rank}" if torch.cuda.is_available() else "cpu")
+    return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
 
 
 def check_bfloat16() -> None:

@@ -239,8 +239,8 @@ def test_large_scores_are_warned_of(project, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola; fix: choose another --name"),
-        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source; fix: choose another --name"),
+        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola; fix: another --name"),
+        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source; fix: another --name"),
         (["absent.csv"], "TABLE: absent.csv does not exist; fix: correct the path"),
         (["topics.csv", "--label", "theme"], "TABLE: topics.csv: no column 'theme'; allowed: message, topic"),
         (["topics.csv", "--text", "a", "--text", "b"], "params.yaml: tasks.topics.data.texts: "),
