@@ -67,12 +67,15 @@ def test_prediction_matches_numpy_at_any_temperature(temperature):
     assert found.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_prediction_has_the_gradient_of_the_soft_cross_entropy():
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_prediction_has_the_gradient_of_the_soft_cross_entropy(temperature):
     rng = np.random.default_rng(1)
     student, teacher = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
     leaf = torch.tensor(student, requires_grad=True)
-    losses.prediction(leaf, torch.tensor(teacher), temperature=1.0).backward()
-    assert leaf.grad.numpy() == pytest.approx((softmax(student) - softmax(teacher)) / 4)
+    losses.prediction(leaf, torch.tensor(teacher), temperature=temperature).backward()
+    # T² of the loss, and 1/T of each softmax's argument.
+    expected = temperature * (softmax(student / temperature) - softmax(teacher / temperature)) / 4
+    assert leaf.grad.numpy() == pytest.approx(expected, rel=1e-10)
 
 
 def test_prediction_of_a_regression_is_the_squared_difference():
