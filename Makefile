@@ -2,7 +2,7 @@
 # make test     environment and tests             make test-long  hours: 10,000 cases per property, and kills
 # make lint     style and types                   make coverage   the share of src that the tests run
 # make profile NAME=minilm   params.yaml of another scale      make study NAME=layer_maps   a published comparison
-# make init ARGS="TABLE --text COLUMN --label COLUMN"        a task for a table of yours, written into params.yaml
+# make init ARGS="TABLE --text COLUMN --label COLUMN"        a task for your own table, written into params.yaml
 # make compare  experiments side by side          make ui         MLflow's page on this machine
 # make record NAME=minilm    copies a finished run's numbers and settings to results/, for git
 # make bench    speed and memory against a plain reference (BENCH="--data local/glue --vocabulary .../vocab.txt")

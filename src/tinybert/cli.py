@@ -40,7 +40,7 @@ def profile(argv: Sequence[str]) -> None:
         if LOCK_FILE.is_file() and not repo.config["remote"] and all(out.changed_cache() for out in repo.index.outs):
             LOCK_FILE.unlink()
             print(f"{LOCK_FILE}: removed, because DVC's cache has none of its outputs; undo: git checkout {LOCK_FILE}")
-    print("next: make repro; for a table of yours, make init first")
+    print("next: make repro; for your own table, make init first")
 
 
 def convert(argv: Sequence[str]) -> None:
@@ -191,7 +191,7 @@ COMMANDS = {command.__name__: command for command in (profile, convert, record, 
 MODULES = {
     "cut": ("cut", "Cuts a smaller BERT out of a fine-tuned one, with or without training."),
     "ask": ("evaluate.language_model", "Asks the teacher and the domain students a question with one [MASK]."),
-    "init": ("data.new_task", "Writes a task for a table of yours into params.yaml."),
+    "init": ("data.new_task", "Writes a task for your own table into params.yaml."),
     "study": ("report.studies", "Runs a published comparison of studies/ and tests its claims."),
     "quantize": ("compress.variants", "Writes ONNX and INT8 files of a fine-tuned BERT, and measures what they lose."),
 }

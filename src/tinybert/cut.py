@@ -91,7 +91,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="of the result (the teacher's)")
     parser.add_argument("--width", type=int, help="of the result (the teacher's)")
     parser.add_argument("--heads", type=int, help="of the result (the teacher's), not wider than the teacher's")
-    parser.add_argument("--feed-forward", type=int, help="of the result (4 times the width)")
+    parser.add_argument("--feed-forward", type=int, help="of the result (4 times the width, at most the teacher's)")
     parser.add_argument("--speedup", type=float, help="in place of sizes: how many times as fast as the teacher")
     parser.add_argument("--epochs", type=int, default=0, help="of training after the cut (0)")
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="of this training (1e-4)")

@@ -1,4 +1,4 @@
-"""The ONNX variants of a classifier: written, measured, gated; and the command `tinybert quantize`."""
+"""The ONNX variants of a classifier: written, measured, chosen from; and the command `tinybert quantize`."""
 
 import argparse
 import random

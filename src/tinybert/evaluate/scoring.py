@@ -269,7 +269,7 @@ def score_drops(variants: Mapping[str, dict], metric: str) -> dict[str, float]:
 
 
 def choose_variant(variants: Mapping[str, dict], metric: str, max_score_drop: float | None) -> str | None:
-    """The gate: chooses the smallest INT8 variant whose score is at most `max_score_drop` below FP32's.
+    """Chooses the smallest INT8 variant whose score is at most `max_score_drop` below FP32's.
 
     Args:
         variants: Scores as `variant_scores` returns them, with the "size_mb" of each variant.

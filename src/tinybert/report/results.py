@@ -279,8 +279,8 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     Returns:
         One row for each task, model and variant: these, student (the model before pruning), the metrics of stage
         quantize and batch_<n>.median, .p10 and .p90 (ms of n full rows), score, row_ms (ms of a dev row in the largest
-        batches); NaN if not measured. chosen: by the gate. beats: the score is above the majority class's. sound:
-        beats, and a student that did not collapse. best_size, best_speed: beats, and on the Pareto front of score
+        batches); NaN if not measured. chosen: by stage package. beats: the score is above the majority class's.
+        sound: beats, and a student that did not collapse. best_size, best_speed: beats, and on the Pareto front of score
         against size or row_ms.
     """
     largest = max(results.params.quantization.latency.batch_sizes)

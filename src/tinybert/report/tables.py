@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tinybert.config.tasks import REPRODUCED
-from tinybert.evaluate.scoring import METRICS, read_predictions, retention_interval
+from tinybert.evaluate.scoring import METRICS, SAME_SIZE, read_predictions, retention_interval
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
 from tinybert.pipeline.revision import code_revision, package_versions
@@ -57,12 +57,15 @@ def choice_table(results: Results) -> TextTable:
 
 
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
-    """The sound systems of one task to use: the "best" score, and the "smallest" and "fastest" within a point of it."""
+    """The sound systems of one task to use: the "best" score, and the "smallest" and "fastest" within a point of it.
+
+    Of the files within SAME_SIZE of the smallest it is the one with the highest score, as `choose_variant` chooses.
+    """
     best = frame[frame["sound"]].sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
-    chosen = {"best": best}
-    for need, cost in (("smallest", "size_mb.raw"), ("fastest", "row_ms")):
-        near = best[best["score"] >= best["score"].max() - TOLERANCE].dropna(subset=[cost])
-        chosen[need] = near.sort_values([cost, "score"], ascending=[True, False], kind="stable")
+    near = best[best["score"] >= best["score"].max() - TOLERANCE]
+    smallest = near[near["size_mb.raw"] <= SAME_SIZE * near["size_mb.raw"].min()]
+    fastest = near.dropna(subset=["row_ms"]).sort_values("row_ms", kind="stable")
+    chosen = {"best": best, "smallest": smallest, "fastest": fastest}
     return {need: ordered.iloc[0] for need, ordered in chosen.items() if len(ordered)}
 
 
@@ -179,7 +182,7 @@ def domain_table(results: Results) -> TextTable:
 
 
 def onnx_table(results: Results) -> TextTable:
-    """Score, agreement, size and latency of each ONNX variant, whether it is on the Pareto front, and the gate's."""
+    """Score, agreement, size and latency of each ONNX variant, whether it is on the Pareto front, and whether it is chosen."""
     systems, sizes = onnx_systems(results), results.params.quantization.latency.batch_sizes
     return table(systems.assign(task=systems["task"].map(partial(task_name, results))), ["task", "model", "variant"], {
         "score": (fixed, "score"), "minus FP32, 95 %": (interval, "difference_95.low", "difference_95.high"),

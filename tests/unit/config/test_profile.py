@@ -90,7 +90,7 @@ def test_the_command_writes_the_merged_profile(project, capsys):
     expected = merged_profile("minilm")
     main(["profile", "minilm"])
     first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("# MiniLM scale: ") and last == "next: make repro; for a table of yours, make init first"
+    assert first.startswith("# MiniLM scale: ") and last == "next: make repro; for your own table, make init first"
     assert (project / "params.yaml").read_text().startswith(f"{PROFILE_HEADER}minilm ")
     assert read_yaml("params.yaml") == expected
     assert load_params() == check_params(expected)
