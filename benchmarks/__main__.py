@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.timing import hardware
-from tinybert.pipeline.files import atomic_file
+from tinybert.pipeline.files import write_file
 from tinybert.pipeline.revision import code_revision
 
 REPORT = Path(__file__).resolve().parents[1] / "reports/benchmarks.md"
@@ -34,7 +34,7 @@ BENCHMARKS = (
 
 
 class Outcome(NamedTuple):
-    """A benchmark that has ended: what it printed, and what went wrong where it failed."""
+    """A benchmark that has ended: what it printed, and what went wrong if it failed."""
 
     command: str
     lines: list[str]
@@ -42,20 +42,24 @@ class Outcome(NamedTuple):
     error: str | None
 
     @property
+    def name(self) -> str:
+        """The command without its common beginning."""
+        return self.command.removeprefix("python -m benchmarks.")
+
+    @property
     def ratio(self) -> str:
-        """What its last line says; a dash where it failed."""
+        """What its last line says; a dash if it failed."""
         return "–" if self.error else self.lines[-1].removeprefix("ratio ")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs all; ends with 1 where one failed."""
+    """Runs all; ends with 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", metavar="FOLDER", help="GLUE in the official layout (default: synthetic examples)")
     parser.add_argument("--vocabulary", metavar="FILE", help="vocab.txt of a BERT (default: learned from the texts)")
     given = parser.parse_args(arguments)
     outcomes = [run([f"benchmarks.{name}", *chosen, *texts(name, **vars(given))]) for name, *chosen in BENCHMARKS]
-    with atomic_file(REPORT) as handle:
-        handle.write(report(outcomes))
+    write_file(REPORT, report(outcomes))
     print(f"Report: {REPORT}")
     sys.exit(int(any(outcome.error for outcome in outcomes)))
 
@@ -89,16 +93,17 @@ def run(module: list[str]) -> Outcome:
 
 def report(outcomes: list[Outcome]) -> str:
     """The page: a table of the ratios, then what each printed."""
-    rows = [f"| `{each.command}` | {each.ratio} | {each.minutes:.1f} |" for each in outcomes]
+    rows = [f"| `{each.name}` | {each.ratio} | {each.minutes:.1f} |" for each in outcomes]
     sections = []
     for each in outcomes:
         failure = [f"FAILED: {each.error}"] if each.error else []
-        sections.append("\n".join([f"## `{each.command}`", "", "```", *each.lines, *failure, "```"]))
+        sections.append("\n".join([f"## `{each.name}`", "", "```", *each.lines, *failure, "```"]))
     head = f"""# Benchmarks
 
 {datetime.date.today().isoformat()}; {hardware()}. Written by `make bench` at
-{code_revision()}. A ratio is the time of a plain reference of the published
-procedure to ours, both measured in one run; that of `corpus` the peak memory on a large text to that on a small one.
+{code_revision()}. Commands begin with `python -m benchmarks.`. A ratio is the time of a
+plain reference of the published procedure to ours, both measured in one run; that of `corpus` the peak memory on a
+large text to that on a small one.
 
 | command | ratio | minutes |
 |---|---|---|

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from benchmarks import reference
 from benchmarks.ours import argument_parser, bert_config
-from benchmarks.reference import Shape
+from benchmarks.reference import BERT_BASE, VOCABULARY_SIZE, Shape
 from benchmarks.reference_augment import Augmenter, SentenceWord
 from benchmarks.timing import StartGun, compare
 from tinybert.augment.substitution import Sentence, WordPredictor, read_sentences, replacement_candidates, substitute
@@ -36,7 +36,7 @@ from tinybert.synthetic.examples import examples
 COLA = TASKS["cola"]
 COLUMNS = LAYOUTS["cola"].columns
 COPIES, MAX_LENGTH_TOKENS = 30, 64  # Jiao et al.'s, for CoLA
-EMBEDDED_SENTENCES = 1500
+SYNTHETIC_SENTENCES = 1500
 SHUFFLE_SEED = 0
 
 
@@ -56,7 +56,7 @@ class AugmentSetup:
             fields = (line.split("\t") for _, line in read_lines(self.sentences, key="--sentences"))
             found = [row[COLUMNS.index("sentence")] for row in fields if len(row) == len(COLUMNS)]
         else:
-            found = [row["sentence"] for row in examples("cola", "train", EMBEDDED_SENTENCES, SHUFFLE_SEED)]
+            found = [row["sentence"] for row in examples("cola", "train", SYNTHETIC_SENTENCES, SHUFFLE_SEED)]
         return [found[index] for index in np.random.default_rng(SHUFFLE_SEED).permutation(len(found))]
 
     def turns(self) -> Iterator[list[str]]:
@@ -78,15 +78,15 @@ class AugmentSetup:
 
     def settings(self) -> Substitution:
         """Jiao et al.'s."""
-        vectors = {"source": "corpus", "file": "none", "dimensions": 50, "window_words": 5}
-        vectors["max_words"] = self.vocabulary
+        sizes = {"dimensions": 50, "window_words": 5, "max_words": self.vocabulary}
+        vectors = {"source": "corpus", "file": "none"} | sizes
         return Substitution(
             probability=0.4, candidates=15, stop_words="english", second_segment=True, word_vectors=vectors
         )
 
 
 SIZES = {
-    "published": AugmentSetup(Shape(12, 768, 3072, 12), 30522, turn_sentences=128),
+    "published": AugmentSetup(BERT_BASE, VOCABULARY_SIZE, turn_sentences=128),
     "small": AugmentSetup(Shape(2, 12, 24, 3), 3000, turn_sentences=4),
 }
 
@@ -122,8 +122,8 @@ def reference_augmenter(
     """The reference with a tokenizer's pieces and our word vectors."""
     vocabulary = masked_lm.embeddings.word.num_embeddings
     pieces = [tokenizer.id_to_token(index) or "" for index in range(vocabulary)]
-    settled = settings.candidates, settings.probability, COPIES
-    return Augmenter(masked_lm, pieces, vectors.words, vectors.vectors, is_plain_word, *settled)
+    sizes = {"top_k": settings.candidates, "probability": settings.probability, "copies": COPIES}
+    return Augmenter(masked_lm, pieces, vectors.words, vectors.vectors, is_plain_word, **sizes)
 
 
 def pieces_and_words(sentence: Sentence, tokenizer: Tokenizer) -> tuple[list[str], list[SentenceWord]]:
@@ -140,8 +140,8 @@ def description(work: AugmentSetup) -> str:
     return (
         f"{work.sentences.name if work.sentences else 'synthetic CoLA'}: {len(sentences)} sentences, "
         f"{mean(len(sentence.ids) for sentence in sentences):.1f} pieces and {len(words) / len(sentences):.1f} "
-        f"replaceable words each, {mean(word.tokens == 1 for word in words):.0%} of them one piece of the "
-        f"{'given' if work.tokenizer else 'synthetic'} tokenizer's {tokenizer.get_vocab_size()}"
+        f"replaceable words each, {mean(word.tokens == 1 for word in words):.0%} of them "
+        f"one of {tokenizer.get_vocab_size()} {'given' if work.tokenizer else 'synthetic'} pieces"
     )
 
 

@@ -18,6 +18,7 @@ from itertools import count, cycle
 from multiprocessing import get_context
 from pathlib import Path
 
+from benchmarks import peak_resident_mib
 from tinybert.config.schema import Filter, Tokenize
 from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
@@ -40,7 +41,7 @@ FILTER = Filter(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures both steps on both texts; ends with 1 where a peak is above 2 GiB."""
+    """Measures both steps on both texts; ends with 1 if a peak is above 2 GiB."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--small-mb", type=int, default=100, help="size of the small text (default: %(default)s)")
     parser.add_argument("--large-mb", type=int, default=1000, help="size of the large text (default: %(default)s)")
@@ -109,8 +110,7 @@ def measure_here(step: Callable[[Path], None], folder: Path) -> tuple[float, flo
     """The same in this process, with the peak of its entire life."""
     started = time.monotonic()
     step(folder)
-    seconds, status = time.monotonic() - started, Path("/proc/self/status").read_text()
-    return seconds, int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    return time.monotonic() - started, peak_resident_mib()
 
 
 if __name__ == "__main__":

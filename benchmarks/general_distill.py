@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks import ours, reference
-from benchmarks.reference import Shape
+from benchmarks.reference import BERT_BASE, TINYBERT4, VOCABULARY_SIZE, Shape
 from benchmarks.timing import StartGun, compare, matrix_rate
 from tinybert.config.schema import Masking
 from tinybert.distill.batches import Batches, Masker, text_batch
@@ -53,7 +53,7 @@ class TextSetup:
         return self.batch_rows * self.length_tokens
 
     def batches(self) -> Iterator[Batch]:
-        """Unpadded rows of random tokens, without end; newly masked where a vocabulary loss is on."""
+        """Unpadded rows of random tokens, without end; newly masked if a vocabulary loss is on."""
         rng = np.random.default_rng(0)
         masker = Masker(MASKING, (0,), 1, self.vocabulary) if self.vocabulary_losses else None
         while True:
@@ -75,7 +75,7 @@ class TextSetup:
         return flops
 
 
-PUBLISHED = TextSetup(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), 30522, batch_rows=32, length_tokens=128)
+PUBLISHED = TextSetup(BERT_BASE, TINYBERT4, VOCABULARY_SIZE, batch_rows=32, length_tokens=128)
 SIZES = {
     "published": PUBLISHED,
     "large_batch": replace(PUBLISHED, batch_rows=512),  # fills a GPU

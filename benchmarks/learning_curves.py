@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = Settings(training, params.optimizer, params.seed, params.precision, narrower)
 
     # Losses on layers only are computed on plain text, as in the general stage.
-    masker = Masker.of(params.masking, tokenizer) if module.loss.reads_predictions else None
+    masker = Masker.of(params.masking, tokenizer) if module.loss.student_spec.logits else None
     train, heldout = (Sequences.open(paths.sequences("general", split)) for split in ("train", "heldout"))
     batches = Batches(train, masker, batch_size=training.batch_size, seed=params.seed)
     parts = heldout_batches(heldout, masker, options.heldout_sequences)

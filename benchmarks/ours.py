@@ -30,7 +30,7 @@ def bert_config(shape: Shape, vocabulary: int) -> BertConfig:
 
 
 def best_precision() -> str:
-    """bfloat16 where the hardware has it."""
+    """bfloat16 if the hardware has it."""
     try:
         check_bfloat16()
     except UserError:

@@ -1,7 +1,7 @@
 """Distillation as a reader of the paper would write it (TinyBERT, Jiao et al. 2020), to be measured against.
 
 Plain PyTorch in fp32: the teacher is asked at every step, and both models hand out the hidden states and the attention
-scores of every layer, the logits too: of the vocabulary at every position where a vocabulary loss is on, of the classes
+scores of every layer, the logits too: of the vocabulary at every position if a vocabulary loss is on, of the classes
 always. It imports nothing of tinybert, so that a test can compare the two.
 """
 
@@ -32,6 +32,9 @@ class Shape(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.layers} x {self.width}"
+
+
+BERT_BASE, TINYBERT4, VOCABULARY_SIZE = Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), 30522
 
 
 class Outputs(NamedTuple):
@@ -228,10 +231,10 @@ class GeneralDistillation(Distillation):
         """Masked LM, and T²·KL to the teacher's distribution at the masked tokens."""
         masked = labels != IGNORED
         log_student = F.log_softmax(student[masked] / self.temperature, dim=-1)
-        answers = F.softmax(teacher[masked] / self.temperature, dim=-1)
+        targets = F.softmax(teacher[masked] / self.temperature, dim=-1)
         return {
             "hard": F.cross_entropy(student.flatten(0, 1), labels.flatten(), ignore_index=IGNORED),
-            "prediction": F.kl_div(log_student, answers, reduction="batchmean") * self.temperature**2,
+            "prediction": F.kl_div(log_student, targets, reduction="batchmean") * self.temperature**2,
         }
 
 

@@ -3,7 +3,7 @@
 `python -m benchmarks.task_distill [--phase prediction]`: BERT-base with random weights teaches TinyBERT4 on a task's
 training rows, 32 in a batch; embedding, hidden and attention losses for 20 epochs, or soft cross-entropy on the logits
 for 3 epochs. The reference is benchmarks/reference.py: every row padded to 64 tokens (pairs: 128), the teacher asked at
-every step, fp32. Ours is the training run as the stages call it: little padding computed, bf16 where the hardware has
+every step, fp32. Ours is the training run as the stages call it: little padding computed, bf16 if the hardware has
 it, the teacher's outputs cached (up to 8 GB). The intermediate phase fills the cache, the prediction phase
 opens it after an epoch of the intermediate one; the total of ours counts both. Ours runs its first epoch alone, which
 checks cached outputs as it reads them; then the two take turns: a step of the reference, all of whose steps are alike,
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from benchmarks import ours, reference
-from benchmarks.reference import Shape
+from benchmarks.reference import BERT_BASE, TINYBERT4, VOCABULARY_SIZE, Shape
 from benchmarks.timing import Contestant, StartGun, contestant, hardware
 from tinybert.config.tasks import TASKS, Task
 from tinybert.data.encoding import Encoded, encode
@@ -42,7 +42,6 @@ from tinybert.models.outputs import Batch, best_device
 from tinybert.pipeline.errors import UserError
 
 SEED = 0
-VOCABULARY_SIZE = 30522
 # Training rows of the real task, and the length that the published code pads every one of them to.
 PUBLISHED = {"cola": (8551, 64), "mrpc": (3668, 128)}
 ENDLESS_EPOCHS = 10**6
@@ -62,7 +61,7 @@ class TaskSizes(NamedTuple):
 
 
 SIZES = {
-    "published": TaskSizes(Shape(12, 768, 3072, 12), Shape(4, 312, 1200, 12), VOCABULARY_SIZE, batch_rows=32),
+    "published": TaskSizes(BERT_BASE, TINYBERT4, VOCABULARY_SIZE, batch_rows=32),
     "small": TaskSizes(Shape(4, 24, 48, 3), Shape(2, 12, 24, 3), 1000, batch_rows=4, rows=40),
 }
 
@@ -109,14 +108,14 @@ class Measurement(NamedTuple):
     our_steps_s: list[float]
 
     def totals_s(self, *, epochs: int, epoch_steps: int) -> tuple[float, float]:
-        """Seconds of a whole phase: the reference's, whose steps are alike, and ours."""
+        """Seconds of an entire phase: the reference's, whose steps are alike, and ours."""
         our_later_epochs_s = (epochs - 1) * epoch_steps * mean(self.our_steps_s)
         reference_s = epochs * epoch_steps * median(self.reference_steps_s)
         return reference_s, self.our_start_s + self.our_first_epoch_s + our_later_epochs_s
 
 
 def chosen_work(options: argparse.Namespace) -> TaskSetup:
-    """The work that the options choose; UserError where data or vocabulary cannot be read."""
+    """The work that the options choose; UserError if data or vocabulary cannot be read."""
     sizes, task = SIZES[options.sizes], TASKS[options.task]
     published_rows, padded_length_tokens = PUBLISHED[task.name]
     count = options.rows or sizes.rows
@@ -156,13 +155,13 @@ def run_ours(work: TaskSetup, phase: Phase, precision: str, folder: Path, gun: S
         for shape in (work.sizes.teacher, work.sizes.student)
     )
 
-    def distill(phase: Phase, epochs: int) -> None:  # as its stage does
-        loss = DistillationLoss(DistillationConfig(dict.fromkeys(phase.losses, 1.0)), student.config, teacher.config)
+    def distill(trained: Phase, epochs: int) -> None:  # as its stage does
+        loss = DistillationLoss(DistillationConfig(dict.fromkeys(trained.losses, 1.0)), student.config, teacher.config)
         batches = Batches(work.examples, batch_size=work.sizes.batch_rows, seed=SEED)
         training = ours.training(epochs=epochs, batch_size=work.sizes.batch_rows)
         settings = Settings(training, ours.OPTIMIZER, SEED, precision)
         cached = CachedTeacher(teacher, loss, work.examples, TeacherCache(folder, STORE_BYTES))
-        train(student, loss, batches, settings, teacher=cached, run=TrainRun(phase.name))
+        train(student, loss, batches, settings, teacher=cached, run=TrainRun(trained.name))
 
     if phase.after:
         distill(phase.after, epochs=1)
@@ -212,7 +211,7 @@ def measure(plain: Contestant, mine: Contestant, *, epoch_steps: int, blocks: in
 def compare(work: TaskSetup, phase: Phase, precision: str, *, blocks: int) -> float:
     """Times both in turn, prints what they take; returns the ratio of their total times.
 
-    Ends with 1 where one holds more than 6 GiB.
+    Ends with 1 if one holds more than 6 GiB.
     """
     print(work.described)
     print(f"{work.sizes.teacher} teaches {work.sizes.student}; losses: {', '.join(phase.losses)}")

@@ -2,7 +2,6 @@
 
 import argparse
 import multiprocessing
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+
+from benchmarks import peak_resident_mib
 
 MIB = 2**20
 NO_BF16 = "no bf16 in hardware"
@@ -41,7 +42,7 @@ class Contestant:
     peak_mib: float = 0.0
 
     def step(self) -> float:
-        """Seconds that one step took; ends the benchmark where the process has ended."""
+        """Seconds that one step took; ends the benchmark if the process has ended."""
         try:
             self.connection.send(True)
             seconds, self.peak_mib = self.connection.recv()
@@ -55,7 +56,7 @@ class Contestant:
 
 
 @contextmanager
-def contestant(run: Callable, *arguments) -> Iterator[Contestant]:
+def contestant(run: Callable, *arguments: Any) -> Iterator[Contestant]:
     """Starts `run(*arguments, start_gun)` in a process of its own, which iterates over the gun step by step."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -92,16 +93,16 @@ def compare(
 
 
 def synchronize() -> None:
-    """Waits for the GPU, where there is one."""
+    """Waits for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def peak_memory_mib() -> float:
-    """Most memory this process has held: allocated on the GPU where there is one, else resident."""
+    """Most memory this process has held: allocated on the GPU if there is one, else resident."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / MIB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak_resident_mib()
 
 
 def hardware() -> str:

@@ -46,7 +46,7 @@ def substituted(rows: list[dict], task: Task, params: StageParams, checkpoint: C
     # Words that training cuts off stay as they are; [CLS] and [SEP] count.
     max_tokens = min(task_settings.max_length_tokens, masked_lm.config.max_position_embeddings) - 2
     texts = dict.fromkeys(row[column] for row in rows for column in task.columns)
-    sentences = read_sentences(texts, tokenizer, max_tokens=max_tokens, stop_words=stop_words(settings.stop_words))
+    sentences = read_sentences(texts, tokenizer, max_tokens=max_tokens, unchanged=stop_words(settings.stop_words))
     predictor = WordPredictor(masked_lm, tokenizer, params.precision)
     candidates = replacement_candidates(sentences, settings, predictor, vectors, checkpoint)
     copies, probability = task_settings.augmented_copies, settings.probability

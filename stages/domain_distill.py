@@ -23,7 +23,7 @@ def main(stage: Stage) -> None:
     loss.load(source)
 
     training = StageTraining(stage, student, loss, paths.domain_student(name, seed), source)
-    training.distill_text(teacher, "domain", training_of(params, name, "domain"), seed)
+    training.learn_text(teacher, "domain", training_of(params, name, "domain"), seed)
     training.finish()
 
 

@@ -19,13 +19,14 @@ def main(stage: Stage) -> None:
     limit = params.tasks[task.name].max_length_tokens
     teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)
     references = predict_references(teacher)
-    (dev, _), asked = references[task.dev_splits[0]], teacher.read_split(task.dev_splits[0])
+    (dev, _), teacher_rows = references[task.dev_splits[0]], teacher.read_split(task.dev_splits[0])
     trimmed = {"retokenized": teacher.retokenized(task.dev_splits[0])} if teacher.full_tokenizer else {}
+    of_teacher = model_costs(teacher.model, teacher_rows)
     for seed in params.seeds:
         student = load_task_model(paths.task_model(task.name, seed, name))
         scores, predictions = compare_splits(partial(predict, student, task=task), references, task)
         save_predictions(paths.predictions(stage.name, f"{stage.instance}/{seed}"), predictions)
-        costs = {"teacher": model_costs(teacher.model, asked), "student": model_costs(student, dev)}
+        costs = {"teacher": of_teacher, "student": model_costs(student, dev)}
         stage.write_metrics({"costs": costs} | trimmed | scores, f"{stage.instance}/{seed}")
 
 

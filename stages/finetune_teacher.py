@@ -31,7 +31,7 @@ def main(stage: Stage) -> None:
     if ready and ready.predictions:
         rows, fraction = {split: read_rows(task, split) for split in splits}, params.tasks.heldout_fraction
         teacher, counts = read_predicted_teacher(task, ready.predictions, rows, heldout_fraction=fraction)
-    elif third_party := teacher_source(task.name, config, params.tasks.teacher_encoder):
+    elif third_party := teacher_source(params.tasks, task.name):
         source, key = third_party
         teacher = start_task_teacher(task, tokenizer, source, key=key)
         check_teacher(teacher, key, load_params())

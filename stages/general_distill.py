@@ -28,7 +28,7 @@ def main(stage: Stage) -> None:
     loss.start_projections(initialized.projection)
 
     training = StageTraining(stage, initialized.model, loss, paths.general_student(name))
-    training.distill_text(teacher, "general", training_of(params, name, "general"), params.seed)
+    training.learn_text(teacher, "general", training_of(params, name, "general"), params.seed)
     training.finish()
 
 

@@ -4,7 +4,7 @@ from tinybert.config.load import load_params
 from tinybert.config.students import check_students
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
-from tinybert.distill.batches import Batches, Masker, spread_batches
+from tinybert.distill.batches import Masker, spread_batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.evaluate.language_model import masked_lm_scores
 from tinybert.models.initialization import start_teacher
@@ -16,18 +16,17 @@ from tinybert.training import StageTraining
 def main(stage: Stage) -> None:
     """Trains the teacher as a masked LM and measures it on held-out text."""
     params, pretraining = stage.params, stage.params.teacher.pretraining
-    tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences("general", "train"))
-    masker = Masker.of(params.masking, tokenizer)
+    tokenizer = load_tokenizer(paths.TOKENIZER)
     teacher = start_teacher(params.teacher, vocab_size=tokenizer.get_vocab_size(), seed=params.seed)
     check_students(load_params().used_students, teacher.config.shape)
 
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), teacher.config)
     training = StageTraining(stage, teacher, loss, paths.TEACHER)
-    batches = Batches(sequences, masker, batch_size=pretraining.batch_size, seed=params.seed)
-    training.run(batches, pretraining, params.seed)
+    training.learn_text(None, "general", pretraining, params.seed)
 
     def measure() -> dict:
         heldout = Sequences.open(paths.sequences("general", "heldout"))
+        masker = Masker.of(params.masking, tokenizer)
         masked = spread_batches(heldout, masker, limit=params.domain_evaluation.heldout_sequences, seed=params.seed)
         return {"layers": teacher.config.num_hidden_layers, "heldout": masked_lm_scores(teacher, masked)[0]}
 

@@ -224,13 +224,13 @@ def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
             raise UserError(f"student: {problem}; allowed: {allowed!s:.80}; fix: give a general student's folder")
 
 
-def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) -> None:
-    """Raises UserError if student, teacher and tokenizer differ in the number of tokens."""
+def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer, key: str = "tokenizer") -> None:
+    """Raises UserError if student, teacher and the tokenizer that `key` names differ in the number of tokens."""
     tokens = student.config.vocab_size
     if isinstance(teacher, SequenceClassifier) and tokens != (known := teacher.config.vocab_size):
         raise UserError(f"student: its vocabulary differs (got {tokens} tokens); allowed: {known}; fix: choose another")
     if (found := tokenizer.get_vocab_size()) > tokens:
-        raise UserError(f"tokenizer: too many tokens (got {found}); allowed: {tokens}; fix: use the student's")
+        raise UserError(f"{key}: too many tokens (got {found}); allowed: {tokens}; fix: use the model's tokenizer")
 
 
 def _load_student(folder: str | Path, task: Task) -> Classifier:

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
         max_length_tokens=options.max_length, seed=SEED, tokenizer=tokenizer,
     )  # fmt: skip
     check_settings(LOSSES, settings)
-    check_tokens(teacher, teacher, tokenizer)
+    check_tokens(teacher, teacher, tokenizer, key="FOLDER")
     task = task_of(teacher.labels, teacher.config.problem_type, settings.text)
     parts = rows[:count], rows[count : 2 * count], rows[2 * count :]
     scored, compared, cut_on = (encode(part, task, tokenizer, max_length_tokens=options.max_length) for part in parts)

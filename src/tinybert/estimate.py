@@ -193,7 +193,7 @@ class Sizes:
 
     def _task_teacher(self, task: str) -> ModelSize:
         """A task's teacher; an empty model if its predictions are known."""
-        if found := teacher_source(task, self.tasks[task], self.params.tasks.teacher_encoder):
+        if found := teacher_source(self.params.tasks, task):
             return model_of(read_config(source_folder(found[0], key=found[1], files=("config.json",))))
         ready = self.tasks[task].finetuned_teacher
         return model_of({"num_hidden_layers": 0, "hidden_size": 0}) if ready else self.teacher

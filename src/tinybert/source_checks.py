@@ -69,7 +69,7 @@ def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
             for split in ("train", "dev", "test"):
                 if path := getattr(files, split):
                     yield partial(Table(path, f"{key}.{split}").check_columns, (files.id, *files.columns))
-        if found := teacher_source(task, settings, params.tasks.teacher_encoder):
+        if found := teacher_source(params.tasks, task):
             sources.setdefault(found[1], (found[0], []))[1].append(task)
     for key, (source, tasks) in sources.items():
         yield partial(check_task_teacher, params, tasks, source, key=key, rows=rows)

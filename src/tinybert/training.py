@@ -37,7 +37,7 @@ from tinybert.stage import Stage
 
 @dataclass
 class StageTraining:
-    """A model that a stage trains: `run`, `distill` or `distill_text`, then `finish`.
+    """A model that a stage trains: `run`, `distill` or `learn_text`, then `finish`.
 
     Attributes:
         loss: Trained with the model.
@@ -70,18 +70,18 @@ class StageTraining:
 
     def distill(self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int) -> None:
         """As `run`, on training rows of a task, whose teacher runs once."""
-        examples, asked = teacher.read_both(rows, by_token=self.loss.compares_tokens)
+        examples, teacher_rows = teacher.read_both(rows, by_token=self.loss.compares_tokens)
         cache = TeacherCache(paths.teacher_cache(), int(self.stage.params.tasks.teacher_cache_gb * 1e9))
-        cached = CachedTeacher(teacher.model, self.loss, asked, cache)
+        cached = CachedTeacher(teacher.model, self.loss, teacher_rows, cache)
         batches = cached.student_batches(examples, teacher.task, batch_size=training.batch_size, seed=seed)
         self.run(batches, training, seed, teacher=cached)
 
-    def distill_text(self, teacher: MaskedLM, corpus: str, training: Training, seed: int) -> None:
+    def learn_text(self, teacher: MaskedLM | None, corpus: str, training: Training, seed: int) -> None:
         """As `run`, on a corpus: masked if a loss reads predictions, otherwise plain text, as TinyBERT's code does."""
         tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences(corpus, "train"))
-        masker = Masker.of(self.stage.params.masking, tokenizer) if self.loss.reads_predictions else None
+        masker = Masker.of(self.stage.params.masking, tokenizer) if self.loss.student_spec.logits else None
         batches = Batches(sequences, masker, batch_size=training.batch_size, seed=seed)
-        self.run(batches, training, seed, teacher=LiveTeacher(teacher, self.loss))
+        self.run(batches, training, seed, teacher=LiveTeacher(teacher, self.loss) if teacher else None)
 
     def finish(self, measure: Callable[[], dict] = dict) -> None:
         """Saves the model, writes the metrics of the run and what `measure` returns, and removes the checkpoint.

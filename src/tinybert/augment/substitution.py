@@ -32,15 +32,15 @@ BATCH_TOKENS = 2048  # of the masked LM; among the fastest of those tried on a C
 
 
 class Query(NamedTuple):
-    """A sentence's token ids (tokens,) int64 without special tokens, and the index of the one that is hidden."""
+    """A sentence's token ids (tokens,) int64 without special tokens, and the index of the one to mask."""
 
     ids: np.ndarray
-    hidden: int
+    masked: int
 
 
 @dataclass(frozen=True)
 class WordPredictor:
-    """A masked LM, on its device, that proposes words for hidden ones.
+    """A masked LM, on its device, that proposes words for masked ones.
 
     Attributes:
         precision: of the layers' arithmetic, "float32" or "bfloat16"; the ranking is always float32.
@@ -55,7 +55,7 @@ class WordPredictor:
     def likely_words(
         self, queries: Sequence[Query], settings: Substitution, checkpoint: Checkpoint | None = None
     ) -> list[list[str]]:
-        """For each query the `settings.candidates` likeliest plain words other than the hidden one.
+        """For each query the `settings.candidates` likeliest plain words other than the masked one.
 
         With `settings.second_segment` the model also reads the sentence unmasked. With a checkpoint an interrupted run
         resumes after its last saved batch. UserError if the hardware lacks the precision.
@@ -63,7 +63,7 @@ class WordPredictor:
         if self.precision == "bfloat16":
             check_bfloat16()
         # Sentences that differ in spaces or capitals only are the same to an uncased masked LM.
-        keys = [(query.ids.tobytes(), query.hidden) for query in queries]
+        keys = [(query.ids.tobytes(), query.masked) for query in queries]
         distinct = dict(zip(keys, queries, strict=True))
         words = dict(zip(distinct, self._rank(list(distinct.values()), settings, checkpoint), strict=True))
         return [words[key] for key in keys]
@@ -76,19 +76,19 @@ class WordPredictor:
         embeddings, head = masked_lm.bert.embeddings, masked_lm.cls.predictions
         bias = head.bias.masked_fill(~is_word, -torch.inf)
         encoder = for_inference(masked_lm.bert.encoder, getattr(torch, self.precision))
-        hidden_ids = torch.tensor([query.ids[query.hidden] for query in queries], dtype=torch.int64)
-        places = torch.tensor([1 + query.hidden for query in queries], dtype=torch.int64)  # after [CLS]
+        hidden_ids = torch.tensor([query.ids[query.masked] for query in queries], dtype=torch.int64)
+        places = torch.tensor([1 + query.masked for query in queries], dtype=torch.int64)  # after [CLS]
         rows = self._masked_rows(queries, settings.second_segment)
         batches = list(batches_by_length(rows.lengths, self.batch_tokens))
         count = max(0, min(settings.candidates, int(is_word.sum()) - 1))
         best, first = np.zeros((len(queries), count), dtype=np.int32), 0
         if saved := checkpoint.load() if checkpoint else None:
-            best, first = saved["answers"].numpy(), saved["step"]
+            best, first = saved["candidates"].numpy(), saved["step"]
         done = sum(map(len, batches[:first]))
         with progress_bar(total=len(queries), initial=done, desc="masked words", unit=" words") as progress:
             for number, indices in enumerate(batches[first:], start=first):
                 if checkpoint and checkpoint.is_due:
-                    checkpoint.save({"step": number, "answers": torch.from_numpy(best)})
+                    checkpoint.save({"step": number, "candidates": torch.from_numpy(best)})
                 states = masked_states(embeddings, encoder, rows.batch(indices).to(device), places[indices].to(device))
                 logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
                 best[indices] = best_words(logits, hidden_ids[indices].to(device), count).cpu().numpy()
@@ -101,7 +101,7 @@ class WordPredictor:
         ids, segments = [], []
         for query in queries:
             first = np.array([cls, *query.ids, sep])
-            first[1 + query.hidden] = mask
+            first[1 + query.masked] = mask
             # The second segment ends where the model's positions do.
             room = self.masked_lm.config.max_position_embeddings - len(first) - 1
             second = np.array([*query.ids[:room], sep]) if second_segment and room > 0 else first[:0]
@@ -248,20 +248,20 @@ def stop_words(source: str) -> frozenset[str]:
 
 
 def read_sentences(
-    texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int, stop_words: Container[str] = ENGLISH_STOP_WORDS
+    texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int, unchanged: Container[str] = ENGLISH_STOP_WORDS
 ) -> list[Sentence]:
-    """Tokenizes texts; stop words and words after the first `max_tokens` tokens stay as they are."""
+    """Tokenizes texts; words of `unchanged` and words after the first `max_tokens` tokens are not replaced."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     texts = list(texts)
     sentences = []
     for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-        words = [word for word in _plain_words(text, encoding, max_tokens) if word.written not in stop_words]
+        words = [word for word in _replaceable_words(text, encoding, max_tokens) if word.written not in unchanged]
         sentences.append(Sentence(text, np.asarray(encoding.ids[:max_tokens], dtype=np.int64), words))
     return sentences
 
 
-def _plain_words(text: str, encoding: Encoding, max_tokens: int) -> list[Word]:
+def _replaceable_words(text: str, encoding: Encoding, max_tokens: int) -> list[Word]:
     tokens, offsets, word_ids = encoding.tokens, encoding.offsets, encoding.word_ids
     words = []
     for _, group in groupby(range(len(tokens)), key=word_ids.__getitem__):

@@ -17,7 +17,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_jsonl, read_lines
 
 FILE_KEY = "augmentation.substitution.word_vectors.file"
-FILE_WORDS = 100_000  # lines read of a file, most frequent words first (TinyBERT's code)
+FILE_LINES = 100_000  # read of a file, most frequent words first (TinyBERT's code)
 QUERY_CHUNK = 256  # words whose similarities to all others are in memory at a time
 CORPUS_CHUNK_WORDS = 1_000_000  # words whose neighbors are counted at a time
 CONTEXT_SMOOTHING = 0.75  # exponent of context frequencies: keeps rare contexts from large PMI (Levy et al. 2015)
@@ -75,20 +75,20 @@ def word_vectors(settings: WordVectorSettings, corpus: str | Path, *, seed: int)
 
 
 def from_file(path: str | Path) -> WordVectors:
-    """Reads the plain words among the first FILE_WORDS lines of a GloVe text file, plain or .gz.
+    """Reads the plain words among the first FILE_LINES lines of a GloVe text file, plain or .gz.
 
     A line is a word and its numbers, as many as in the first line, separated by spaces; UserError if one is not. Of
     spellings that differ in case the first line is taken.
     """
     vectors: dict[str, np.ndarray] = {}
     dimensions = 0
-    for number, line in islice(read_lines(path, key=FILE_KEY), FILE_WORDS):
+    for number, line in islice(read_lines(path, key=FILE_KEY), FILE_LINES):
         word, *columns = line.rstrip().rsplit(" ", dimensions or -1)
         dimensions = dimensions or len(columns)
         values = _numbers(columns)
         # A few words of the large GloVe files contain spaces (". . ."), but a number there is one too many.
         has_more = any(_numbers([part]) is not None for part in word.split(" ")[1:])
-        if values is None or len(values) != (dimensions or None) or has_more:
+        if values is None or not len(values) == dimensions > 0 or has_more:
             wanted = f"a word and {dimensions or 'some'} numbers up to {LARGEST_NUMBER:g}"
             problem = f"{path}, line {number}: not {wanted} (got {line[:60]!r})"
             raise UserError(f"{FILE_KEY}: {problem}; allowed: as many on each line, no header; fix: the file")

@@ -259,5 +259,5 @@ def measure_latency_ms(model: OnnxClassifier, batches: Sequence[Feeds], *, warmu
         started = time.perf_counter()
         model.logits(feeds)
         times_ms.append(1000.0 * (time.perf_counter() - started))
-    median, p10, p90 = np.percentile(times_ms[warmup_runs:], [50, 10, 90])
-    return {"median": float(median), "p10": float(p10), "p90": float(p90)}
+    found = np.percentile(times_ms[warmup_runs:], [50, 10, 90]).tolist()
+    return dict(zip(("median", "p10", "p90"), found, strict=True))

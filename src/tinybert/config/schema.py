@@ -310,7 +310,7 @@ class PredictionFiles(ConfigModel):
         given = [key for key in ("probabilities", "logits", "label") if getattr(self, key)]
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            raise ValueError(f"must name one of probabilities, logits and label (got {found}); fix: keep one of them")
+            raise ValueError(f"must name one of probabilities, logits and label (got {found}); fix: name exactly one")
 
 
 class ReadyTeacher(ModelSource):
@@ -364,21 +364,6 @@ class TaskSettings(ConfigModel):
             raise ValueError(f"finetuned_teacher.predictions.dev: {problem}; fix: change one of them")
 
 
-def teacher_source(task: str, settings: TaskSettings, encoder: TeacherEncoder) -> tuple[ModelSource, str] | None:
-    """The third-party model that a task's teacher is or starts from, and its key; None if there is none.
-
-    Args:
-        task: The task's name.
-        settings: The task's section.
-        encoder: `tasks.teacher_encoder`.
-    """
-    if ready := settings.finetuned_teacher:
-        return None if ready.predictions else (ready, f"tasks.{task}.finetuned_teacher")
-    key = f"tasks.{task}.teacher.encoder" if settings.teacher.encoder else "tasks.teacher_encoder"
-    source = settings.teacher.encoder or encoder
-    return (source, key) if isinstance(source, ModelSource) else None
-
-
 class SyntheticTasks(ConfigModel):
     train_examples: Annotated[int, Field(ge=10, le=10**9)]  # the baselines choose their regularization on thirds
     dev_examples: PositiveInt
@@ -415,6 +400,16 @@ class Tasks(ConfigModel):
 
     def __getitem__(self, task: str) -> TaskSettings:
         return self.__pydantic_extra__[task]
+
+
+def teacher_source(tasks: Tasks, name: str) -> tuple[ModelSource, str] | None:
+    """The third-party model that a task's teacher is or starts from, and its key; None if there is none."""
+    settings = tasks[name]
+    if ready := settings.finetuned_teacher:
+        return None if ready.predictions else (ready, f"tasks.{name}.finetuned_teacher")
+    key = f"tasks.{name}.teacher.encoder" if settings.teacher.encoder else "tasks.teacher_encoder"
+    source = settings.teacher.encoder or tasks.teacher_encoder
+    return (source, key) if isinstance(source, ModelSource) else None
 
 
 class Pruning(ConfigModel):
@@ -578,14 +573,15 @@ class Params(ConfigModel):
             # DVC reads the key, so it may not be absent.
             if track == "tasks" and "intermediate" not in self.students[name].model_fields_set:
                 raise ValueError(f"students.{name}.intermediate: missing; fix: add it, or null to skip that phase")
-            is_pruned = track == "tasks" and getattr(self.students[name].intermediate, "pruning", None)
-            for task in self.tasks.run if is_pruned else ():
+        least = min(self.pruning.sparsities_percent, default=100)
+        for name in self.tasks.students:
+            pruning = getattr(self.students[name].intermediate, "pruning", None)
+            for task in self.tasks.run if pruning else ():
                 if not training_of(self, name, "intermediate", task=task).epochs:
                     problem = f"{task} has 0 epochs of phase 1; fix: raise its epochs, or remove pruning"
                     raise ValueError(f"students.{name}.intermediate.pruning: {problem}")
-            least = min(self.pruning.sparsities_percent, default=100)
-            if is_pruned and least < is_pruned.percent:
-                problem = f"below {name}'s {is_pruned.percent} in phase 1 (got {least}); allowed: that or more"
+            if pruning and least < pruning.percent:
+                problem = f"below {name}'s {pruning.percent} in phase 1 (got {least}); allowed: that or more"
                 raise ValueError(f"pruning.sparsities_percent: {problem}; fix: raise it, or prune less in phase 1")
 
     def _check_published(self) -> None:

@@ -91,16 +91,17 @@ FIXED_MAPS = (*ONE_LAYER_MAPS, "mean", "random")
 
 
 def mapped_layers(
-    layer_map: str | tuple[int, ...], student_layers: int, teacher_layers: int, *, key: str = "layer_map"
+    layer_map: "str | tuple[int, ...] | Learnable", student_layers: int, teacher_layers: int, *, key: str = "layer_map"
 ) -> list[list[int]]:
     """The teacher layers, counted from 1, that each student layer may imitate: one, or a group of them.
 
     Groups are consecutive teacher layers; each group ends at the layer that the uniform map selects.
 
     Args:
-        layer_map: A name of FIXED_MAPS, "learnable", or a teacher layer for each student layer.
+        layer_map: A name of FIXED_MAPS, a learnable map, or a teacher layer for each student layer.
         key: The key that the error for a teacher with too few layers names.
     """
+    layer_map = "learnable" if isinstance(layer_map, Learnable) else layer_map
     if isinstance(layer_map, tuple):
         if max(layer_map) > teacher_layers:
             raise UserError(f"{key}: {max(layer_map)} is beyond the teacher's layers; allowed: 1 to {teacher_layers}")
@@ -282,7 +283,7 @@ class Student(ConfigModel):
                     raise ValueError(f"{stage}.losses.{name}: a BiLSTM has no layers to compare; allowed: {allowed}")
 
 
-def training_of(params, student: str, stage: str, *, task: str | None = None) -> Training:
+def training_of(params: Any, student: str, stage: str, *, task: str | None = None) -> Training:
     """How a student is trained in a stage of STAGES: as its own config says, else as its track's or its task's does.
 
     `params` are all of params.yaml or the part that a pipeline stage declares.
@@ -309,9 +310,8 @@ def check_students(students: Mapping[str, Student], teacher: Architecture, stage
                 continue
             if losses.active_losses.keys() & set(MAPPED_LOSSES):
                 layer_map = losses.layer_map or student.layer_map
-                chosen = layer_map if isinstance(layer_map, (str, tuple)) else "learnable"
                 owner = f"{key}{stage}." if losses.layer_map else key
-                mapped_layers(chosen, shape.layers, teacher.layers, key=f"{owner}layer_map")
+                mapped_layers(layer_map, shape.layers, teacher.layers, key=f"{owner}layer_map")
             check_losses(losses.active_losses, losses.relation_heads, shape, teacher, key=f"{key}{stage}.")
 
 

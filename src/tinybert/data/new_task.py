@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--text", nargs="+", action="extend", required=True, metavar="COLUMN", help="one or two")
     parser.add_argument("--label", required=True, metavar="COLUMN", help="classes, numbers or lists of classes")
     parser.add_argument("--name", help="of the task; by default that of the file")
-    parser.add_argument("--dev", metavar="TABLE", help="labeled rows that are scored and choose the INT8 file (a tenth of TABLE)")
+    parser.add_argument("--dev", metavar="TABLE", help="labeled rows that are scored (a tenth of TABLE)")
     parser.add_argument("--test", metavar="TABLE", help="labeled rows for an unbiased score")
     parser.add_argument("--unlabeled", metavar="TABLE", help="texts without labels, for students only")
     parser.add_argument("--kind", choices=("classification", "regression", "multilabel"), help="default: by the labels")
@@ -172,7 +172,8 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     if not check_params(merge(read_yaml(PARAMS), overlay)).reads_text:
         changed.append("teacher.pretraining.max_steps: 1, because no model trains on text")
         tree["teacher"]["pretraining"]["max_steps"] = 1
-        if params.corpus.source == "local" and not any(map(glob.glob, params.corpus.local.files)):
+        files = params.corpus.local.files
+        if params.corpus.source == "local" and not any(glob.glob(name, recursive=True) for name in files):
             tree["corpus"]["source"] = "synthetic"
             changed.append("corpus.source: synthetic, because the files of corpus.local are absent")
     text = io.StringIO()

@@ -42,7 +42,7 @@ class Labels:
     ) -> None:
         self.data, self.aliases = data, aliases or {}
         self.ids = {name: number for number, name in enumerate(classes or ())}
-        self.is_known = classes is not None
+        self.are_given = self.is_known = classes is not None
         self.types: set[str] = set()  # of the cells of a table
 
     def parse(self, cell: Any) -> int | float | list[int]:
@@ -86,7 +86,7 @@ class Labels:
             raise ValueError(f"no class name (got {name!r:.40}); allowed: printable text")
         if name not in self.ids:
             if self.is_known:
-                known = f"{', '.join(self.ids):.100}" + ("" if self.data.labels else ", the classes of train")
+                known = f"{', '.join(self.ids):.100}" + ("" if self.are_given else ", the classes of train")
                 if self.aliases and "LABEL_0" in self.ids:
                     known += ", their numbers, or the names in id2label of the model's config.json"
                 raise ValueError(f"unknown class (got {name!r:.40}); allowed: {known}")
@@ -120,8 +120,8 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
     """
     tables, splits = tables_of(name, data), {}
     unlabeled = tables.pop("unlabeled", None)
-    given = data.labels or tables["train"].class_names(data.label)
-    labels = Labels(data, given)
+    is_regression = data.kind == "regression"
+    labels = Labels(data, None if is_regression else data.labels or tables["train"].class_names(data.label))
     for split, table in tables.items():
         if split == "test" and not table.has_values(data.label):
             splits["test"] = _frame(table, None, data)
@@ -129,14 +129,26 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         splits[LABELED_TEST if split == "test" else split] = frame = _frame(table, labels, data)
         if split == "train":
             _check_train(table, frame, labels)
-            if data.kind != "regression":
+            if not is_regression:
                 frame["label"] = labels.sort(frame["label"])
-    train, metrics = splits["train"], METRICS_BY_KIND[data.kind]
-    scores = train["label"]
-    task = Task(
+    task = _task(name, labels, splits)
+    if "dev" not in splits:
+        key = f"tasks.{name}.data.dev_fraction"
+        kept, dev = hold_out_rows(splits.pop("train"), task, data.dev_fraction, key=key)
+        splits = {"train": kept, "dev": dev} | splits
+    if unlabeled:
+        splits["unlabeled"] = _new_texts(unlabeled, data, splits)
+    return task, splits
+
+
+def _task(name: str, labels: Labels, splits: Frames) -> Task:
+    """The task of a table, with the labels and splits that were found."""
+    data, names, scores = labels.data, tuple(labels.ids), splits["train"]["label"]
+    metrics = METRICS_BY_KIND[data.kind]
+    return Task(
         name,
         COLUMNS[: len(data.texts)],
-        tuple(labels.ids),
+        names,
         title=name,
         # First the metric of params, or else the kind's first; then the others that need no settings.
         metrics=tuple(dict.fromkeys([data.metric or metrics[0], *(m for m in metrics if m not in ("f1", "matthews"))])),
@@ -144,20 +156,20 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
         dev_splits=("dev", LABELED_TEST) if LABELED_TEST in splits else ("dev",),
         kind=data.kind,
         is_own=True,
-        has_label_order=bool(given) or list(labels.ids) == [str(number) for number in range(len(labels.ids))],
+        has_label_order=labels.are_given or names == tuple(map(str, range(len(names)))),
     )
-    if "dev" not in splits:
-        kept, dev = hold_out_rows(train, task, data.dev_fraction, key=f"tasks.{name}.data.dev_fraction")
-        splits = {"train": kept, "dev": dev} | {split: rows for split, rows in splits.items() if split != "train"}
-    if unlabeled:
-        columns, rows = list(task.columns), _frame(unlabeled, None, data.model_copy(update={"id": None}))
-        known = pd.concat([rows[columns] for rows in splits.values()])  # rows that are scored must stay unseen
-        is_known = pd.MultiIndex.from_frame(rows[columns]).isin(pd.MultiIndex.from_frame(known))
-        splits["unlabeled"] = rows[~is_known].drop_duplicates(columns, ignore_index=True)
-        splits["unlabeled"].attrs["read"] = len(rows)
-        if splits["unlabeled"].empty:
-            raise unlabeled.error(f"no new text in {len(rows):,} rows; allowed: texts of no other split; fix: add some")
-    return task, splits
+
+
+def _new_texts(table: Table, data: TableData, splits: Frames) -> pd.DataFrame:
+    """The unlabeled rows whose texts no split has, since rows that are scored must stay unseen."""
+    columns, rows = list(COLUMNS[: len(data.texts)]), _frame(table, None, data.model_copy(update={"id": None}))
+    known = pd.concat([found[columns] for found in splits.values()])
+    is_known = pd.MultiIndex.from_frame(rows[columns]).isin(pd.MultiIndex.from_frame(known))
+    new = rows[~is_known].drop_duplicates(columns, ignore_index=True)
+    if new.empty:
+        raise table.error(f"no new text in {len(rows):,} rows; allowed: texts of no other split; fix: add some")
+    new.attrs["read"] = len(rows)
+    return new
 
 
 def read_task_rows(name: str, settings: Tasks, *, seed: int) -> tuple[Task, Frames]:

@@ -29,7 +29,7 @@ class PredictionReader:
     def __init__(self, task: Task, settings: PredictionFiles) -> None:
         self.task, self.settings, self.outputs = task, settings, len(task.outputs)
 
-    def table(self, table: Table) -> Predicted:
+    def read(self, table: Table) -> Predicted:
         """Where each id stands in a table and its logits; UserError for the first mistake. Empty cells are none."""
         found: Predicted = {}
         known: dict[str, Any] = {"labels": self.task.labels or None, "separator": self.settings.separator}
@@ -95,20 +95,22 @@ def read_predicted_teacher(
     reader, logits, numbers, lacking = PredictionReader(task, settings), {}, {}, 0
     for table, splits in _tables(task, settings, heldout_fraction):
         of_table = {split: rows[split] for split in splits}
-        found = reader.table(table)
+        found = reader.read(table)
         _check_ids(table, found, of_table, is_part=heldout_fraction > 0)
         for split, of_split in of_table.items():
-            unknown = [name for row in of_split if (name := _id(row)) not in found]
+            names = [_id(row) for row in of_split]
+            unknown = [name for name in names if name not in found]
             if split != "train" and unknown:
                 problem = f"no prediction of {split}'s row with id {unknown[0]!r:.40}"
                 raise table.error(f"{problem}; allowed: one for each row of {split}, which is scored; fix: add it")
             if len(unknown) == len(of_split):
                 raise table.error(f"no predictions of {split}; fix: add some")
             lacking += len(unknown)
-            kept = [row for row in of_split if settings.missing == "gold" or _id(row) in found]
-            values = (found[name][1] if (name := _id(row)) in found else reader.of_label(row["label"]) for row in kept)
-            logits[split] = torch.from_numpy(np.stack(list(values)))
-            numbers[split] = torch.tensor([row["idx"] for row in kept])
+            rows_kept = zip(of_split, names, strict=True)
+            kept = [(row, name) for row, name in rows_kept if settings.missing == "gold" or name in found]
+            values = [found[name][1] if name in found else reader.of_label(row["label"]) for row, name in kept]
+            logits[split] = torch.from_numpy(np.stack(values))
+            numbers[split] = torch.tensor([row["idx"] for row, _ in kept])
     return PredictedTeacher(logits, numbers, task), {"without_prediction": lacking}
 
 

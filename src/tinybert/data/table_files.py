@@ -19,6 +19,7 @@ from tinybert.pipeline.files import LINE_LIMIT_BYTES, one_line, parse_json, prin
 from tinybert.pipeline.hub import hub_access, hub_dataset
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+OTHER_SEPARATORS = {".csv": ";\t|", ".tsv": ",;|"}  # in the only name of a header that was not split
 BATCH_ROWS = 10_000
 Row = tuple[str, dict[str, Any]]  # where it stands, such as "line 7", and its cells by column
 
@@ -40,6 +41,11 @@ class Table:
     @property
     def path(self) -> Path:
         return paths.resolve(self.name)
+
+    @property
+    def ending(self) -> str:
+        """Of the file, in lower case and without .gz; empty for a split of the Hub."""
+        return "" if self.hub else Path(self.path.name.lower().removesuffix(".gz")).suffix
 
     def columns(self) -> tuple[str, ...]:
         """The names of its columns; those of the first row of JSON lines. UserError if it has no rows."""
@@ -65,11 +71,11 @@ class Table:
         found = self.columns()
         for column in wanted:
             if column not in found:
-                advice = _advice(found, "name one of these, in quotes, or rename the column")
+                advice = self._advice(found, "name one of these, in quotes, or add it to each row")
                 raise self.error(f"no column {column!r:.80}; allowed: {_names(found)}; fix: {advice}")
 
     def rows(self, wanted: tuple[str, ...]) -> Iterator[Row]:
-        """Yields the rows with these columns; of JSON lines and the Hub, cells are values of any type."""
+        """Yields the rows with these columns; cells of CSV and TSV are text, others values of any type."""
         self.check_columns(wanted)
         for where, cells in self._all_rows(wanted):
             if absent := [column for column in wanted if column not in cells]:
@@ -81,13 +87,18 @@ class Table:
         name = f"{self.hub.dataset}, split {self.name}" if self.hub else self.path
         return UserError(printable(f"{self.key}: {name}: {problem}"))
 
+    def _advice(self, found: Sequence[str], otherwise: str) -> str:
+        """The fix for fields that do not fit: a header of one name with other separators in it was not split."""
+        is_unsplit = len(found) == 1 and any(mark in found[0] for mark in OTHER_SEPARATORS.get(self.ending, ""))
+        return "separate fields by commas in .csv, by tabs in .tsv" if is_unsplit else otherwise
+
     def _all_rows(self, wanted: tuple[str, ...] | None = None, *, batch_rows: int = BATCH_ROWS) -> Iterator[Row]:
         """All rows; Parquet files are read in the columns that are wanted only, `batch_rows` at a time."""
         if self.hub:
             return self._hub_rows(wanted)
         if not self.path.is_file():
             raise UserError(f"{self.key}: {self.path} does not exist; fix: correct the path")
-        ending = Path(self.path.name.lower().removesuffix(".gz")).suffix
+        ending = self.ending
         if ending not in FORMATS:
             raise self.error(f"unknown format; allowed: {', '.join(FORMATS)}, each also .gz; fix: convert the file")
         if ending == ".parquet":
@@ -99,9 +110,9 @@ class Table:
         numbered = read_lines(self.path, key=self.key)
         csv.field_size_limit(LINE_LIMIT_BYTES)
         reader = csv.reader((f"{line}\n" for _, line in numbered), strict=True)
-        split = ((reader.line_num, fields) for fields in reader) if quoted else (
-            (number, line.split("\t")) for number, line in numbered
-        )  # fmt: skip
+        split = ((reader.line_num, fields) for fields in reader)
+        if not quoted:
+            split = ((number, line.split("\t") if line else []) for number, line in numbered)
         header, number = None, 0
         try:
             for number, fields in split:
@@ -115,7 +126,7 @@ class Table:
                     yield f"line {number}", dict(zip(header, fields, strict=True))
                 elif any(fields):
                     counts = f"{len(fields)} fields; {len(header)} are expected: {_names(header)}"
-                    advice = _advice(header, "quote fields with separators")
+                    advice = self._advice(header, "quote fields with separators" if quoted else "correct its tabs")
                     raise self.error(f"line {number}: {counts}; fix: {advice}")
         except csv.Error as error:
             problem = f"no CSV ({error}, at line {reader.line_num})"  # a quote that is not closed takes further lines
@@ -167,15 +178,15 @@ class Table:
     def _hub_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
         """Numbered classes come as their names, and as nothing if they are unknown (-1)."""
         rows = self._split.select_columns(list(wanted)) if wanted else self._split
-        names = {column: names for column in rows.column_names if (names := self.class_names(column))}
+        classes = {column: found for column in rows.column_names if (found := self.class_names(column))}
 
         def name_of(column: str, number: Any) -> Any:
             if isinstance(number, list):
                 return [name_of(column, one) for one in number]
-            return None if number is None or number < 0 else names[column][number]
+            return None if number is None or number < 0 else classes[column][number]
 
         for number, cells in enumerate(rows, start=1):
-            yield f"row {number}", cells | {column: name_of(column, cells[column]) for column in names}
+            yield f"row {number}", cells | {column: name_of(column, cells[column]) for column in classes}
 
 
 def tables_of(task: str, data: TableData) -> dict[str, Table]:
@@ -185,9 +196,3 @@ def tables_of(task: str, data: TableData) -> dict[str, Table]:
 
 def _names(columns: Sequence[str]) -> str:
     return f"{', '.join(map(str, columns)):.200}"
-
-
-def _advice(found: Sequence[str], otherwise: str) -> str:
-    """What to do about fields that do not fit: a header that is one name with separators in it was not split."""
-    is_unsplit = len(found) == 1 and any(mark in found[0] for mark in ",;\t|")
-    return "separate fields by commas in .csv, by tabs in .tsv" if is_unsplit else otherwise

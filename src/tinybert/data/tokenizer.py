@@ -74,12 +74,14 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Loads the tokenizer in `folder`, without truncation and padding; UserError if it is absent or unreadable."""
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
-        raise UserError(f"{path}: absent; fix: run the stage prepare_tokenizer, which writes it")
+        raise UserError(f"{path}: absent; fix: dvc repro, which writes it")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions, which quote the file
         reason = f"no tokenizer ({printable(str(error)):.200})"
-        raise UserError(f"{path}: {reason}; fix: remove the folder and run prepare_tokenizer again") from None
+        raise UserError(
+            f"{path}: {reason}; fix: get the file again; if a stage wrote it, run that stage again"
+        ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -108,7 +110,7 @@ def teacher_tokenizer(teacher: TeacherSettings) -> Tokenizer | None:
 
 
 def folder_tokenizer(folder: str | Path, key: str = "teacher.local.folder") -> Tokenizer:
-    """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt; UserError that begins with `key`."""
+    """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt, which `key` names; UserError if none."""
     if not Path(folder).is_dir():
         raise UserError(f"{key}: not a folder (got {str(folder)!r}); fix: correct the path, or put a model there")
     return _bert_from(Path(folder), f"{key}: {folder}")

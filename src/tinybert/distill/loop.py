@@ -48,7 +48,7 @@ class LiveTeacher:
     """
 
     def __init__(self, model: Model, loss: DistillationLoss) -> None:
-        self.given, self.model, self.loss = model, model, loss  # it may serve several runs
+        self.original, self.model, self.loss = model, model, loss  # it may serve several runs
 
     def check_length(self, batches: Batches) -> None:
         """Raises UserError if rows have more tokens than the teacher has positions."""
@@ -57,7 +57,7 @@ class LiveTeacher:
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
         """Puts the teacher on the run's device; `epochs` is how often each row will be read."""
         self.accelerator = accelerator
-        model = self.given.to(accelerator.device).eval()
+        model = self.original.to(accelerator.device).eval()
         self.model = for_inference(model, torch.bfloat16) if accelerator.mixed_precision == "bf16" else model
 
     def __call__(self, batch: Batch) -> ModelOutput:
@@ -111,7 +111,7 @@ def distillation_step(
                 teacher_outputs = teacher(part.batch) if teacher else ModelOutput()
                 total, terms = distiller(part, teacher_outputs)  # the student's forward pass, then the losses
             # Accelerate averages gradients over processes; shares make the sum the right one.
-            accelerator.backward(total * accelerator.num_processes)
+            accelerator.backward(total * processes)
         for name, value in {"total": total, **terms}.items():
             sums[name] = sums.get(name, 0.0) + value.detach().float()
     return sums
@@ -241,7 +241,7 @@ def adamw(module: Distiller, settings: Settings) -> torch.optim.Optimizer:
     Each group has a `peak_lr`, from which the schedule starts; that of a learnable layer map is its own.
     """
     of_map = list(module.loss.map.parameters())
-    others = [parameter for parameter in module.parameters() if all(parameter is not theta for theta in of_map)]
+    others = [parameter for name, parameter in module.named_parameters() if not name.startswith("loss.map.")]
     peak, decay = settings.training.learning_rate, settings.optimizer.weight_decay
     groups = [
         {"params": [parameter for parameter in others if parameter.ndim > 1], "weight_decay": decay, "peak_lr": peak},

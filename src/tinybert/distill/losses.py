@@ -1,12 +1,12 @@
-"""The distillation losses: one pure function each, named as in config.students.LOSSES; padding never changes a value.
+"""The distillation losses: one pure function each, named as in config.students.LOSSES.
 
 Shapes: logits are (rows, classes), one row for each example or predicted token. States are those of real tokens only,
 (tokens, width), the student's projected to the teacher's width. Scores are unmasked and padded, (batch, heads, query,
 key), and come with `mask`, (batch, length) bool, True on real tokens. Each loss is a scalar: a mean over the real rows,
 tokens or (query, key) pairs, so that neither the padded width nor the padding's content matters. Half precision is
 compared in float32: eight significant bits cannot hold a sum of many small squares. Every loss against a teacher is 0
-for a student that agrees with it. The published_* functions divide as the authors' code does (`reduction: published`);
-rows are then padded to one length, and models compute the padding.
+for a student that agrees with it. All this does not hold for the published_* functions, which divide as the authors'
+code does (`reduction: published`); rows are then padded to one length, and models compute the padding.
 """
 
 from collections.abc import Iterator
@@ -101,7 +101,8 @@ def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
         (batch, heads, query, key). Source: MiniLM eq. 8 and 9, MiniLMv2 (Wang et al. 2021, sec. 3.1).
     """
     left, right = (wide(states).unflatten(-1, (heads, -1)).transpose(1, 2) for states in (left, right))
-    return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
+    with torch.autocast(left.device.type, enabled=False):  # it would round the float32 states to bfloat16
+        return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
 
 
 def hidden(student_states: Tensor, teacher_states: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from tinybert.distill.resume import Checkpoint
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import progress_bar
 
-CURVE_ENTRIES = 50  # of a run of any length
+CURVE_ENTRIES = 50  # at least, and below 100; each step of a shorter run
 
 # step, epoch, learning_rate, total, the mean of each loss term since the last entry, weights of a learnable map
 Entry = dict[str, float]
@@ -65,9 +65,8 @@ class MetricLogger:
         if self.step % self.every and self.step != self.steps:
             return
         self.check_finite()
-        total = sum(self.recent, torch.zeros_like(self.recent[0]))
-        sums = dict(zip(self.names, total.tolist(), strict=True))
-        means = {name: value / len(self.recent) for name, value in sums.items() if name != "gradient"}
+        _, *sums = sum(self.recent, torch.zeros_like(self.recent[0])).tolist()  # the first is the gradient's norm
+        means = {name: value / len(self.recent) for name, value in zip(terms, sums, strict=True)}
         self.curve.append({"step": self.step, "epoch": epoch, "learning_rate": learning_rate} | means | self.learned())
         self.run.on_entry(self.curve[-1])
         self.bar.set_postfix({name: f"{value:.3g}" for name, value in means.items()}, refresh=False)

@@ -15,13 +15,12 @@ from tinybert.config.tasks import MULTILABEL
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.foreign import ForeignConfig
-from tinybert.models.model_folders import Config, read_weights
+from tinybert.models.model_folders import OBJECTIVE_FILE, Config, read_weights
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 
-FILE = "objective.safetensors"
 # Initial θ of a learnable row: all equal, or (−1, …, −1, 1), which weighs a group of three by (.11, .11, .78).
 INITIAL_THETA = {"equal": lambda size: [0.0] * size, "last": lambda size: [-1.0] * (size - 1) + [1.0]}
 
@@ -136,13 +135,12 @@ class DistillationLoss(nn.Module):
         self.depth = student.num_hidden_layers
         self.is_multilabel = student.problem_type == MULTILABEL
         self.reads_teacher = any(info.reads_teacher for info in self.infos.values())
-        self.reads_predictions = any(info.reads == "logits" for info in self.infos.values())
         # Of states and scores, for which a BERT teacher must read the student's tokens.
         self.compares_tokens = any(info.reads != "logits" for info in self.infos.values())
         # What the student exposes; nothing else is computed.
-        self.student_spec = OutputSpec(
-            self._layers("hidden"), self._layers("scores"), self._layers("relations"), self.reads_predictions
-        )
+        hidden, scores, relations = map(self._layers, ("hidden", "scores", "relations"))
+        reads_logits = any(info.reads == "logits" for info in self.infos.values())
+        self.student_spec = OutputSpec(hidden, scores, relations, reads_logits)
         self.computes_padding = bool(config.padded_tokens and (self.student_spec.hidden or self.student_spec.scores))
         self.map = LayerWeights([], "mean")
         self.projections = nn.ModuleDict()
@@ -152,11 +150,10 @@ class DistillationLoss(nn.Module):
             _check_pair(config, student, teacher)
             # Without a loss that reads mapped layers the depths need not fit.
             if any(info.needs_map for info in self.infos.values()):
-                chosen = "learnable" if isinstance(config.layer_map, Learnable) else config.layer_map
-                layers = mapped_layers(chosen, self.depth, teacher.num_hidden_layers)
-                self.map = LayerWeights(layers, config.layer_map, seed=config.seed)
+                groups = mapped_layers(config.layer_map, self.depth, teacher.num_hidden_layers)
+                self.map = LayerWeights(groups, config.layer_map, seed=config.seed)
             if student.hidden_size != teacher.hidden_size:
-                for name in dict.fromkeys(map(self._projection_name, sorted(self._layers("hidden")))):
+                for name in dict.fromkeys(map(self._projection_name, sorted(self.student_spec.hidden))):
                     self.projections[name] = Linear(student.hidden_size, teacher.hidden_size, bias=False)
 
     def _layers(self, output: str) -> frozenset[int]:
@@ -263,11 +260,11 @@ class DistillationLoss(nn.Module):
         """Writes projections and map weights, if there are any, into the existing `folder`."""
         if tensors := self.unused | self.state_dict():
             copies = {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}
-            save_file(copies, Path(folder) / FILE)
+            save_file(copies, Path(folder) / OBJECTIVE_FILE)
 
     def load(self, folder: str | Path) -> None:
         """Continues with what an earlier stage left in `folder`; what it did not need keeps its initial values."""
-        if (path := Path(folder) / FILE).is_file():
+        if (path := Path(folder) / OBJECTIVE_FILE).is_file():
             self._take(read_weights(path))
 
     def _take(self, tensors: dict[str, Tensor]) -> None:

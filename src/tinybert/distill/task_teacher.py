@@ -50,16 +50,13 @@ class TaskTeacher:
     def load(cls, task: Task, seed: int | str, tokenizer: Tokenizer, *, max_length_tokens: int) -> "TaskTeacher":
         """The teacher that stage finetune_teacher left, for a student with this tokenizer."""
         folder = paths.task_model(task.name, seed, "teacher")
-        model: TaskModel
-        full: Tokenizer | None = None
         if (folder / foreign.PREDICTIONS_FILE).is_file():
-            model = PredictedTeacher.load(folder, task)
-        elif read_config(folder).get(foreign.OWN_TOKENIZER):
-            model = load_foreign(folder, task, key=str(folder))
-        else:
-            model, full = load_bert(SequenceClassifier, folder), load_tokenizer(folder)
-            full = full if full.get_vocab() != tokenizer.get_vocab() else None
-        return cls(model, task, tokenizer, max_length_tokens, full)
+            return cls(PredictedTeacher.load(folder, task), task, tokenizer, max_length_tokens)
+        if read_config(folder).get(foreign.OWN_TOKENIZER):
+            return cls(load_foreign(folder, task, key=str(folder)), task, tokenizer, max_length_tokens)
+        model, full = load_bert(SequenceClassifier, folder), load_tokenizer(folder)
+        is_trimmed = full.get_vocab() != tokenizer.get_vocab()
+        return cls(model, task, tokenizer, max_length_tokens, full if is_trimmed else None)
 
     def read_split(self, split: str) -> Encoded:
         """The rows of a split of the task, those it has outputs for, as the teacher reads them."""
@@ -163,8 +160,8 @@ def check_teacher(teacher: TaskModel, key: str, params: Params) -> None:
         check_students(students, teacher.config.shape, TASK_PHASES)
 
 
-def check_config(folder: Path, ready_for: Task | None, key: str, params: Params) -> None:
-    """Checks what config.json alone shows of a third-party model: its classes if it is ready for a task, its layers."""
+def check_config(folder: Path, task: Task | None, key: str, params: Params) -> None:
+    """Checks what config.json alone shows of a third-party model: its layers, and its classes if it is for a task."""
     from transformers import AutoConfig
 
     try:
@@ -172,7 +169,7 @@ def check_config(folder: Path, ready_for: Task | None, key: str, params: Params)
     except Exception as error:  # of many types, by family
         reason = one_line(error)
         raise UserError(f"{key}: config.json cannot be read ({reason:.200}); fix: choose another model") from None
-    if task := ready_for:
+    if task:
         _check_class_names(folder, task, key)
         theirs = [str(name) for _, name in sorted(config.id2label.items())]
         class_order(theirs, task, key=key, stated=config.problem_type)

@@ -31,7 +31,7 @@ from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, Out
 from tinybert.pipeline.code_digest import normalized
 from tinybert.pipeline.process import progress_bar
 
-LAYER_FIELDS = ("hidden", "scores", "queries", "keys", "values")  # of ModelOutput, by layer
+LAYER_FIELDS = tuple(OutputSpec().layers)  # of ModelOutput, by layer
 FILLING_BATCH_SIZE = 64
 ENDING = ".rows"
 CHECKSUM_BYTES = 4
@@ -158,7 +158,7 @@ class CachedTeacher(LiveTeacher):
 
     Cached are the logits and what else the losses read: under a fixed layer map the float32 average, otherwise all
     layers of its groups. If they do not fit, the teacher runs at every step. A cached output differs from a
-    live one by the rounding of hidden states and scores to float16; logits do not differ.
+    live one by the rounding to float16 of all but the logits.
 
     Args:
         examples: All rows as the teacher reads them, maybe with its own tokenizer, in the order of Batch.numbers.
@@ -242,33 +242,32 @@ class CachedTeacher(LiveTeacher):
 
     def _fill(self, files: list[OutputFile]) -> bool:
         """Creates what is missing of `files` and opens all while no other stage can remove them; whether it could."""
-        missing: list[OutputFile] = []
         try:
             with self.cache.lock():
                 self.cache.make_room(files)
-                missing = [file for file in files if not file.open()]
-                if missing:
+                if missing := [file for file in files if not file.open()]:
                     self._create(missing)
                 return True
         except (OSError, OverflowError) as error:
             print(f"teacher cache: training continues without it, {self.cache.folder}: {error}", file=sys.stderr)
             return False
-        finally:
-            for file in missing:
-                file.partial.unlink(missing_ok=True)
 
     def _create(self, files: list[OutputFile]) -> None:
         """Runs the teacher on all rows, those of similar length together."""
-        for file in files:
-            file.create()
-        with progress_bar(total=len(self.examples), desc="teacher cache", unit="row") as progress:
-            for rows, batch in self.examples.batches(FILLING_BATCH_SIZE):
-                teacher_outputs = self._compute(batch)
-                for file in files:
-                    file.write(rows, teacher_outputs[file.field, file.layer])
-                progress.update(len(rows))
-        for file in files:
-            file.finish()
+        try:
+            for file in files:
+                file.create()
+            with progress_bar(total=len(self.examples), desc="teacher cache", unit="row") as progress:
+                for rows, batch in self.examples.batches(FILLING_BATCH_SIZE):
+                    teacher_outputs = self._compute(batch)
+                    for file in files:
+                        file.write(rows, teacher_outputs[file.field, file.layer])
+                    progress.update(len(rows))
+            for file in files:
+                file.finish()
+        finally:  # under the lock: another process may then create the same files
+            for file in files:
+                file.partial.unlink(missing_ok=True)
 
     def _digest(self) -> str:
         """Of all that any output depends on: teacher, precision, rows, and code, whose older outputs would be wrong."""

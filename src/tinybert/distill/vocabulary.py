@@ -41,14 +41,14 @@ def trim_vocabulary(student: Classifier, tokenizer: Tokenizer, rows: Encoded, *,
 def frequent_tokens(tokenizer: Tokenizer, rows: Encoded, *, limit: int) -> np.ndarray:
     """The tokens that remain, ascending, (tokens,) int64: `limit`, or fewer if the rows use fewer.
 
-    Special tokens and single characters always remain, and tokens with a character that is no token itself. If each
-    character is a token, no word becomes unknown.
+    Special tokens and single characters always remain, even if they are more than `limit`, and tokens with a character
+    that is no token itself. If each character is a token, no word becomes unknown.
     """
     vocabulary = tokenizer.get_vocab()
     counts = np.bincount(np.concatenate(rows.input_ids), minlength=max(vocabulary.values()) + 1).astype(np.float64)
-    always = {token for token in vocabulary if token in SPECIAL_TOKENS or not _falls_apart(token, vocabulary)}
-    counts[[vocabulary[token] for token in always]] = np.inf
-    order = np.argsort(-counts, kind="stable")[: max(limit, np.count_nonzero(np.isinf(counts)))]
+    always = [id for token, id in vocabulary.items() if token in SPECIAL_TOKENS or not _falls_apart(token, vocabulary)]
+    counts[always] = np.inf
+    order = np.argsort(-counts, kind="stable")[: max(limit, len(always))]
     return np.sort(order[counts[order] > 0])
 
 

@@ -33,7 +33,7 @@ MOST_WEIGHTS, PART_WEIGHTS = 2**28, 2**22  # rows times resamples: in all, and h
 Values = Sequence | np.ndarray
 # Predictions and labels, (rows,) or (rows, labels), and weights (counts) of the rows, (..., rows) -> scores, (...).
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-SplitReferences = tuple[Encoded, dict[str, np.ndarray]]  # the rows of a split, and predictions (rows,) by system
+SplitReferences = tuple[Encoded, dict[str, np.ndarray]]  # the rows of a split, and predictions by system
 
 
 def score(task: Task, predictions: Values, labels: Values) -> dict[str, float]:
@@ -88,14 +88,14 @@ def model_costs(model: TaskModel, rows: Encoded) -> dict[str, float | None]:
 
 
 def predict_references(teacher: TaskTeacher) -> dict[str, SplitReferences]:
-    """Each dev split of a task (MNLI has two): its rows, and the predictions of "teacher" and "majority", (rows,)."""
+    """Each dev split of a task (MNLI has two): its rows, and the predictions of "teacher" and "majority"."""
     task = teacher.task
     train_labels = label_array((row["label"] for row in read_rows(task, "train")), task)
     found = {}
     for split in task.dev_splits:
-        dev, asked = teacher.read_both(read_rows(task, split), split)
+        dev, teacher_rows = teacher.read_both(read_rows(task, split), split)
         majority = majority_predictions(task, train_labels, len(dev))
-        found[split] = (dev, {"teacher": predict(teacher.model, asked, task), "majority": majority})
+        found[split] = (dev, {"teacher": predict(teacher.model, teacher_rows, task), "majority": majority})
     return found
 
 
@@ -221,7 +221,7 @@ def compare_splits(
     """Compares a student with its references on each dev split.
 
     Args:
-        student: Takes the rows of a split and returns predictions, (rows,).
+        student: Takes the rows of a split and returns predictions.
         references: What `predict_references` returns.
 
     Returns:
@@ -297,7 +297,7 @@ def paired_interval(
     """95 % interval of a score minus a reference score: paired percentile bootstrap (Efron & Tibshirani 1993, ch. 13).
 
     Args:
-        predictions: (rows,) for each training seed.
+        predictions: (rows,) or (rows, labels) for each training seed.
         reference: The same of the reference, in the same order of seeds.
         labels: The same of the gold labels.
         share: The reference's score is multiplied by it.
@@ -324,11 +324,12 @@ def retention_interval(
     """95 % interval of the above-majority retention, by the same bootstrap as `paired_interval`.
 
     Args:
-        students: The student's predictions, (rows,) for each training seed.
-        reference: "teacher", "majority" and "labels" on the same rows, (rows,) each.
+        students: The student's predictions for each training seed, (rows,) or (rows, labels).
+        reference: "teacher", "majority" and "labels" on the same rows.
 
     Returns:
-        "low" and "high"; None if the teacher is within noise of the majority class, with nothing to retain.
+        "low" and "high", over the resamples in which the teacher is above the majority class (more than 97.5 %); None
+        if it is within noise of that class, with nothing to retain.
     """
     teacher, majority, labels = (reference[name] for name in ("teacher", "majority", "labels"))
     if paired_interval(metric, [teacher], [majority], [labels], seed=seed)["low"] <= 0:

@@ -66,8 +66,7 @@ class BertConfig(PositionLimit):
     @classmethod
     def of(cls, architecture: Architecture, *, vocab_size: int, max_position_embeddings: int = 512) -> "BertConfig":
         """From an `architecture` section of params."""
-        known = _fields_of(architecture)
-        return cls(vocab_size=vocab_size, max_position_embeddings=max_position_embeddings, **known)
+        return cls(vocab_size=vocab_size, max_position_embeddings=max_position_embeddings, **_fields_of(architecture))
 
     def resized(self, architecture: Architecture) -> "BertConfig":
         """A config of another architecture; all that an architecture does not set stays."""
@@ -234,7 +233,7 @@ class Bert(nn.Module):
         self.encoder = Parts({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
         self.pooler = Parts({"dense": Linear(config.hidden_size, config.hidden_size)})
 
-    def forward(self, batch: Batch, want: OutputSpec, *, skips_unread: bool) -> tuple[ModelOutput, Tensor]:
+    def forward(self, batch: Batch, spec: OutputSpec, *, skips_unread: bool) -> tuple[ModelOutput, Tensor]:
         """The requested outputs without logits; and for logits the last states that the head reads.
 
         (predicted tokens, width), or without `batch.positions` [CLS]: (batch, width), or (batch, 1, width) if nothing
@@ -243,17 +242,17 @@ class Bert(nn.Module):
         padding = batch.computes_padding
         layout = RealTokens(batch.mask, with_padding=padding, multiple=TOKENS_MULTIPLE, dense_from=DENSE_FROM)
         found, hidden = ModelOutput(), self.embeddings.of(batch, layout)
-        if 0 in want.hidden:
+        if 0 in spec.hidden:
             found.hidden[0] = layout.outputs_of(hidden)
         depth = len(self.encoder.layer)
-        last = depth if want.logits else max(want.hidden | want.scores | want.qkv, default=0)
-        skips_unread = skips_unread and not any(depth in layers for layers in want.layers.values())
+        last = depth if spec.logits else max(spec.hidden | spec.scores | spec.qkv, default=0)
+        skips_unread = skips_unread and not any(depth in layers for layers in spec.layers.values())
         read = None
-        if want.logits:
+        if spec.logits:
             read = layout.first_tokens() if batch.positions is None else layout.tokens_at(batch.positions)
         for number, layer in enumerate(self.encoder.layer[:last], start=1):
-            exposed = {name for name, layers in want.layers.items() if number in layers}
-            is_read = want.logits or number < last
+            exposed = {name for name, layers in spec.layers.items() if number in layers}
+            is_read = spec.logits or number < last
             only = read if skips_unread and number == depth else None
             results = layer(hidden, layout, exposed | OUTPUT_ONLY if is_read else exposed, only)
             for name in exposed:
@@ -301,10 +300,10 @@ class BertModel(Sized, ABC):
         with torch.no_grad():
             self.bert.embeddings.word_embeddings.weight[self.config.pad_token_id].zero_()
 
-    def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
+    def forward(self, batch: Batch, spec: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The requested outputs of a batch; the class documents the shape of its logits."""
-        outputs, hidden = self.bert(batch, want, skips_unread=self.skips_unread)
-        return replace(outputs, logits=self.head_logits(hidden, batch)) if want.logits else outputs
+        outputs, hidden = self.bert(batch, spec, skips_unread=self.skips_unread)
+        return replace(outputs, logits=self.head_logits(hidden, batch)) if spec.logits else outputs
 
     @abstractmethod
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:

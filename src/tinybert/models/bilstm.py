@@ -93,7 +93,7 @@ class BiLstmClassifier(Sized):
         with torch.no_grad():
             words[self.config.pad_token_id].zero_()
 
-    def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
+    def forward(self, batch: Batch, spec: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The logits of rows [CLS] a [SEP] or [CLS] a [SEP] b [SEP], where b [SEP] is segment 1; it has no others."""
         vectors = self.encoder(*self._sentences(batch))
         if self.pair:

@@ -73,14 +73,14 @@ class ForeignClassifier(Sized):
             details=json.dumps(details, sort_keys=True, default=str), losses=row_losses(details),
         )  # fmt: skip
 
-    def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
+    def forward(self, batch: Batch, spec: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """Logits, and as hidden states those of each row's first token: (batch, width)."""
         inputs = {"input_ids": batch.input_ids.masked_fill(~batch.mask, self.model.config.pad_token_id)}
         inputs["attention_mask"] = batch.mask.long()
         if self.takes_segments:
             inputs["token_type_ids"] = batch.token_type_ids
-        found = self.model(**inputs, output_hidden_states=bool(want.hidden))
-        hidden = {layer: found.hidden_states[layer][:, 0] for layer in want.hidden}
+        found = self.model(**inputs, output_hidden_states=bool(spec.hidden))
+        hidden = {layer: found.hidden_states[layer][:, 0] for layer in spec.hidden}
         return ModelOutput(hidden=hidden, logits=found.logits[:, self.order])
 
     def save(self, folder: str | Path) -> None:
@@ -109,7 +109,7 @@ class PredictedTeacher(nn.Module):
         self.places = {key: place for place, key in enumerate(keys)}
         self.config = ForeignConfig(problem_type=task.problem_type)
 
-    def forward(self, batch: Batch, want: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
+    def forward(self, batch: Batch, spec: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The logits of the rows at these places."""
         return ModelOutput(logits=self.table[batch.input_ids[:, 0]])
 
@@ -159,7 +159,7 @@ def load_foreign(folder: Path, task: Task, *, key: str, with_head: bool = True) 
         raise UserError(f"{key}: {folder} cannot be loaded ({reason}); fix: choose another model") from None
     missing = {*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])}
     _check_loaded(model, tokenizer, missing, f"{key}: {folder}", with_head=with_head)
-    theirs = [str(model.config.id2label[index]) for index in sorted(model.config.id2label)]
+    theirs = [str(name) for _, name in sorted(model.config.id2label.items())]
     order = class_order(theirs, task, key=key, stated=model.config.problem_type)
     return ForeignClassifier(model, tokenizer, task, order).eval()
 

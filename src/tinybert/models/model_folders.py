@@ -28,6 +28,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import one_line, read_json, write_file, write_json
 
 PROVENANCE_FILE = "training.json"
+OBJECTIVE_FILE = "objective.safetensors"  # the parameters that its losses learned
 HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
 MASKED_LM_HEAD = "cls.predictions.transform.dense.weight"
 INTEGER_BUFFERS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # in older files; not weights
@@ -63,7 +64,7 @@ def save_model(model: Model, folder: str | Path) -> None:
 
 def copy_model(source: str | Path, folder: str | Path) -> None:
     """Copies a model folder into the existing `folder`, without the parameters that its losses learned."""
-    ignore = shutil.ignore_patterns("objective.safetensors")
+    ignore = shutil.ignore_patterns(OBJECTIVE_FILE)
     # File modes are not copied, because safetensors files are readable for their owner only.
     shutil.copytree(source, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
@@ -118,14 +119,14 @@ def load_task_model(folder: str | Path) -> Classifier:
 def load_classifier(folder: str | Path, task: Task) -> Classifier:
     """A classifier of the task, in training mode, with the encoder of any model and a head from the global generator.
 
-    Raises UserError like `load_model`.
+    So is a pooler that the folder lacks. Raises UserError like `load_model`.
     """
     config, weights = _read_folder(folder)
     names = {str(number): label for number, label in enumerate(task.outputs)}
     config |= {"pair": task.is_pair, "id2label": names, "problem_type": task.problem_type}
     encoder = {name: tensor for name, tensor in weights.items() if not name.startswith(HEADS)}
     kind: type[Classifier] = BiLstmClassifier if config.get("model_type") == "bilstm" else SequenceClassifier
-    return _build(kind, folder, config, encoder, optional=HEADS)
+    return _build(kind, folder, config, encoder, optional=(*HEADS, "bert.pooler."))
 
 
 def load_pretrained(folder: str | Path) -> tuple[MaskedLM, bool]:
@@ -191,11 +192,11 @@ def _build(
         shapes = kind(**arguments).state_dict()
     if missing := sorted(name for name in shapes.keys() - weights.keys() if not name.startswith(optional)):
         raise UserError(f"{path}: lacks {missing[0]} and {len(missing) - 1} more weights; fix: get it again")
-    for name in (name for name in shapes if name in weights):  # in the model's order
-        found, expected = tuple(weights[name].shape), tuple(shapes[name].shape)
-        if found != expected:
+    for name, expected in shapes.items():  # in the model's order
+        if name in weights and weights[name].shape != expected.shape:
+            found, allowed = tuple(weights[name].shape), tuple(expected.shape)
             fix = "get this file and config.json from one model"
-            raise UserError(f"{path}: {name}: wrong shape (got {found}); allowed: {expected}; fix: {fix}")
+            raise UserError(f"{path}: {name}: wrong shape (got {found}); allowed: {allowed}; fix: {fix}")
     model = kind(**arguments)
     model.load_state_dict(weights, strict=False)  # what is missing keeps its new weights
     return model

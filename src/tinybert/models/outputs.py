@@ -80,7 +80,7 @@ class RealTokens:
     def __init__(self, mask: Tensor, *, with_padding: bool = False, multiple: int = 1, dense_from: float = inf) -> None:
         self.mask = mask
         self.index: Tensor | None = None  # (tokens,) int64 places in the flattened mask; None: nothing is moved
-        self.outputs: Tensor | None = None  # places of the real tokens if nothing is moved except the outputs
+        self.output_index: Tensor | None = None  # places of the real tokens if nothing is moved except the outputs
         self.count: int | None = None  # of tokens without the padding that follows; None: nothing does
         self.is_full = False  # whether every place is known to be a real token
         if not torch.onnx.is_in_onnx_export():
@@ -88,7 +88,7 @@ class RealTokens:
             self.index = computed.flatten().nonzero().squeeze(1)
             self.is_full = not with_padding and len(self.index) == mask.numel()
             if len(self.index) >= dense_from * mask.numel():
-                self.outputs, self.index = self.index, None
+                self.output_index, self.index = self.index, None
             elif missing := -len(self.index) % multiple:
                 self.count = len(self.index)
                 self.index = torch.cat([self.index, (~computed).flatten().nonzero().squeeze(1)[:missing]])
@@ -130,10 +130,10 @@ class RealTokens:
 
     def outputs_of(self, computed: Tensor) -> Tensor:
         """The computed tokens without padding: (tokens, width)."""
-        if self.outputs is None:
+        if self.output_index is None:
             return computed[: self.count]
         flat = computed.flatten(0, 1)
-        return flat if len(flat) == len(self.outputs) else flat.index_select(0, self.outputs)
+        return flat if len(flat) == len(self.output_index) else flat.index_select(0, self.output_index)
 
     def first(self, tokens: Tensor) -> Tensor:
         """[CLS] of each row, if tokens are moved: (tokens, width), or first tokens only, -> (batch, width)."""
@@ -179,12 +179,14 @@ class PositionLimit:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded token ids with their labels; all int64, but `mask` and float scores."""
+    """Padded token ids with their labels; int64 unless stated."""
 
     input_ids: Tensor  # (batch, length)
     mask: Tensor  # (batch, length) bool, True on real tokens
     token_type_ids: Tensor  # (batch, length), the segment of each token
-    labels: Tensor | None = None  # (batch,) classes or float scores; (predicted tokens,) token ids for a masked LM
+    labels: Tensor | None = (
+        None  # (batch,) classes or float scores; (batch, labels) float; (predicted tokens,) token ids
+    )
     positions: Tensor | None = None  # (predicted tokens,) ascending places in the flattened tokens, for a masked LM
     numbers: Tensor | None = None  # (batch,) row numbers in the data set; None for text, masked again in each epoch
     computes_padding: bool = False  # whether models compute padding too; real tokens never attend to it

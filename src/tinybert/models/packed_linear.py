@@ -57,15 +57,15 @@ def linear(hidden: Tensor, weight: Tensor, bias: Tensor, *, gelu: bool = False) 
 
 def linear_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """F.linear with gradients, by oneDNN if it is a product of float32 matrices on a CPU; equal up to rounding."""
-    # An exporter must see F.linear, and may not be asked for numbers of rows.
-    is_traced = torch.onnx.is_in_onnx_export() or torch.compiler.is_compiling()
-    if hidden.ndim == 3 and not is_traced:
+    if torch.onnx.is_in_onnx_export() or torch.compiler.is_compiling():
+        return F.linear(hidden, weight, bias)  # an exporter may not be asked for numbers of rows
+    if hidden.ndim == 3:
         return linear_float32(hidden.flatten(0, 1), weight, bias).unflatten(0, hidden.shape[:2])
-    if is_traced or hidden.ndim != 2 or not hidden.dtype == weight.dtype == torch.float32 or not hidden.numel():
-        return F.linear(hidden, weight, bias)
-    if weight.numel() < LEAST_WEIGHTS or not has_onednn(hidden.device) or torch.is_autocast_enabled(hidden.device.type):
-        return F.linear(hidden, weight, bias)
-    return _OneDnnLinear.apply(hidden, weight, bias)
+    is_float32 = hidden.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled(hidden.device.type)
+    is_large = hidden.ndim == 2 and hidden.numel() > 0 and weight.numel() >= LEAST_WEIGHTS
+    if is_float32 and is_large and has_onednn(hidden.device):
+        return _OneDnnLinear.apply(hidden, weight, bias)
+    return F.linear(hidden, weight, bias)
 
 
 class _OneDnnLinear(torch.autograd.Function):

@@ -68,9 +68,9 @@ def subclone(
 def _fit_layers(student: AnyBert, teacher: AnyBert, layers: Sequence[int], text: list[Batch]) -> Tensor:
     """Fits all weights, from the bottom up; returns the projection to the teacher's states."""
     ours, theirs, mapped = student.bert, teacher.bert, (0, *layers)
-    want = OutputSpec(hidden=frozenset({*mapped, *(layer - 1 for layer in layers)}), logits=False)
-    found = [teacher(batch, want).hidden for batch in text]
-    target = {index: torch.cat([hidden[index] for hidden in found]) for index in want.hidden}  # (tokens, width)
+    spec = OutputSpec(hidden=frozenset({*mapped, *(layer - 1 for layer in layers)}), logits=False)
+    found = [teacher(batch, spec).hidden for batch in text]
+    target = {index: torch.cat([hidden[index] for hidden in found]) for index in spec.hidden}  # (tokens, width)
     residual, basis = _kept_directions([target[index] for index in mapped], student.config.hidden_size)
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
         getattr(ours.embeddings, name).weight.copy_(getattr(theirs.embeddings, name).weight @ basis)
@@ -215,10 +215,10 @@ def _paired_directions(left: Tensor, right: Tensor, width: int) -> tuple[Tensor,
     # The best approximation truncates the singular values of left·rightᵀ. Those of the product of the roots are the
     # same, in a matrix of the head's width instead of (rows, rows). Both sides get the root of each value's size.
     left_root, right_root = _root(left), _root(right)
-    u, sizes, v = torch.linalg.svd(left_root @ right_root.mT)
+    u, sizes, vh = torch.linalg.svd(left_root @ right_root.mT)
     smallest = (SMALLEST_DIRECTION * sizes[:, :1]).clamp_min(torch.finfo(torch.float32).tiny)
     scale = sizes[:, None, :width].clamp_min(smallest[..., None]).rsqrt()
-    of_left = right_root.mT @ v.mT[..., :width] * scale
+    of_left = right_root.mT @ vh.mT[..., :width] * scale
     of_right = left_root.mT @ u[..., :width] * scale
     return of_left.float(), of_right.float()
 

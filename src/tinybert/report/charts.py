@@ -106,7 +106,7 @@ def pareto_chart(results: Results) -> Markup:
 
 
 def line_panel(axis: Axes, title: str, lines: Mapping[str, Points], x: str) -> None:
-    """Draws named lines; the y axis is logarithmic where values spread more than tenfold."""
+    """Draws named lines; the y axis is logarithmic if values spread more than tenfold."""
     every = [y for _, values in lines.values() for y in values]
     for name, (xs, ys) in lines.items():
         axis.plot(xs, ys, marker="o" if len(xs) == 1 else "", label=plain(name))
@@ -149,12 +149,15 @@ def curve_charts(results: Results) -> dict[str, Markup]:
         name = f"{instance.model or 'teacher'} {instance.seed}".strip()
         for column in curve.columns.difference(NOT_LOSSES, sort=False):
             points = curve[["step", column]].dropna()
-            chart, panel, line = title, instance.stage if instance.task else column, name
             if column.startswith(MAP_PREFIX):
                 student, _, teacher = column.removeprefix(MAP_PREFIX).partition("_")
                 chart, panel = f"{title}: weights of the learnable layer map", f"{name}, layer {student}"
                 line = f"teacher layer {teacher}"
-            if len(points) and (chart != title or not instance.task or column == "total"):
+            elif instance.task and column != "total":
+                continue
+            else:
+                chart, panel, line = title, instance.stage if instance.task else column, name
+            if len(points):
                 drawn = points["step"].tolist(), points[column].tolist()
                 found.setdefault(chart, {}).setdefault(panel, {})[line] = drawn
     return {title: line_chart(title, of_title, "steps") for title, of_title in found.items()}

@@ -52,7 +52,7 @@ def write_task_card(folder: Path, finished: Finished, task: Task, metrics: dict[
         chosen: The INT8 variant to use.
     """
     params, settings, is_teacher = finished.params, finished.params.tasks[task.name], finished.name == "teacher"
-    third_party, _ = teacher_source(task.name, settings, params.tasks.teacher_encoder) or (None, "")
+    third_party, _ = teacher_source(params.tasks, task.name) or (None, "")
     data, ready = settings.data, settings.finetuned_teacher
     is_synthetic, is_hub = (not task.is_own and params.tasks.source == source for source in ("synthetic", "hub"))
     on_text = any(entry["stage"] == "general_distill" and entry["steps"] for entry in finished.provenance)

@@ -41,7 +41,7 @@ def build_report(params: Params, root: Path = Path()) -> list[dict[str, Any]]:
     """Writes the page, the summaries and metrics/ under `root` from the results of the stages there.
 
     Returns:
-        One row for each system: `group` ("domain" or a task), `model` and its numbers, for StoredRun.log_result_table.
+        The rows of `result_rows`, for StoredRun.log_result_table.
 
     Raises:
         UserError: Metrics that params ask for are missing or damaged, one line for each file.
@@ -110,7 +110,10 @@ def summary_metrics(results: Results) -> dict[str, dict[str, dict[str, float | N
 
 
 def result_rows(results: Results) -> list[dict[str, Any]]:
-    """One row for each system, means over seeds: `group` ("domain" or a task), `model` and its numbers."""
+    """One row for each system, means over seeds: `group`, `model` and its numbers.
+
+    The group is "domain", a task, or <task>_<split> for a further dev split.
+    """
     domain, systems, pruned = domain_scores(results)["mean"], onnx_systems(results), pruned_students(results)
     scores = task_systems(results).query("is_headline")
     is_first = scores["split"] == scores["task"].map({name: task.dev_splits[0] for name, task in results.tasks.items()})

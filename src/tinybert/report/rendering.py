@@ -21,7 +21,7 @@ TERMINAL_CELL = 16  # characters of a cell's line on the terminal
 
 
 def render(template: str, **context: Any) -> str:
-    """Fills in a template of this package; where its name ends in .html.j2, texts are escaped."""
+    """Fills in a template of this package; if its name ends in .html.j2, texts are escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=template.endswith(".html.j2"),  # for what it imports too
@@ -33,7 +33,7 @@ def render(template: str, **context: Any) -> str:
 
 
 def fixed(value: float | None, digits: int = 3) -> str:
-    """A number with so many digits after the point; a dash where there is none."""
+    """A number with so many digits after the point; a dash if there is none."""
     return ABSENT if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 

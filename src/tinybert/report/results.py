@@ -116,7 +116,7 @@ class Results:
         return self.frame[chosen]
 
     def value(self, stage: str, **columns: Any) -> float:
-        """Returns one number, NaN where it is not known."""
+        """Returns one number, NaN if it is not known."""
         return next(iter(self.select(stage, **columns)["value"]), math.nan)
 
     def read(self, path: Path, parse: Callable[[Path], Any], absent: Any) -> Any:
@@ -280,8 +280,8 @@ def onnx_systems(results: Results) -> pd.DataFrame:
         One row for each task, model and variant: these, student (the model before pruning), the metrics of stage
         quantize and batch_<n>.median, .p10 and .p90 (ms of n full rows), score, row_ms (ms of a dev row in the largest
         batches); NaN if not measured. chosen: by stage package. beats: the score is above the majority class's.
-        sound: beats, and a student that did not collapse. best_size, best_speed: beats, and on the Pareto front of score
-        against size or row_ms.
+        sound: beats, and a student that did not collapse. best_size, best_speed: beats, and on the Pareto front of
+        score against size or row_ms.
     """
     largest = max(results.params.quantization.latency.batch_sizes)
     batch_ms = f"dev_batch_{largest}.median"
@@ -315,8 +315,8 @@ def pruned_students(results: Results) -> pd.DataFrame:
     """
     frame = wide(results.select("prune", variant=""), ["task", "model"]).reset_index()
     frame[["student", "target"]] = frame["model"].str.extract(r"(.+)_pruned(\d+)$")
-    whole = results.select("evaluate", seed=results.params.seed, variant="student", is_headline=True)
-    unpruned = whole.drop_duplicates(["task", "model"]).set_index(["task", "model"])["value"].rename("unpruned")
+    scores = results.select("evaluate", seed=results.params.seed, variant="student", is_headline=True)
+    unpruned = scores.drop_duplicates(["task", "model"]).set_index(["task", "model"])["value"].rename("unpruned")
     return frame.join(unpruned, on=["task", "student"]).assign(majority=frame["task"].map(majority_scores(results)))
 
 

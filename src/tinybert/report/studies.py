@@ -32,7 +32,7 @@ from tinybert.report.claims import Study, load_study, save_evidence, study_names
 
 NOTE = Path(".dvc/tmp/study.json")  # there while an experiment runs, and after a kill
 LOCK = Path(".dvc/tmp/study.lock")
-UNUSED = ("report", "package")  # stages that change no prediction
+UNUSED = ("check_params", "code", "package", "report")  # stages that change no prediction
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="of a file in studies/; without any: only the page")
     parser.add_argument("--all", action="store_true", help="run all studies that have no evidence in the folder")
     parser.add_argument("--tasks", nargs="+", help="with a section in params.yaml (those of the study)")
-    parser.add_argument("--seeds", type=int, choices=range(1, 1000), metavar="N", help="number of seeds (the study's)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (the study's)")
     parser.add_argument("--folder", type=Path, default="reports/studies", help="of evidence and page (%(default)s)")
     options = parser.parse_args(argv)
     names = [*options.names]
@@ -64,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         names += [name for name in study_names() if not (options.folder / name / "about.json").is_file()]
     if options.tasks and (options.all or not names):
         raise UserError("--tasks: needs NAME, not --all; allowed: with NAME; fix: tinybert study NAME --tasks TASK")
+    if options.seeds is not None and not 1 <= options.seeds < 1000:
+        raise UserError(f"--seeds: out of range (got {options.seeds}); allowed: 1 to 999; fix: --seeds 3")
     if names:
         conduct(names, options.folder, tasks=options.tasks, seeds=options.seeds)
     print(f"{write_page(options.folder).text()}\n\n{options.folder / 'README.md'}")
@@ -247,6 +249,6 @@ def check_disturbed_workspace() -> None:
 
 
 def _workspace() -> dict[str, str]:
-    """The branch, empty where none is checked out, and the newest commit of the stash, empty where there is none."""
+    """The branch, empty if none is checked out, and the newest commit of the stash, empty if there is none."""
     stash = git("rev-parse", "--verify", "--quiet", "refs/stash")
     return {"branch": git("symbolic-ref", "--short", "HEAD"), "stash": stash}

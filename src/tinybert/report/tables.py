@@ -23,7 +23,7 @@ PUBLISHED_SHAPES = {"tinybert4": (4, 312, 1200), "tinybert6": (6, 768, 3072)}
 BERT_BASE_LAYERS = 12
 ANSWERS_SHOWN = 12
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
-count, megabytes = (partial(fixed, digits=digits) for digits in (0, 2))
+count, megabytes = partial(fixed, digits=0), partial(fixed, digits=2)
 
 
 def task_name(results: Results, task: str, split: str = "") -> str:
@@ -37,12 +37,11 @@ def choice_table(results: Results) -> TextTable:
     """Which student to use for each task, and which control scores as high as the student."""
     systems = task_systems(results).query("is_headline")
     teachers = systems.drop_duplicates("task").set_index("task")["teacher"]
-    by_place = reversed(list(systems.groupby(["task", "split"], sort=False)))  # a task's first split counts
-    students = ((row, group) for _, group in by_place for row in group.itertuples() if row.stage == "evaluate")
-    flags = {(row.task, row.student): _flag(row, group) for row, group in students}
+    students = systems.assign(flag=_flags(systems)).query("stage == 'evaluate'")
+    flags = students.drop_duplicates(["task", "student"]).set_index(["task", "student"])["flag"]  # of the first split
     rows: list[tuple[str, ...]] = []
     for task, of_task in onnx_systems(results).groupby("task", sort=False):
-        name, theirs = task_name(results, str(task)), of_task[of_task["model"] + of_task["variant"] == "teacherfp32"]
+        name, theirs = task_name(results, str(task)), of_task.query("model == 'teacher' and variant == 'fp32'")
         found = best_students(of_task)
         for need, row in found.items():
             of_teacher = f"{fixed(row['score'])} of {fixed(teachers[task])}"
@@ -97,17 +96,23 @@ def other_metrics_table(results: Results) -> TextTable:
 def _systems(results: Results, condition: str) -> pd.DataFrame:
     """Rows of `task_systems` with the texts of their cells: task (with its metric), retained, published, flag."""
     scores = task_systems(results).query(condition)
-    rows, by_place = list[Any](scores.itertuples()), scores.groupby(["task", "split", "metric"], sort=False)
+    rows = list[Any](scores.itertuples())
     return scores.assign(
         task=[f"{task_name(results, row.task, row.split)}: {row.metric}" for row in rows],
         retained=[_retention(results, row) for row in rows],
         published=[_published(results, row) for row in rows],
-        flag=[_flag(row, group) for _, group in by_place for row in group.itertuples()],
+        flag=_flags(scores),
     )
 
 
 def _millions(value: float) -> str:
     return "< 0.01" if value < 1e4 else fixed(value / 1e6, 2)
+
+
+def _flags(systems: pd.DataFrame) -> list[str]:
+    """`_flag` of each row; the rows of a task, split and metric stand together."""
+    groups = systems.groupby(["task", "split", "metric"], sort=False)
+    return [_flag(row, group) for _, group in groups for row in group.itertuples()]
 
 
 def _flag(row: Any, of_task: pd.DataFrame) -> str:
@@ -182,7 +187,7 @@ def domain_table(results: Results) -> TextTable:
 
 
 def onnx_table(results: Results) -> TextTable:
-    """Score, agreement, size and latency of each ONNX variant, whether it is on the Pareto front, and whether it is chosen."""
+    """Score, agreement, size and latency of each ONNX variant; whether it is chosen, or on the Pareto front."""
     systems, sizes = onnx_systems(results), results.params.quantization.latency.batch_sizes
     return table(systems.assign(task=systems["task"].map(partial(task_name, results))), ["task", "model", "variant"], {
         "score": (fixed, "score"), "minus FP32, 95 %": (interval, "difference_95.low", "difference_95.high"),

@@ -16,8 +16,8 @@ from tinybert.augment.substitution import (
     ENGLISH_STOP_WORDS,
     WordPredictor,
     read_sentences,
-    replacement_candidates,
     stop_words,
+    replacement_candidates,
     substitute,
     variations,
 )
@@ -295,12 +295,12 @@ def test_stop_words_come_from_english_a_file_or_nowhere(tmp_path):
 
 
 def test_other_stop_words_stay_instead(word_tokenizer):
-    (sentence,) = read_sentences(["The bird DOGS"], word_tokenizer, max_tokens=9, stop_words={"dogs"})
+    (sentence,) = read_sentences(["The bird DOGS"], word_tokenizer, max_tokens=9, unchanged={"dogs"})
     assert [word.spelling for word in sentence.words] == ["the", "bird"]
 
 
 def test_stop_words_and_vectors_keep_their_accents(word_tokenizer):
-    (sentence,) = read_sentences(["Crêpe crepe dogs"], word_tokenizer, max_tokens=9, stop_words={"crêpe"})
+    (sentence,) = read_sentences(["Crêpe crepe dogs"], word_tokenizer, max_tokens=9, unchanged={"crêpe"})
     assert [(word.spelling, word.written) for word in sentence.words] == [("crepe", "crepe"), ("dogs", "dogs")]
 
 

@@ -137,7 +137,7 @@ def test_file_keeps_plain_words_and_the_first_spelling(tmp_path):
 def test_file_may_be_compressed_and_is_read_to_a_limit(tmp_path, monkeypatch):
     path = tmp_path / "glove.txt.gz"
     path.write_bytes(gzip.compress(b"one 1 0\ntwo 0 1\nthree 1 1\n"))
-    monkeypatch.setattr(word_vectors, "FILE_WORDS", 2)
+    monkeypatch.setattr(word_vectors, "FILE_LINES", 2)
     assert from_file(path).words == ["one", "two"]
 
 

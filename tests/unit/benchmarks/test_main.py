@@ -31,8 +31,8 @@ def test_what_a_benchmark_printed_is_kept_and_a_failure_noted(code, lines, ratio
 
 def test_the_report_has_every_ratio_and_every_line():
     page = report([GOOD, BAD])
-    assert "| `python -m benchmarks.one` | 12.5 | 1.2 |\n| `python -m benchmarks.two --fast` | – | 0.5 |\n" in page
-    assert "## `python -m benchmarks.one`\n\n```\na line\nratio 12.5\n```\n" in page
+    assert "| `one` | 12.5 | 1.2 |\n| `two --fast` | – | 0.5 |\n" in page
+    assert "## `one`\n\n```\na line\nratio 12.5\n```\n" in page
     assert "```\nhalf a\nFAILED: ended with 3\n```\n" in page
     assert "torch " in page
 

@@ -7,12 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.support.root import ROOT
-from tinybert.config.load import check_params, read_yaml
+from tests.support.project import default_tree
+from tinybert.config.load import check_params
 from tinybert.config.schema import TableData
 from tinybert.config.tasks import read_task, write_task
 from tinybert.data.encoding import label_array
 from tinybert.data.own_tasks import hold_out_rows, read_own, read_task_rows, records, shared_texts
+from tinybert.data.table_files import Table
 from tinybert.pipeline.errors import UserError
 
 CLASSES = [{"text": f"text {number}", "label": "xyz"[number % 3]} for number in range(30)]
@@ -47,6 +48,14 @@ def test_classes_are_read_from_train_and_sorted(tmp_path):
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 27, "dev": 3}
     for row in [*records(splits["train"]), *records(splits["dev"])]:
         assert row == {"text": f"text {row['idx']}", "label": row["idx"] % 3, "idx": row["idx"]}
+
+
+def test_scores_that_the_hub_numbers_as_classes_are_scores(tmp_path, monkeypatch):
+    monkeypatch.setattr(Table, "class_names", lambda table, column: ("0", "1"))
+    rows = [{"text": f"text {number}", "label": str(number % 2)} for number in range(30)]
+    task, splits = read(tmp_path, rows, kind="regression")
+    assert (task.labels, task.score_range) == ((), (0.0, 1.0))
+    assert {*splits["train"]["label"]} == {0.0, 1.0}
 
 
 def test_rows_have_their_ids_in_all_splits(tmp_path):
@@ -146,12 +155,27 @@ def test_unlabeled_rows_need_no_ids(tmp_path):
 
 
 def test_a_heldout_share_of_train_keeps_unlabeled_rows(tmp_path):
-    tree = read_yaml(ROOT / "params.yaml")
+    tree = default_tree()
     data = {"train": write(tmp_path / "a.jsonl", CLASSES), "texts": ["text"], "label": "label"}
     data["unlabeled"] = write(tmp_path / "b.jsonl", [{"text": "new"}])
     tree["tasks"] |= {"mine": tree["tasks"]["cola"] | {"data": data}, "heldout_fraction": 0.2}
     _, splits = read_task_rows("mine", check_params(tree).tasks, seed=0)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 24, "dev": 3, "unlabeled": 1}
+
+
+def test_held_out_training_rows_replace_the_scored_splits(tmp_path):
+    """Six texts twice: equal texts stay on one side; the given dev and the labeled test are left out."""
+    rows = [{"text": f"row {n % 54}", "label": "xy"[n % 2]} for n in range(60)]
+    other = write(tmp_path / "other.jsonl", [{"text": f"new {n}", "label": "x"} for n in range(5)])
+    data = {"train": write(tmp_path / "own.jsonl", rows), "dev": other, "test": other}
+    tree = default_tree({"tasks.heldout_fraction": 0.2})
+    tree["tasks"]["mine"] = tree["tasks"]["cola"] | {"data": data | {"texts": ["text"], "label": "label"}}
+    _, splits = read_task_rows("mine", check_params(tree).tasks, seed=0)
+    assert list(splits) == ["train", "dev", "dev_test"] and splits["dev"].equals(splits["dev_test"])
+    train, dev, _ = splits.values()
+    assert sorted([*train["idx"], *dev["idx"]]) == list(range(60))
+    assert 10 <= len(dev) <= 12 and {*dev["label"]} == {0, 1}
+    assert not {*train["text"]} & {*dev["text"]}
 
 
 def test_a_test_of_which_some_rows_have_labels_needs_all(tmp_path):
@@ -278,7 +302,7 @@ DATA = {"train": "t.csv", "texts": ["text"], "label": "label"}
     ],
 )  # fmt: skip
 def test_sections_that_do_not_fit(task, data, line):
-    tree = read_yaml(ROOT / "params.yaml")
+    tree = default_tree()
     tree["tasks"][task] = tree["tasks"]["cola"] | {"data": data}
     with pytest.raises(UserError, match="params") as caught:
         check_params(tree)

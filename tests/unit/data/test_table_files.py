@@ -81,6 +81,9 @@ def test_a_missing_column_names_those_there_are(tmp_path, ending):
         ("a.csv", b"text;label\na, b;c\n", "line 2: 2 fields; 1 are expected: text;label; fix: separate"),
         ("a.tsv", b"text,label\na,b\n", "no column 'text'; allowed: text,label; fix: separate fields by"),
         ("a.csv", b"text,label\na,b,c\n", "line 2: 3 fields; 2 are expected: text, label; fix: quote fields"),
+        ("a.tsv", b"text\tlabel\na\tb\tc\n", "line 2: 3 fields; 2 are expected: text, label; fix: correct its tabs"),
+        ("a.jsonl", b'{"text, label": "a"}\n', "no column 'text'; allowed: text, label; fix: name one of these"),
+        ("a.csv", b'"text, label"\na\n', "no column 'text'; allowed: text, label; fix: name one of these"),
         ("a.csv", b"text,text\na,b\n", "line 1: two columns have one name: text, text"),
         ("a.csv", b'text,label\n"a,b\n', "line 2: no CSV (unexpected end of data, at line 2)"),
         ("a.csv", b'text,label\n"a\nb",c\n"d,e\nf,g\nh,i\n', "line 4: no CSV (unexpected end of data, at line 6)"),
@@ -125,6 +128,12 @@ def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path):
     arrow = pyarrow.table([["a"], ["b"]], names=["text", "text"])
     pyarrow.parquet.write_table(arrow, tmp_path / "table.parquet")
     assert "two columns have one name: text, text" in mistake(tmp_path / "table.parquet", "text")
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_blank_lines_are_no_rows(tmp_path, ending):
+    (tmp_path / f"table.{ending}").write_text("text\na\n\nb\n")
+    assert read(tmp_path / f"table.{ending}", "text") == [("line 2", {"text": "a"}), ("line 4", {"text": "b"})]
 
 
 def test_blank_lines_may_precede_the_header(tmp_path):

@@ -17,8 +17,6 @@ from tinybert.data.tokenizer import (
 )
 from tinybert.pipeline.errors import UserError
 
-REAL = Path(__file__).parents[3] / "local"  # data that is not in git
-
 TEXTS = [
     "The river flows north, past the old mill and the older bridge.",
     "Old mills stand by rivers; bridges cross the rivers and the mills grind flour.",
@@ -81,7 +79,8 @@ def test_pairs_get_two_segments(tmp_path):
 
 @pytest.mark.parametrize("kind", ["trained", "cased", "accented"])
 def test_transformers_loads_the_folder_to_the_same_ids(tmp_path, kind):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     if kind == "trained":
         tokenizer = trained(tmp_path / "t")
     else:
@@ -158,7 +157,7 @@ def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
 
 
 def test_load_tokenizer_names_absent_and_broken_files(tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer\.json: absent; fix: run the stage prepare_tokenizer"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: absent; fix: dvc repro"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"tokenizer\.json: no tokenizer"):
@@ -171,15 +170,6 @@ def test_a_file_without_the_frame_gets_bert_s(tmp_path):
     tokenizer.save(str(tmp_path / "source" / "tokenizer.json"))
     encoding = folder_tokenizer(tmp_path / "source").encode("the", "the")
     assert encoding.tokens == ["[CLS]", "the", "[SEP]", "the", "[SEP]"]
-
-
-@pytest.mark.skipif(not (REAL / "bert-base-uncased").is_dir(), reason="local/bert-base-uncased is absent")
-def test_the_real_vocabulary_gives_bert_base_ids(tmp_path):
-    save_tokenizer(folder_tokenizer(str(REAL / "bert-base-uncased")), tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    # the ids that are printed everywhere for this sentence
-    assert tokenizer.encode("Hello world").ids == [101, 7592, 2088, 102]
-    assert tokenizer.get_vocab_size() == 30522
 
 
 @pytest.mark.parametrize(
@@ -215,7 +205,9 @@ def test_case_and_accents_are_those_of_the_config(tmp_path, config, expected):
     (tmp_path / "t").mkdir()
     save_tokenizer(folder_tokenizer(folder), tmp_path / "t")
     assert load_tokenizer(tmp_path / "t").encode("Über Straße").tokens[1:-1] == expected
-    stored = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(str(tmp_path / "t"))
+    from transformers import AutoTokenizer
+
+    stored = AutoTokenizer.from_pretrained(str(tmp_path / "t"))
     assert stored.tokenize("Über Straße") == expected
 
 

@@ -114,6 +114,8 @@ def test_a_third_party_encoder_loads_under_old_names(tmp_path):
     assert not has_head
     assert len(encoder) > 50
     assert all(torch.equal(model.state_dict()[name], stored[name]) for name in encoder)
+    fresh = load_classifier(tmp_path, task_with("a", "b"))  # with a new pooler
+    assert all(torch.equal(fresh.state_dict()[name], stored[name]) for name in encoder)
 
 
 def test_checkpoints_without_an_encoder_are_rejected(tmp_path):
