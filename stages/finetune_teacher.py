@@ -3,8 +3,7 @@
 import torch
 
 from tinybert.config.load import load_params
-from tinybert.config.schema import teacher_source
-from tinybert.config.tasks import read_task
+from tinybert.config.tasks import read_task, teacher_source
 from tinybert.data.encoding import read_rows
 from tinybert.data.prediction_files import read_predicted_teacher
 from tinybert.data.tokenizer import load_tokenizer

@@ -21,8 +21,7 @@ from tinybert.compress.onnx_files import export_onnx, latencies
 from tinybert.compress.variants import LATENCY
 from tinybert.config.fields import Architecture
 from tinybert.config.load import describe_mistake
-from tinybert.config.schema import TableData
-from tinybert.config.tasks import task_of
+from tinybert.config.tasks import TableData, task_of
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, own_row
 from tinybert.data.table_files import Table

@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.benchmark import Timer
 
 from tinybert.config.fields import Architecture, StudentArchitecture, Training, read_config, source_folder
-from tinybert.config.schema import Params, teacher_source
+from tinybert.config.schema import Params
 from tinybert.config.students import LOGIT_LOSSES, TASK_PHASES, training_of
-from tinybert.config.tasks import TrainingRows
+from tinybert.config.tasks import TrainingRows, teacher_source
 from tinybert.data.corpus import documents, file_articles, matching_files
 from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths

@@ -11,9 +11,9 @@ from tinybert.augment import sampling
 from tinybert.augment.substitution import stop_words
 from tinybert.augment.word_vectors import from_file
 from tinybert.config.fields import ModelSource, read_config, source_folder
-from tinybert.config.schema import Params, ReadyTeacher, teacher_source
+from tinybert.config.schema import Params
 from tinybert.config.students import check_students
-from tinybert.config.tasks import TASKS, Task, TrainingRows
+from tinybert.config.tasks import TASKS, ReadyTeacher, Task, TrainingRows, teacher_source
 from tinybert.data.corpus import file_articles, matching_files
 from tinybert.data.own_tasks import read_task_rows, records
 from tinybert.data.prediction_files import read_predicted_teacher

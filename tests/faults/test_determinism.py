@@ -9,7 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.support.outputs import few_students_params, hashes
-from tests.support.project import copy_project, run, write_params
+from tests.support.project import copy_project, run, set_key, write_params
+from tests.support.properties import at
 
 pytestmark = pytest.mark.long
 TARGET = "general_distill@tinybert4"
@@ -78,12 +79,8 @@ def run_to_end(project: Path, *command: str) -> subprocess.CompletedProcess:
 def change(project: Path, key: str, value: str) -> None:
     """One key of params.yaml."""
     tree = YAML(typ="safe").load(project / "params.yaml")
-    *parents, last = key.split(".")
-    node = tree
-    for parent in parents:
-        node = node[parent]
-    node[last] = type(node[last])(value)
-    write_params(project, tree)
+    kind = type(at(tree, tuple(key.split("."))))
+    write_params(project, set_key(tree, key, kind(value)))
 
 
 def wait_for_queue(project: Path) -> None:

@@ -227,8 +227,10 @@ def test_a_stage_reports_a_full_disk_that_a_library_finds(project):
     script = project / "stages/prepare_corpus.py"
     whole = script.read_text()
     script.write_text(whole.replace("    found =", "    raise OSError(28, 'No space left on device')\n    found ="))
-    found = run(project, "stages.prepare_corpus", TMPDIR="/tmp")
-    script.write_text(whole)
+    try:
+        found = run(project, "stages.prepare_corpus", TMPDIR="/tmp")
+    finally:
+        script.write_text(whole)
     place = f"a disk that the stage writes to, such as those of {project} and /tmp"
     message = f"prepare_corpus: {place}: No space left on device; fix: free some space and run the command again\n"
     assert (found.returncode, found.stderr) == (1, message)

@@ -60,7 +60,6 @@ def test_damaged_files(root, monkeypatch, data):
     try:
         path.write_bytes(data.draw(damage(whole, path.suffix)))
         report = outcome(lambda: build_report(small_params(), root), names=str(path.relative_to(root)))
-        assert report is REFUSED or report
         assert [page.exists() for page in pages] == [report is not REFUSED] * 2
         assert not [*(root / "reports").glob(".*")]
     finally:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.properties import REFUSED, damaged_bytes, outcome
-from tinybert.config.schema import TableData
+from tinybert.config.tasks import TableData
 from tinybert.data.encoding import label_array
 from tinybert.data.own_tasks import LEAST_ROWS, read_own, records, shared_texts
 from tinybert.data.table_files import Table

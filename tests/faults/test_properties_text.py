@@ -175,7 +175,6 @@ def corpus_files(draw) -> tuple[str, bytes]:
 @given(
     corpus_files(), st.sampled_from(["article", "paragraph"]), st.sampled_from([None, 1, 2]), st.sampled_from([2, 3])
 )
-@example(("a.txt", b"= " * 200_000 + b"x" + b" =" * 199_999), "article", None, 2)
 @example(("a.jsonl", b'{"text": "a"}\n{"text": "b\\u0000"}\n'), "article", None, 2)
 @example(("a.jsonl.gz", packed(b'{"text": "a"}\n{"text": "b"}\n')[:-3]), "article", None, 2)
 def test_corpus_files(tmp_path, drawn, unit, most, every):

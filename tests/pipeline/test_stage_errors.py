@@ -1,32 +1,26 @@
 """What people see when something is wrong: one line, exit code 1, nothing half-written."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
 
+from stages import check_params as check_params_stage
+from stages import filter_corpus
 from stages.package import package_task_model
-from tests.support.project import copy_project, run, tiny_params, write_params
+from tests.support.fake_stage import FakeStage
+from tests.support.project import copy_project, default_tree, run, set_key, tiny_params, write_params
 from tests.support.root import ROOT
+from tinybert.config.load import check_params
 from tinybert.config.tasks import TASKS
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import printable, write_json
+from tinybert.pipeline.files import printable, write_json, write_jsonl
+from tinybert.stage import check_items
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     return copy_project(tmp_path_factory.mktemp("project"))
-
-
-def changed(path: str, value) -> dict:
-    tree = tiny_params()
-    *parents, last = path.split(".")
-    node = tree
-    for key in parents:
-        node = node.setdefault(key, {})
-    node[last] = value
-    return tree
 
 
 @pytest.mark.parametrize(
@@ -41,7 +35,7 @@ def changed(path: str, value) -> dict:
     ],
 )
 def test_one_line_exit_code_1_and_no_output(project, path, value, line):
-    write_params(project, changed(path, value))
+    write_params(project, set_key(tiny_params(), path, value))
     found = run(project, "stages.prepare_corpus")
     assert found.returncode == 1
     assert len(found.stderr.strip().splitlines()) == 1, found.stderr
@@ -50,27 +44,26 @@ def test_one_line_exit_code_1_and_no_output(project, path, value, line):
     assert not (project / "reports/metrics").exists()
 
 
-def test_a_filter_that_keeps_nothing(project):
-    write_params(project, tiny_params())
-    assert run(project, "stages.prepare_corpus").returncode == 0
-    write_params(project, changed("filter.subjects", {"physics": ["quark"]}))
-    found = run(project, "stages.filter_corpus")
-    assert found.returncode == 1
-    assert "train documents: filter: none of 90 documents is kept" in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
-    assert not (project / "data/corpus/domain/train.jsonl").exists()
+def test_a_filter_that_keeps_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(paths.corpus("general", "train"), [{"title": "", "text": "no such term"}])
+    params = check_params(default_tree({"filter.subjects": {"physics": ["quark"]}}))
+    with pytest.raises(UserError, match=r"^train documents: filter: none of 1 documents is kept"):
+        filter_corpus.main(FakeStage("filter_corpus", {}, params))
+    assert not paths.corpus("domain", "train").parent.exists()
 
 
-def test_tables_are_checked_first_and_all_mistakes_are_listed(project):
+def test_tables_are_checked_first_and_all_mistakes_are_listed(project, monkeypatch):
+    monkeypatch.chdir(project)
     (project / "own.csv").write_text("text;label\n" + "a row;x\n" * 20)
     own = {"train": "own.csv", "dev": "absent.tsv", "texts": ["text"], "label": "label"}
     tree = tiny_params()
     tree["tasks"]["mine"] = tree["tasks"]["cola"] | {"data": own}
     tree["tasks"]["run"] = ["mine"]
     write_params(project, tree)
-    found = run(project, "stages.check_params")
-    assert found.returncode == 1
-    assert found.stderr.splitlines() == [
+    with pytest.raises(SystemExit) as ended:
+        check_params_stage.main()
+    assert ended.value.code.splitlines() == [
         "tasks.mine.data.train: own.csv: no column 'text'; allowed: text;label; fix: separate fields by commas in "
         ".csv, by tabs in .tsv",
         "tasks.mine.data.dev: absent.tsv does not exist; fix: correct the path",
@@ -79,30 +72,11 @@ def test_tables_are_checked_first_and_all_mistakes_are_listed(project):
     write_params(project, tree)
     (project / "own.csv").write_text("text,label\n" + "".join(f"row {n},x\n" for n in range(20)) + "row,y\n")
     line = "tasks.mine.data.dev_fraction: class 'y' of mine has at most one text of its own"
-    found = run(project, "stages.check_params")
-    assert found.returncode == 1 and found.stderr.startswith(line)
+    with pytest.raises(SystemExit, match=f"^{line}"):
+        check_params_stage.main()
     found = run(project, "stages.prepare_task", "--task", "mine")
     assert found.returncode == 1 and found.stderr.startswith(f"prepare_task@mine: {line}")
     assert not (project / "data/tasks/mine").exists()
-
-
-def test_held_out_training_rows_replace_the_scored_splits(project):
-    """Every tenth text twice: equal texts stay on one side; the given dev and the labeled test are left out."""
-    lines = [f"row {n % 54},{'xy'[n % 2]}\n" for n in range(60)]
-    (project / "own.csv").write_text("text,label\n" + "".join(lines))
-    (project / "other.csv").write_text("text,label\n" + "".join(f"new {n},x\n" for n in range(5)))
-    tree = tiny_params()
-    data = {"train": "own.csv", "dev": "other.csv", "test": "other.csv", "texts": ["text"], "label": "label"}
-    tree["tasks"] |= {"run": ["mine"], "heldout_fraction": 0.2, "mine": tree["tasks"]["cola"] | {"data": data}}
-    write_params(project, tree)
-    assert run(project, "stages.prepare_task", "--task", "mine").returncode == 0
-    found = {path.stem: path.read_text().splitlines() for path in (project / "data/tasks/mine").glob("*.jsonl")}
-    assert found.keys() == {"train", "dev", "dev_test"} and found["dev"] == found["dev_test"]
-    parts = {split: [json.loads(line) for line in found[split]] for split in ("train", "dev")}
-    assert sorted(row["idx"] for rows in parts.values() for row in rows) == list(range(60))
-    assert 10 <= len(parts["dev"]) <= 12 and {row["label"] for row in parts["dev"]} == {0, 1}
-    train, dev = ({row["text"] for row in rows} for rows in parts.values())
-    assert not train & dev
 
 
 def test_ctrl_c_is_one_line_and_leaves_nothing(project):
@@ -110,8 +84,10 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(project):
     whole = script.read_text()
     script.write_text(whole.replace("    found =", "    raise KeyboardInterrupt\n    found ="))
     write_params(project, tiny_params())
-    found = run(project, "stages.prepare_corpus")
-    script.write_text(whole)
+    try:
+        found = run(project, "stages.prepare_corpus")
+    finally:
+        script.write_text(whole)
     assert (found.returncode, found.stderr) == (130, "prepare_corpus: interrupted; run the command again to resume\n")
 
 
@@ -124,24 +100,22 @@ def test_mlflows_page_is_for_this_machine_only():
     assert "--host 127.0.0.1 " in recipe and recipe.count("--host") == 1
 
 
-def test_an_item_that_params_do_not_list(project):
-    write_params(project, tiny_params())
-    found = run(project, "stages.prepare_task", "--task", "colla")
-    assert found.returncode == 1
-    assert found.stderr == "prepare_task@colla: --task: not in params.yaml (got colla); allowed: cola\n"
+def test_an_item_that_params_do_not_list():
+    with pytest.raises(UserError, match=r"^--task: not in params\.yaml \(got colla\); allowed: cola$"):
+        check_items({"task": "colla"}, check_params(tiny_params()))
 
 
-@pytest.mark.parametrize("name", ["$(touch pwned)", "../../docs", "../../../elsewhere"])
-def test_bad_names_reach_neither_shell_nor_paths(project, name):
+def test_bad_names_reach_neither_shell_nor_paths(project):
     elsewhere = project.parent / "elsewhere"
-    elsewhere.mkdir(exist_ok=True)
-    tree = tiny_params()
-    tree["students"][name] = tree["students"]["lazy"]
-    tree["general"]["students"] = [name]
+    elsewhere.mkdir()
+    tree, names = tiny_params(), ["$(touch pwned)", "../../docs", "../../../elsewhere"]
+    tree["students"] |= dict.fromkeys(names, tree["students"]["lazy"])
+    tree["general"]["students"] = names
     write_params(project, tree)
     found = run(project, "dvc", "repro")
     assert found.returncode != 0
-    assert "must be lower-case letters, digits and _, beginning with a letter" in found.stderr
+    lines = [line for line in found.stderr.splitlines() if "must be lower-case letters, digits and _" in line]
+    assert all(any(f"students.{name}: " in line for line in lines) for name in names), found.stderr
     assert (project / "docs/log.md").is_file() and elsewhere.is_dir()
     assert not (project / "pwned").exists() and not (project / "models").exists()
 

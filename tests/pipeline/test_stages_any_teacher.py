@@ -21,16 +21,15 @@ from stages import (
     task_distill_prediction,
 )
 from tests.support.builders import STUDENT, TEACHER, masked_lm
-from tests.support.fake_stage import FakeStage
+from tests.support.fake_stage import FakeStage, enter_project, write_cola
 from tests.support.families import WORDS, save_family
 from tests.support.project import tiny_params, write_params
 from tests.unit.distill.test_loop import OPTIMIZER
 from tinybert.config.fields import ModelSource, Training
 from tinybert.config.load import load_params
-from tinybert.config.schema import FineTuning, PredictionFiles, ReadyTeacher
-from tinybert.config.tasks import TASKS, write_task
+from tinybert.config.tasks import TASKS, FineTuning, PredictionFiles, ReadyTeacher
 from tinybert.data.encoding import encode
-from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher, cut_classifier
 from tinybert.models.bert import SequenceClassifier
@@ -56,24 +55,18 @@ def tree() -> dict:
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Tokenizer, encoder, general student and rows, whose label says whether the king is named."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     write_params(tmp_path, tree())
-    tokenizer = train_tokenizer(WORDS, vocabulary_size=60)
-    paths.TOKENIZER.mkdir(parents=True)
-    save_tokenizer(tokenizer, paths.TOKENIZER)
+    tokenizer = enter_project(tmp_path, monkeypatch, WORDS, vocabulary_size=60)
     for folder, shape in ((paths.TEACHER, TEACHER), (paths.general_student("tinybert4"), STUDENT)):
         folder.mkdir(parents=True)
         save_model(masked_lm(replace(shape, vocab_size=tokenizer.get_vocab_size())), folder)
         save_tokenizer(tokenizer, folder)
-    rng = random.Random(0)
+    rng, splits = random.Random(0), {}
     for split, count in ROWS.items():
         texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 8))) for _ in range(count)]
-        rows = [{"idx": idx, "sentence": text, "label": int("king" in text)} for idx, text in enumerate(texts)]
-        write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
-        if split == "train":
-            write_jsonl(paths.augmented("cola"), rows)
-    write_task(COLA, paths.task_rows("cola"))
+        splits[split] = [{"idx": idx, "sentence": text, "label": int("king" in text)} for idx, text in enumerate(texts)]
+    write_cola(**splits)
+    write_jsonl(paths.augmented("cola"), splits["train"])
     return tmp_path
 
 
@@ -97,8 +90,8 @@ def stage(name: str, items: dict[str, str] | None = None, **changes) -> FakeStag
     return FakeStage(name, {"task": "cola"} | (items or {}), params)
 
 
-def run_students(**changes) -> dict[str, dict]:
-    """All stages that read the teacher; the metrics of each."""
+def run_students(until: str = "prune", **changes) -> dict[str, dict]:
+    """The stages that read the teacher, up to one of them; the metrics of each."""
     item = {"student": "tinybert4"}
     stages = [
         (task_distill_intermediate, item | {"seed": "1"}),
@@ -114,7 +107,9 @@ def run_students(**changes) -> dict[str, dict]:
         run = stage(name, items, **changes)
         module.main(run)
         found[name] = run.metrics
-    return found
+        if name == until:
+            return found
+    raise ValueError(until)
 
 
 def test_phase_2_keeps_what_phase_1_pruned(project):
@@ -204,7 +199,7 @@ def test_predictions_in_files_teach(project, missing):
     changed = tree()
     changed["students"]["tinybert4"]["intermediate"] = None
     write_params(project, changed)
-    found = run_students()
+    found = run_students("prune" if missing == "gold" else "evaluate")
     measured = found["evaluate"]["cola-tinybert4/1"]
     assert measured["dev"]["teacher"] == run.metrics["dev"]
     assert measured["costs"]["teacher"] == {"parameters": None, "flops": None}
@@ -250,7 +245,8 @@ def test_a_student_is_cut_out_of_its_tasks_teacher(project):
     assert (learned - projection).abs().max() < 0.2 * projection.abs().max()  # where it started
     of_student["init"] = {"teacher": "uniform"}
     write_params(project, changed)
-    general = run_students(vocabulary_tokens=47)["task_distill_intermediate"]["curve"]
+    until = "task_distill_intermediate"
+    general = run_students(until, vocabulary_tokens=47)[until]["curve"]
     assert cut[0]["hidden"] < 0.5 * general[0]["hidden"]
     assert general[-1]["hidden"] < general[0]["hidden"]
 
@@ -271,7 +267,7 @@ def test_a_trimmed_student_goes_through_all_stages(project):
     assert 0 < measured["retokenized"] < 1
     assert measured["costs"]["student"]["parameters"] == found["task_distill_prediction"]["parameters"]
     assert found["task_distill_intermediate"]["curve"][-1]["hidden"] > 0
-    full = run_students()["evaluate"]["cola-tinybert4/1"]
+    full = run_students("evaluate")["evaluate"]["cola-tinybert4/1"]
     assert "retokenized" not in full
     assert full["dev"]["teacher"] == measured["dev"]["teacher"]
     assert full["costs"]["teacher"] == measured["costs"]["teacher"]

@@ -8,12 +8,10 @@ import pytest
 
 from stages import baselines, evaluate
 from tests.support.builders import STUDENT, TEACHER, classifier
-from tests.support.fake_stage import FakeStage
-from tinybert.config.tasks import TASKS, write_task
-from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from tests.support.fake_stage import FakeStage, enter_project, write_cola
+from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import write_jsonl
 
 TEXTS = ("fish swim", "swim fish the", "the fish", "swim the", "fish the fish", "swim swim")
 
@@ -21,11 +19,7 @@ TEXTS = ("fish swim", "swim fish the", "the fish", "swim the", "fish the fish", 
 @pytest.fixture
 def models(tmp_path, monkeypatch):
     """A task teacher and a student of it, saved with their tokenizer and rows."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    tokenizer = train_tokenizer(TEXTS, vocabulary_size=40)
-    paths.TOKENIZER.mkdir(parents=True)
-    save_tokenizer(tokenizer, paths.TOKENIZER)
+    tokenizer = enter_project(tmp_path, monkeypatch, TEXTS)
     shapes = {"teacher": TEACHER, "small": STUDENT}
     found = {name: classifier(replace(shape, vocab_size=tokenizer.get_vocab_size())) for name, shape in shapes.items()}
     for name, model in found.items():
@@ -34,9 +28,7 @@ def models(tmp_path, monkeypatch):
         save_model(model, folder)
         save_tokenizer(tokenizer, folder)
     rows = [{"idx": idx, "sentence": text, "label": idx % 2} for idx, text in enumerate(TEXTS)]
-    for split in ("train", "dev"):
-        write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
-    write_task(TASKS["cola"], paths.task_rows("cola"))
+    write_cola(rows, rows)
     return found
 
 

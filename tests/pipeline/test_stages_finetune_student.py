@@ -7,10 +7,9 @@ import pytest
 
 from stages import finetune_student
 from tests.support.builders import TEACHER, classifier
-from tests.support.fake_stage import FakeStage
+from tests.support.fake_stage import FakeStage, enter_project, write_cola
 from tinybert.config.fields import Training
-from tinybert.config.tasks import TASKS, write_task
-from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.data.tokenizer import save_tokenizer
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths
@@ -22,20 +21,14 @@ TEXTS = ("fish swim", "swim fish the", "the fish", "swim the", "fish the fish")
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """The rows and training settings of each run that the stage starts, without training anything."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    tokenizer = train_tokenizer(TEXTS, vocabulary_size=40)
-    paths.TOKENIZER.mkdir(parents=True)
-    save_tokenizer(tokenizer, paths.TOKENIZER)
+    tokenizer = enter_project(tmp_path, monkeypatch, TEXTS)
     config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size())
     save_model(classifier(config), paths.task_model("cola", 1, "teacher"))
     save_tokenizer(tokenizer, paths.task_model("cola", 1, "teacher"))
     save_model(MaskedLM(config), paths.general_student("small"))
     rows = [{"idx": idx, "sentence": text, "label": idx % 2} for idx, text in enumerate(TEXTS)]
-    for split in ("train", "dev"):
-        write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
+    write_cola(rows, rows)
     # 5 rows and 6 augmented ones.
-    write_task(TASKS["cola"], paths.task_rows("cola"))
     write_jsonl(paths.augmented("cola"), rows + [row | {"augmented": True} for row in [*rows, rows[0]]])
     found = []
 

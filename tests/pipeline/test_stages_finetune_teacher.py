@@ -9,11 +9,9 @@ import torch
 
 from stages.finetune_teacher import main
 from tests.support.builders import TEACHER, classifier
-from tests.support.fake_stage import FakeStage
+from tests.support.fake_stage import FakeStage, enter_project, write_cola
 from tests.support.project import tiny_params, write_params
-from tinybert.config.schema import FineTuning, ReadyTeacher
-from tinybert.config.tasks import TASKS, write_task
-from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
+from tinybert.config.tasks import FineTuning, ReadyTeacher
 from tinybert.models.model_folders import load_model, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -27,18 +25,10 @@ class Tasks(dict):
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """The stage for CoLA in an empty project with tokenizer, rows and a model that calls every row acceptable."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     write_params(tmp_path, tiny_params(heads=TEACHER.num_attention_heads))
-    tokenizer = train_tokenizer(["fish swim", "swim fish the"], vocabulary_size=40)
-    paths.TOKENIZER.mkdir(parents=True)
-    save_tokenizer(tokenizer, paths.TOKENIZER)
-    for split in ("train", "dev"):
-        rows = [
-            {"idx": idx, "sentence": "fish swim the fish", "label": label} for idx, label in enumerate((1, 1, 0, 1))
-        ]
-        write_jsonl(paths.task_rows("cola") / f"{split}.jsonl", rows)
-    write_task(TASKS["cola"], paths.task_rows("cola"))
+    tokenizer = enter_project(tmp_path, monkeypatch, ["fish swim", "swim fish the"])
+    rows = [{"idx": idx, "sentence": "fish swim the fish", "label": label} for idx, label in enumerate((1, 1, 0, 1))]
+    write_cola(rows, rows)
     config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=8)
     model = classifier(config, labels=("acceptable", "unacceptable"))
     with torch.no_grad():

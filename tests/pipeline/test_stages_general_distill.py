@@ -10,13 +10,12 @@ from safetensors.torch import load_file, save_file
 
 from stages.general_distill import main
 from tests.support.builders import STUDENT, TEACHER, classifier, masked_lm
-from tests.support.fake_stage import FakeStage
+from tests.support.fake_stage import FakeStage, enter_project
 from tests.support.project import tiny_params, write_params
 from tinybert.config.fields import Training
 from tinybert.config.schema import Masking, Optimizer
 from tinybert.config.students import Init, StageLosses
 from tinybert.data.sequences import sequences_writer
-from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.model_folders import load_model, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -27,12 +26,10 @@ ARCHITECTURE = SimpleNamespace(kind="bert", layers=2, width=12, heads=3, feed_fo
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """An empty project with tokenizer, blocks, a teacher, and in `released` an encoder with its projection."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
+    enter_project(tmp_path, monkeypatch)
     write_params(tmp_path, tiny_params(heads=TEACHER.num_attention_heads))
-    for folder in (paths.TOKENIZER, paths.TEACHER, tmp_path / "released", paths.sequences("general", "train")):
+    for folder in (paths.TEACHER, tmp_path / "released", paths.sequences("general", "train")):
         folder.mkdir(parents=True)
-    save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
     with sequences_writer(paths.sequences("general", "train"), np.dtype(np.uint16)) as append:
         append(np.array([2, 5, 6, 3]), np.array([4]))
     save_model(masked_lm(TEACHER), paths.TEACHER)

@@ -104,9 +104,8 @@ def _questions() -> dict:
     """What the sources of profiles/bert-base.yaml give; a model and a revision may be others than the profile's."""
     from tinybert.config.fields import HubModel, ModelSource, source_folder
     from tinybert.config.load import check_params, merged_profile
-    from tinybert.config.schema import HubTable, TableData
     from tinybert.config.students import Init
-    from tinybert.config.tasks import TASKS
+    from tinybert.config.tasks import TASKS, HubTable, TableData
     from tinybert.data.corpus import documents
     from tinybert.data.own_tasks import read_own, records
     from tinybert.data.task_sources import read_splits

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import asdict
+from pathlib import Path
 from string import ascii_lowercase, digits
 
 import pyarrow as pa
@@ -38,6 +39,13 @@ GLUE = {
 }
 GLUE_ROWS = {"train": 40, "validation": 16, "test": 8}
 ARTICLES = 60
+
+
+def write_model(folder: Path, repository: Repository) -> None:
+    """Writes the files of a repository into a new folder."""
+    folder.mkdir(parents=True)
+    for name, content in repository.files.items():
+        (folder / name).write_bytes(content)
 
 
 def wikitext(sha: str) -> Repository:

@@ -1,6 +1,7 @@
-"""A copy of the project in a temporary folder, with a params.yaml that is quick to run."""
+"""Plain params, and a copy of the project in a temporary folder with a params.yaml that is quick to run."""
 
 import copy
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 
 from tests.support import fork_server
 from tests.support.root import ROOT
+from tinybert.config.load import read_yaml
 
 SHORT = {"epochs": 1, "max_steps": 4, "batch_size": 8, "learning_rate": 1e-3}
 WHOLE_EPOCHS = SHORT | {"epochs": 2, "batch_size": 32}  # so few rows; the teacher's outputs are cached then
@@ -20,9 +22,32 @@ TASK = {"data": None, "max_length_tokens": 32, "augmented_copies": 1, "train_fra
 TASK |= {"teacher": SHORT, "intermediate": WHOLE_EPOCHS, "prediction": WHOLE_EPOCHS, "pruning": SHORT}
 
 
+@cache
+def _shipped() -> dict:
+    return read_yaml(ROOT / "params.yaml")
+
+
+def default_tree(changes: dict | None = None) -> dict:
+    """A copy of the shipped params.yaml with `changes`, which map dotted keys to values."""
+    tree = copy.deepcopy(_shipped())
+    for key, value in (changes or {}).items():
+        set_key(tree, key, value)
+    return tree
+
+
+def set_key(tree: dict, key: str, value) -> dict:
+    """Sets a dotted key in place; returns the tree."""
+    *parents, last = key.split(".")
+    node = tree
+    for parent in parents:
+        node = node[parent]
+    node[last] = value
+    return tree
+
+
 def tiny_params(*, heads: int = 2) -> dict:
     """The default with few students, one of them no BERT, one task, few documents and few steps."""
-    tree = copy.deepcopy(yaml.safe_load((ROOT / "params.yaml").read_text()))
+    tree = default_tree()
     small = {"layers": 2, "width": 8 * heads, "heads": heads, "feed_forward": 32, "dropout": 0.0}
     tree["teacher"]["synthetic"] = {"vocabulary_size": 1000, "architecture": small | {"width": 24}}
     tree["teacher"]["pretraining"] = SHORT
@@ -46,7 +71,7 @@ def tiny_params(*, heads: int = 2) -> dict:
     tree["quantization"]["calibration"]["examples"] = 16
     tree["quantization"]["max_score_drop"] = 1.0  # of 20 rows
     tree["quantization"]["latency"] |= {"length_tokens": 16, "runs": 2, "warmup_runs": 1}
-    return tree
+    return json.loads(json.dumps(tree))  # sections that are one object here become several
 
 
 def write_params(project: Path, tree: dict) -> None:
@@ -54,19 +79,29 @@ def write_params(project: Path, tree: dict) -> None:
 
 
 def copy_project(folder: Path) -> Path:
-    """The tracked files of the project in `folder`, as a git repository of its own, with tiny params."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
+    """The tracked files of the project but its records, as a git repository in `folder`, with tiny params."""
+    for name in filter(None, git(ROOT, "ls-files", "-z", ":!results").split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     write_params(folder, tiny_params())
     (folder / "dvc.lock").unlink(missing_ok=True)
     shutil.rmtree(folder / "metrics", ignore_errors=True)
-    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
-    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):
-        subprocess.run([*git, *command], cwd=folder, check=True, capture_output=True)
+    commit_all(folder)
     return folder
+
+
+def git(folder: Path, *command: str) -> str:
+    """Runs git in `folder` with an identity; returns what it prints."""
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    done = subprocess.run(["git", *identity, *command], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit_all(folder: Path) -> None:
+    """Makes `folder` a git repository of one commit, on the branch main."""
+    for command in ("init --quiet --initial-branch main", "add --all", "commit --quiet --message first"):
+        git(folder, *command.split())
 
 
 @cache

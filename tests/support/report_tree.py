@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.root import ROOT
-from tinybert.config.load import check_params, read_yaml
+from tests.support.project import default_tree
+from tinybert.config.load import check_params
 from tinybert.config.schema import Params
 from tinybert.config.tasks import TASKS, write_task
 from tinybert.evaluate.scoring import Predictions, save_predictions
@@ -30,7 +30,7 @@ COSTS = {
 
 def small_tree() -> dict:
     """Plain params: two tasks, one with two dev splits, one task student, three domain students, two seeds."""
-    tree = read_yaml(ROOT / "params.yaml")
+    tree = default_tree()
     tree["seed"], tree["seeds"] = 42, list(SEEDS)
     tree["tasks"]["run"] = ["mrpc", "mnli"]
     tree["tasks"]["students"] = ["tinybert4"]

@@ -17,7 +17,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from tests.support.builders import classifier as small_classifier
 from tests.support.builders import masked_lm, task_with
 from tests.support.families import save_family
-from tests.support.hub_content import bert, classifier
+from tests.support.hub_content import bert, classifier, write_model
 from tests.support.root import ROOT
 from tinybert import Architecture, DistillSettings, distill_student
 from tinybert.api import _gold, _load_student
@@ -51,12 +51,6 @@ def folder(tmp_path, monkeypatch):
     for name, repository in (("teacher", classifier("a/b", "0", LABELS)), ("student", bert("a/c", "0"))):
         write_model(tmp_path / name, repository)
     return tmp_path
-
-
-def write_model(folder, repository):
-    folder.mkdir()
-    for file, content in repository.files.items():
-        (folder / file).write_bytes(content)
 
 
 def test_the_example_of_the_page_runs_and_prints_what_it_says(folder):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.hub_content import classifier
-from tests.unit.test_api import write_model
+from tests.support.hub_content import classifier, write_model
 from tinybert import cli, cut
 from tinybert.data.encoding import Encoded
 from tinybert.models.bert import BertConfig, SequenceClassifier

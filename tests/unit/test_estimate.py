@@ -6,15 +6,17 @@ import math
 import pytest
 
 from tests.support.families import save_family
-from tests.support.project import TASK, tiny_params
+from tests.support.project import TASK, default_tree, set_key, tiny_params
 from tests.support.root import ROOT
 from tinybert import estimate
-from tinybert.config.load import check_params, load_params, merged_profile, read_yaml
+from tinybert.config.load import check_params, merged_profile
 from tinybert.config.schema import Params
+from tinybert.data.corpus import documents as corpus_documents
 from tinybert.estimate import Machine, Sizes, Work, duration, measured_machine
 from tinybert.source_checks import check_rows
 
 PHASES = ("teacher", "intermediate", "prediction", "pruning")
+DOCUMENTS: dict[tuple, list[dict]] = {}
 FAST = 7.5e10  # per thread: half a layer, about 3/4 of a product's 100 GFLOP/s in the log of 2026-11-23
 
 
@@ -28,16 +30,28 @@ def sizes_of(params: Params) -> Sizes:
     return Sizes(params, rows_of(params))
 
 
+@pytest.fixture(autouse=True)
+def cached_documents(monkeypatch):
+    """Equal synthetic corpora are generated once: that takes half a second, and most tests change other params."""
+
+    def documents(corpus, *, seed: int) -> list[dict]:
+        key = (corpus.model_dump_json(), seed)
+        if key not in DOCUMENTS:
+            DOCUMENTS[key] = list(corpus_documents(corpus, seed=seed))
+        return DOCUMENTS[key]
+
+    monkeypatch.setattr(estimate, "documents", documents)
+
+
 @pytest.fixture
 def default(monkeypatch):
     monkeypatch.setattr(estimate, "measured_machine", lambda *_: Machine("a machine", 2 * FAST, 4e-9))
-    return load_params(ROOT / "params.yaml")
+    return check_params(default_tree())
 
 
 def test_the_default_takes_the_time_that_was_measured(default):
     """Steps and tokens of docs/log.md, entry "estimate of a run", on its rows; seconds within a factor of two."""
-    tree = read_yaml(ROOT / "params.yaml")
-    tree["tasks"]["synthetic"]["train_examples"] = 1500
+    tree = default_tree({"tasks.synthetic.train_examples": 1500})
     tree["tasks"]["cola"]["teacher"]["epochs"] = tree["tasks"]["cola"]["prediction"]["epochs"] = 6
     default = check_params(tree)
     works = sizes_of(default).works()
@@ -135,11 +149,9 @@ def test_rows_of_a_table_are_counted(tmp_path, monkeypatch):
 
 def with_changes(section: str, **changes) -> Sizes:
     """The sizes of the tiny params with another section of one training."""
-    tree = json.loads(json.dumps(tiny_params()))  # sections that are one object in tiny_params become several
-    node = tree
-    for key in section.split("."):
-        node = node[key]
-    node |= changes
+    tree = tiny_params()
+    for name, value in changes.items():
+        set_key(tree, f"{section}.{name}", value)
     return sizes_of(check_params(tree))
 
 

@@ -1,12 +1,11 @@
 """The check of all local sources before a run."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from stages import check_params as check_params_stage
-from tests.support.hub_content import bert, classifier
+from tests.support.hub_content import bert, classifier, write_model
 from tests.support.project import TASK, tiny_params, write_params
 from tinybert.config.load import check_params
 from tinybert.models import outputs
@@ -15,12 +14,6 @@ from tinybert.source_checks import check_sources
 
 BERT = {"layers": 2, "width": 24, "heads": 3, "feed_forward": 48, "dropout": 0.0}
 QUIZ = {"subject": "city", "prompt": "The capital of France is [MASK] .", "answer": "paris"}
-
-
-def write_model(folder: Path, repository) -> None:
-    folder.mkdir(parents=True)
-    for name, content in repository.files.items():
-        (folder / name).write_bytes(content)
 
 
 @pytest.fixture

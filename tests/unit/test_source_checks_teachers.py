@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.families import DECODERS, FAMILIES, save_family
 from tests.support.hub_client import use_hub
-from tests.support.hub_content import bert, classifier
+from tests.support.hub_content import bert, classifier, write_model
 from tests.support.hub_server import Repository, serve_hub
+from tests.support.project import set_key
 from tests.unit.config.test_prediction_teachers import HUB, SHA, tree
-from tests.unit.test_source_checks import write_model
 from tinybert.config.load import check_params
 from tinybert.pipeline.errors import UserError
 from tinybert.source_checks import check_sources
@@ -19,12 +19,7 @@ KEYS = ["tasks.cola.finetuned_teacher", "tasks.teacher_encoder", "tasks.cola.tea
 
 
 def check(source: dict, key: str = KEYS[0], **settings) -> None:
-    found = section = tree(**settings)
-    *path, last = key.split(".")
-    for name in path:
-        section[name] = section = dict(section[name])
-    section[last] = source
-    check_sources(check_params(found))
+    check_sources(check_params(set_key(tree(**settings), key, source)))
 
 
 def mistakes(*arguments, **settings) -> list[str]:

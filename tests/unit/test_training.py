@@ -5,24 +5,19 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.builders import STUDENT, classifier
-from tests.support.fake_stage import FakeStage
+from tests.support.fake_stage import FakeStage, enter_project
 from tests.unit.distill.test_loop import OPTIMIZER, examples, settings
-from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.batches import Batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.model_folders import load_model, read_provenance
-from tinybert.pipeline import paths
 from tinybert.pipeline.files import write_json
 from tinybert.training import StageTraining
 
 
 @pytest.fixture
 def training(tmp_path, monkeypatch) -> StageTraining:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
+    enter_project(tmp_path, monkeypatch)
     monkeypatch.setenv("TINYBERT_CHECKPOINT_SECONDS", "0")
-    paths.TOKENIZER.mkdir(parents=True)
-    save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
     stage = FakeStage("stage", {"task": "cola"}, SimpleNamespace(seed=1, optimizer=OPTIMIZER, precision="float32"))
     loss = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
     return StageTraining(stage, classifier(seed=1), loss, tmp_path / "model")

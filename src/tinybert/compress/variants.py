@@ -14,8 +14,8 @@ from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies,
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
 from tinybert.config.fields import HUGE
 from tinybert.config.load import describe_mistake
-from tinybert.config.schema import METRICS_BY_KIND, Calibration, Latency, Quantization, TableData
-from tinybert.config.tasks import Task, task_of
+from tinybert.config.schema import Calibration, Latency, Quantization
+from tinybert.config.tasks import METRICS_BY_KIND, TableData, Task, task_of
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, NUMBER, Labels, own_row
 from tinybert.data.table_files import Table

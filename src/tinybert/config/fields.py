@@ -100,6 +100,15 @@ class HubModel(ConfigModel):
     revision: NonEmptyStr
 
 
+class LocalFolder(ConfigModel):
+    folder: NonEmptyStr
+
+
+class HubDataset(ConfigModel):
+    dataset: NonEmptyStr
+    revision: NonEmptyStr
+
+
 class ModelSource(ConfigModel):
     """A third-party model, in a folder or on the Hub."""
 

@@ -1,13 +1,29 @@
-"""What a task is: GLUE's nine, or one that a table describes; columns, labels, metrics, and published scores."""
+"""What a task is: GLUE's nine, or one that a table describes; and the section `tasks` of params.yaml."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from tinybert.config.schema import METRICS_BY_KIND, REGRESSION_LABEL, Kind
+from tinybert.config.fields import (
+    ConfigModel,
+    HubDataset,
+    LocalFolder,
+    ModelSource,
+    Name,
+    NonEmptyStr,
+    NonNegative,
+    PositiveFraction,
+    PositiveInt,
+    Real,
+    RowTokens,
+    Source,
+    Training,
+    UniqueList,
+)
+from tinybert.config.students import LOGIT_LOSSES
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
@@ -18,6 +34,14 @@ MULTILABEL: Literal["multi_label_classification"] = "multi_label_classification"
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 GLUE: dict[str, dict] = yaml.safe_load(Path(__file__).with_name("glue.yaml").read_text(encoding="utf-8"))
 REPRODUCED = {name: entry["reproduced"] for name, entry in GLUE.items() if "reproduced" in entry}
+Kind = Literal["classification", "regression", "multilabel"]  # of a task
+# The metrics that a task of one's own may name; the first of its kind is the default.
+METRICS_BY_KIND: dict[Kind, tuple[str, ...]] = {
+    "classification": ("accuracy", "macro_f1", "f1", "matthews"),
+    "regression": ("pearson", "spearman"),
+    "multilabel": ("micro_f1", "macro_f1"),
+}
+REGRESSION_LABEL = "score"  # the name of a regression's output
 
 
 @dataclass(frozen=True)
@@ -121,3 +145,218 @@ def read_task(name: str, root: str | Path = "") -> Task:
         wrong = "missing" if isinstance(error, FileNotFoundError) else "damaged"
         fix = f"fix: dvc repro prepare_task@{name}"
         raise UserError(f"{path.relative_to(root)}: {wrong}; stage prepare_task writes it; {fix}") from None
+
+
+# --- tasks: tables of one's own, ready teachers, training, and settings of all tasks ----------------------------------
+
+
+class HubTable(HubDataset):
+    config: NonEmptyStr | None = None
+
+
+Separator = Annotated[str, Field(min_length=1, max_length=10)]
+Columns = Annotated[UniqueList[NonEmptyStr], BeforeValidator(lambda name: [name] if isinstance(name, str) else name)]
+
+
+class TableData(ConfigModel):
+    """The table of a task of one's own.
+
+    Attributes:
+        train: A file, or a split of `hub`; so are dev, test and unlabeled. A test split with labels is scored too.
+        unlabeled: Texts without labels; only students learn from them, with the teacher's outputs as targets.
+        dev_fraction: The share of train that is dev if there is no dev file.
+        labels: The classes in their order; None: those of train, sorted.
+        positive: The class whose F1 is the metric.
+        separator: What separates the labels of a cell of text; None: cells hold lists.
+        id: The column of a unique name of each row, by which predictions of a teacher are found; None: row numbers.
+    """
+
+    train: NonEmptyStr
+    dev: NonEmptyStr | None = None
+    test: NonEmptyStr | None = None
+    unlabeled: NonEmptyStr | None = None
+    dev_fraction: Annotated[Real, Field(gt=0, le=0.5)] = 0.1
+    texts: Annotated[UniqueList[NonEmptyStr], Field(max_length=2)]
+    label: NonEmptyStr
+    kind: Kind = "classification"
+    labels: Annotated[UniqueList[NonEmptyStr], Field(min_length=2)] | None = None
+    metric: NonEmptyStr | None = None
+    positive: NonEmptyStr | None = None
+    separator: Separator | None = None
+    id: NonEmptyStr | None = None
+    hub: HubTable | None = None
+
+    @property
+    def unlabeled_columns(self) -> tuple[str, ...]:
+        """The columns of a table without labels that are read."""
+        return (*self.texts, *([self.id] if self.id else []))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the table that are read, the label last."""
+        return (*self.unlabeled_columns, self.label)
+
+    @property
+    def splits(self) -> dict[str, str]:
+        """The splits that are given, by name."""
+        given = {"train": self.train, "dev": self.dev, "test": self.test, "unlabeled": self.unlabeled}
+        return {split: name for split, name in given.items() if name}
+
+    def check(self) -> None:
+        if self.label in self.texts:
+            raise ValueError(f"label: is a text too (got {self.label}); fix: name the column of the labels")
+        allowed = METRICS_BY_KIND[self.kind]
+        if self.metric and self.metric not in allowed:
+            raise ValueError(f"metric: not one of {self.kind} (got {self.metric}); allowed: {', '.join(allowed)}")
+        if (self.metric == "f1") != (self.positive is not None):
+            problem = f"set for metric f1, and for no other (got {self.positive} for {self.metric})"
+            raise ValueError(f"positive: must be {problem}; fix: set positive, or choose another metric")
+        if self.labels and (self.kind == "regression" or (self.positive and self.positive != self.labels[1])):
+            raise ValueError(f"labels: a regression has none, positive is second (got {self.labels}); fix: correct it")
+        labeled = filter(None, (self.train, self.dev, self.test))
+        is_text = any(name.lower().removesuffix(".gz").endswith((".csv", ".tsv")) for name in labeled)
+        if self.kind == "multilabel" and is_text and not self.hub and not self.separator:
+            raise ValueError("separator: missing, a cell of CSV or TSV holds the labels as one text; fix: such as '|'")
+        if self.separator and self.kind != "multilabel":
+            fix = "remove it (only multilabel has several)"
+            raise ValueError(f"separator: rows of kind {self.kind} have one label; fix: {fix}")
+
+
+class PredictionFiles(ConfigModel):
+    """Predictions of any teacher, in tables.
+
+    Attributes:
+        train: The file of the training rows; so are dev and test.
+        dev: None if dev is a share of train: its predictions are in train's file then.
+        test: The file of a test split with labels.
+        id: The column of the row's id: its cell of data.id, or its number in its table, from 0.
+        probabilities: A column for each class in the order of the labels, or one column of lists; so are logits.
+        label: The column of the predicted class, score or classes.
+        separator: As that of `data`, for `label`.
+        missing: What a training row without a prediction gets: its gold label, or no place in the distillation.
+    """
+
+    train: NonEmptyStr
+    dev: NonEmptyStr | None = None
+    test: NonEmptyStr | None = None
+    id: NonEmptyStr
+    probabilities: Columns | None = None
+    logits: Columns | None = None
+    label: NonEmptyStr | None = None
+    separator: Separator | None = None
+    missing: Literal["gold", "drop"]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the predictions."""
+        return self.probabilities or self.logits or (self.label or "",)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses that it has targets for: classes, gold ones too, have no logits."""
+        return LOGIT_LOSSES if not self.label and self.missing == "drop" else ("hard", "prediction")
+
+    def check(self) -> None:
+        given = [key for key in ("probabilities", "logits", "label") if getattr(self, key)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"must name one of probabilities, logits and label (got {found}); fix: name exactly one")
+
+
+class ReadyTeacher(ModelSource):
+    """A task teacher that needs no fine-tuning: in a folder, on the Hub, or its predictions alone."""
+
+    predictions: PredictionFiles | None = None
+
+    def check(self) -> None:
+        if len([given for given in (self.folder, self.hub, self.predictions) if given is not None]) != 1:
+            model = "{folder: path} or {hub: {model: name, revision: commit}}"
+            raise ValueError(f"must be {model} or {{predictions: {{train, dev, id, ...}}}}")
+
+
+TeacherEncoder = Annotated[
+    Annotated[Literal["given", "pretrained"], Tag("[named]")] | Annotated[ModelSource, Tag("[model]")],
+    Discriminator(lambda value: "[model]" if isinstance(value, (dict, ModelSource)) else "[named]"),
+]
+
+
+class FineTuning(Training):
+    """Training of a task's teacher; `encoder`: what it starts from, by default `tasks.teacher_encoder`."""
+
+    encoder: TeacherEncoder | None = None
+
+
+class TaskSettings(ConfigModel):
+    data: TableData | None
+    max_length_tokens: RowTokens
+    augmented_copies: Annotated[int, Field(ge=0, le=1000)]
+    train_fraction: PositiveFraction
+    finetuned_teacher: ReadyTeacher | None
+    teacher: FineTuning
+    intermediate: Training
+    prediction: Training
+    pruning: Training
+
+    def check(self) -> None:
+        if self.pruning.epochs == 0:
+            raise ValueError("pruning.epochs: sparsity rises while training goes on (got 0); allowed: 1 or more")
+        if self.teacher.epochs == 0 and self.finetuned_teacher is None:
+            raise ValueError("teacher.epochs: got 0; fix: set it to 1 or more, or name a finetuned_teacher")
+        predictions = self.finetuned_teacher and self.finetuned_teacher.predictions
+        if predictions and self.augmented_copies:
+            problem = f"finetuned_teacher has no predictions for augmented rows (got {self.augmented_copies})"
+            raise ValueError(f"augmented_copies: {problem}; allowed: 0")
+        if predictions and self.data and self.data.unlabeled:
+            problem = f"finetuned_teacher has no predictions for these rows (got {self.data.unlabeled})"
+            raise ValueError(f"data.unlabeled: {problem}; allowed: null; fix: remove it")
+        if predictions and self.data and (predictions.dev is None) != (self.data.dev is None):
+            problem = f"data.dev and this are files both, or both null (got {predictions.dev})"
+            raise ValueError(f"finetuned_teacher.predictions.dev: {problem}; fix: change one of them")
+
+
+class SyntheticTasks(ConfigModel):
+    train_examples: Annotated[int, Field(ge=10, le=10**9)]  # the baselines choose their regularization on thirds
+    dev_examples: PositiveInt
+
+
+class Tasks(ConfigModel):
+    """Settings of all tasks; every other key is a task's name with its section."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[Name, TaskSettings]
+
+    run: UniqueList[Name]
+    students: UniqueList[Name]
+    source: Source
+    hub: HubDataset
+    local: LocalFolder
+    synthetic: SyntheticTasks
+    heldout_fraction: Annotated[Real, Field(ge=0, le=0.5)]
+    teacher_encoder: TeacherEncoder
+    teacher_cache_gb: NonNegative
+    vocabulary_tokens: PositiveInt | None
+
+    def check(self) -> None:
+        for name, settings in self.__pydantic_extra__.items():
+            if hasattr(type(self), name) or name == "domain":  # which is a folder of models/final
+                raise ValueError(f"{name}: the name is reserved; fix: rename this task")
+            if (settings.data is None) != (name in GLUE):
+                fix = "GLUE's tasks take rows from tasks.source; fix: null, or another name for a task of your own"
+                fix = fix if settings.data else "missing; fix: name the task's table, or one of GLUE's tasks"
+                raise ValueError(f"{name}.data: {fix}")
+        for task in self.run:
+            if task not in self.__pydantic_extra__:
+                raise ValueError(f"run: {task} has no section; fix: add tasks.{task}, or take it off the list")
+
+    def __getitem__(self, task: str) -> TaskSettings:
+        return self.__pydantic_extra__[task]
+
+
+def teacher_source(tasks: Tasks, name: str) -> tuple[ModelSource, str] | None:
+    """The third-party model that a task's teacher is or starts from, and its key; None if there is none."""
+    settings = tasks[name]
+    if ready := settings.finetuned_teacher:
+        return None if ready.predictions else (ready, f"tasks.{name}.finetuned_teacher")
+    key = f"tasks.{name}.teacher.encoder" if settings.teacher.encoder else "tasks.teacher_encoder"
+    source = settings.teacher.encoder or tasks.teacher_encoder
+    return (source, key) if isinstance(source, ModelSource) else None

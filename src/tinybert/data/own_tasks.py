@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tinybert.config.schema import METRICS_BY_KIND, TableData, Tasks
-from tinybert.config.tasks import TASKS, Task
+from tinybert.config.tasks import METRICS_BY_KIND, TASKS, TableData, Task, Tasks
 from tinybert.data.table_files import Row, Table, tables_of
 from tinybert.data.task_sources import read_splits
 from tinybert.pipeline.errors import UserError

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tinybert.config.schema import PredictionFiles, TableData
-from tinybert.config.tasks import Task
+from tinybert.config.tasks import PredictionFiles, TableData, Task
 from tinybert.data.own_tasks import Labels, row_id
 from tinybert.data.table_files import Table
 from tinybert.models.foreign import PredictedTeacher

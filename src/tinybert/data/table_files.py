@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tinybert.config.schema import HubTable, TableData
+from tinybert.config.tasks import HubTable, TableData
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import LINE_LIMIT_BYTES, one_line, parse_json, printable, read_lines

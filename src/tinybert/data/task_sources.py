@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tinybert.config.fields import Source
-from tinybert.config.schema import Tasks
-from tinybert.config.tasks import GLUE, Task
+from tinybert.config.tasks import GLUE, Task, Tasks
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import printable, read_lines

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from tinybert.config.fields import ALL_FILES, Architecture, ModelSource, read_config, source_folder
-from tinybert.config.schema import Params, ReadyTeacher
+from tinybert.config.schema import Params
 from tinybert.config.students import TASK_PHASES, check_students
-from tinybert.config.tasks import Task
+from tinybert.config.tasks import ReadyTeacher, Task
 from tinybert.data.encoding import Encoded, encode, label_array, read_rows
 from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
 from tinybert.models import foreign

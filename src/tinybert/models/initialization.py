@@ -8,9 +8,9 @@ import torch
 
 from tinybert.config.fields import BiLstmArchitecture, ModelSource, source_folder
 from tinybert.config.load import StageParams
-from tinybert.config.schema import REGRESSION_LABEL, Params, TeacherSettings
+from tinybert.config.schema import Params, TeacherSettings
 from tinybert.config.students import LOGIT_LOSSES, Init, Student, check_subclone
-from tinybert.config.tasks import Task
+from tinybert.config.tasks import REGRESSION_LABEL, Task
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig, embeddings_from
 from tinybert.models.foreign import class_order

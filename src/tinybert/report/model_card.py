@@ -10,9 +10,9 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from tinybert.compress.pruning import linear_sparsity
 from tinybert.config.load import StageParams
-from tinybert.config.schema import Params, teacher_source
+from tinybert.config.schema import Params
 from tinybert.config.students import MAPPED_LOSSES
-from tinybert.config.tasks import Task
+from tinybert.config.tasks import Task, teacher_source
 from tinybert.evaluate.scoring import score_drops
 from tinybert.models.model_folders import Model
 from tinybert.pipeline import paths

@@ -16,8 +16,8 @@ from tinybert.augment.substitution import (
     ENGLISH_STOP_WORDS,
     WordPredictor,
     read_sentences,
-    stop_words,
     replacement_candidates,
+    stop_words,
     substitute,
     variations,
 )

@@ -1,17 +1,14 @@
 """The benchmark of inference: what it makes, in which order it times, what it prints."""
 
-import os
 import re
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
+from benchmarks import inference
 from benchmarks.inference import SIZES, STUDENT, TEACHER, System, report, speed_up, take_turns, write_variants
-from tests.support.project import ROOT
 from tinybert.compress.onnx_files import OnnxClassifier, random_feeds
 from tinybert.pipeline.paths import VARIANTS
 
@@ -67,11 +64,8 @@ def test_goals_are_printed_and_the_fastest_student_counts(capsys):
     ]
 
 
-def test_prints_each_variant_and_ends_with_the_ratio():
-    command = [sys.executable, "-m", "benchmarks.inference", "--sizes", "small", "--rounds", "3", "--threads", "1"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    output = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
-    lines = output.splitlines()
+def test_prints_each_variant_and_ends_with_the_ratio(run_main):
+    lines = run_main(inference, "--sizes", "small", "--rounds", "3", "--threads", "1")
     pattern = r"(\S+) +(\S+) +[\d.]+ ms \([\d.]+ to [\d.]+\) +([\d.]+) x its FP32 +[\d.]+ MB"
     rows = [re.fullmatch(pattern, line).groups() for line in lines[3:11]]
     assert [row[:2] for row in rows] == [(model, variant) for model in (TEACHER, STUDENT) for variant in VARIANTS]

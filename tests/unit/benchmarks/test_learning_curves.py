@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from benchmarks.learning_curves import chosen_params, main, read_options
 from benchmarks.narrowing import EVENTS, SENSITIVITY_DECAY, Narrower, structures
 from tests.support.builders import STUDENT, TEACHER, batch, masked_lm
+from tests.support.fake_stage import enter_project
 from tests.support.project import tiny_params, write_params
 from tests.support.small_distillation import OPTIMIZER, sequences
 from tinybert.config.fields import Training
 from tinybert.data.sequences import sequences_writer
-from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.batches import micro_batches, text_batch
 from tinybert.distill.loop import Distiller, Settings, adamw
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -198,14 +198,13 @@ def test_width_falls_along_the_cubic_schedule_to_the_students_shape():
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project with a pretrained teacher, another one as it was given, a tokenizer and sequences."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
+    enter_project(tmp_path, monkeypatch)
     tree = tiny_params(heads=TEACHER.num_attention_heads)
     tree["teacher"] |= {"source": "local", "local": {"folder": "given"}}
     tree["students"]["tinybert4"]["architecture"] |= {"width": 12, "feed_forward": 24, "dropout": 0.1}
     write_params(tmp_path, tree)
     rows = sequences()
-    for folder in (paths.TOKENIZER, paths.TEACHER, tmp_path / "given"):
+    for folder in (paths.TEACHER, tmp_path / "given"):
         folder.mkdir(parents=True)
     for split, numbers in (("train", range(50)), ("heldout", range(50, 90))):
         folder = paths.sequences("general", split)
@@ -213,7 +212,6 @@ def project(tmp_path, monkeypatch):
         with sequences_writer(folder, np.dtype(np.uint16)) as append:
             chosen = [rows[number] for number in numbers]
             append(np.concatenate(chosen), np.array(list(map(len, chosen))))
-    save_tokenizer(train_tokenizer(["fish swim"], vocabulary_size=40), paths.TOKENIZER)
     save_model(masked_lm(TEACHER, seed=3), paths.TEACHER)
     save_model(masked_lm(TEACHER, seed=4), tmp_path / "given")
     return tree

@@ -2,16 +2,13 @@
 
 import argparse
 import itertools
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import reference
+from benchmarks import reference, task_distill
 from benchmarks.task_distill import (
     INTERMEDIATE,
     PREDICTION,
@@ -24,7 +21,6 @@ from benchmarks.task_distill import (
     run_ours,
 )
 from tests.support.builders import STUDENT, TEACHER, batch, classifier
-from tests.support.project import ROOT
 from tests.unit.benchmarks.test_timing import renamed, shape_of
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import micro_batches
@@ -236,11 +232,8 @@ def test_teacher_outputs_are_cached_in_the_intermediate_phase(phase, at_first, t
 @pytest.mark.parametrize(
     ("phase", "losses"), [("intermediate", "embedding, hidden, attention"), ("prediction", "prediction")]
 )
-def test_prints_both_and_ends_with_the_ratio_of_the_totals(phase, losses):
-    command = [sys.executable, "-m", "benchmarks.task_distill", "--phase", phase, "--sizes", "small", "--blocks", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    output = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
-    lines = output.splitlines()
+def test_prints_both_and_ends_with_the_ratio_of_the_totals(run_main, phase, losses):
+    lines = run_main(task_distill, "--phase", phase, "--sizes", "small", "--blocks", "2")
     assert lines[1].endswith(f"losses: {losses}")
     pattern = r"(\w+) +([\d.]+) s a step \((\d+) steps .* total ([\d.]+) s .* peak memory \d+ MiB"
     rows = [re.fullmatch(pattern, line).groups() for line in lines[4:6]]

@@ -1,11 +1,11 @@
 """Profiles: overlays that merge into params.yaml, and nothing else of it changes."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.project import commit_all, run
 from tests.support.root import ROOT
 from tinybert.cli import main
 from tinybert.config.fields import Architecture
@@ -80,9 +80,7 @@ def project(tmp_path, monkeypatch) -> Path:
     shutil.copy(ROOT / "params.yaml", tmp_path)
     shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
     monkeypatch.chdir(tmp_path)
-    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
-    for command in (["init", "-q"], ["add", "--all"], ["commit", "-q", "-m", "start"]):
-        subprocess.run([*git, *command], check=True)
+    commit_all(tmp_path)
     return tmp_path
 
 
@@ -102,7 +100,7 @@ def test_a_lock_without_outputs_is_removed(project):
     """DVC's experiments fail on the lock of a fresh clone, whose outputs are nowhere."""
     (project / "dvc.yaml").write_text("stages: {one: {cmd: cp params.yaml out, deps: [params.yaml], outs: [out]}}\n")
     for command in (["init", "--quiet"], ["repro", "--quiet"]):
-        subprocess.run(["dvc", *command], check=True)
+        assert run(project, "dvc", *command).returncode == 0
     main(["profile", "minilm"])
     assert (project / "dvc.lock").is_file()
     shutil.rmtree(project / ".dvc/cache/files")

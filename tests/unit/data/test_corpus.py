@@ -19,8 +19,6 @@ from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import byte_bar
 
-REAL = Path(__file__).parents[3] / "local"  # data that is not in git
-
 WIKITEXT = """
  = Copper Lane =
 
@@ -330,14 +328,3 @@ def test_local_files_import_nothing_of_the_hub(tmp_path):
     environment = {"PYTHONPATH": str(Path(sources.__file__).parents[2])}
     process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
     assert process.returncode == 0, process.stderr
-
-
-@pytest.mark.skipif(not (REAL / "wikitext").is_dir(), reason="local/wikitext is absent")
-def test_real_wikitext_has_the_published_number_of_articles():
-    assert len(read(REAL / "wikitext" / "valid.tokens")) == 60
-    assert len(read(REAL / "wikitext" / "test.tokens")) == 60
-
-
-@pytest.mark.skipif(not (REAL / "wiki").is_dir(), reason="local/wiki is absent")
-def test_real_wikipedia_articles_are_all_read():
-    assert sum(1 for _ in documents(settings(REAL / "wiki" / "part-*.jsonl.gz"), seed=0)) == 5861

@@ -13,8 +13,6 @@ from tinybert.data.domain_filter import Rule, filter_file
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_jsonl, write_jsonl
 
-REAL = Path(__file__).parents[3] / "local"  # data that is not in git
-
 SUBJECTS = {"history": ("war", "king"), "geography": ("river", "capital")}
 
 
@@ -187,22 +185,3 @@ def test_hits_and_terms_equal_those_of_pythons_re(parts, terms, matching, ignore
 @given(st.text(alphabet="ab\t\n\x0b \x1f\u00a0é字", max_size=20))
 def test_words_are_counted_as_python_splits_them(text):
     assert Rule(settings())(text)[1]["words"] == len(text.split())
-
-
-@pytest.mark.skipif(not (REAL / "wiki").is_dir(), reason="local/wiki is absent")
-def test_the_published_rule_hardly_selects_among_real_articles(tmp_path):
-    from tinybert.data.corpus import documents
-
-    local = SimpleNamespace(files=(str(REAL / "wiki" / "part-000.jsonl.gz"),))
-    source = SimpleNamespace(source="local", unit="article", max_documents=300, local=local)
-    shares = {}
-    write_jsonl(tmp_path / "all.jsonl", documents(source, seed=0))
-    terms = {
-        "history": ("history", "empire", "war", "ancient", "king", "queen"),
-        "geography": ("geography", "river", "mountain", "capital", "population"),
-    }
-    for matching in ("whole_word", "substring"):
-        rule = settings(subjects=terms, matching=matching)
-        statistics = filter_file(tmp_path / "all.jsonl", tmp_path / "kept.jsonl", rule)
-        shares[matching] = statistics["documents"]["kept_share"]
-    assert 0.7 < shares["whole_word"] < shares["substring"] < 1

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.project import default_tree
 from tinybert.config.load import check_params
-from tinybert.config.schema import TableData
-from tinybert.config.tasks import read_task, write_task
+from tinybert.config.tasks import TableData, read_task, write_task
 from tinybert.data.encoding import label_array
 from tinybert.data.own_tasks import hold_out_rows, read_own, read_task_rows, records, shared_texts
 from tinybert.data.table_files import Table

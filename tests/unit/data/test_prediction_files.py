@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tinybert.config.schema import PredictionFiles
-from tinybert.config.tasks import TASKS, Task
+from tinybert.config.tasks import TASKS, PredictionFiles, Task
 from tinybert.data.prediction_files import FLOOR, read_predicted_teacher
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 
-from tinybert.config.schema import HubTable
+from tinybert.config.tasks import HubTable
 from tinybert.data.table_files import Table
 from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError

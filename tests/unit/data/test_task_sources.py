@@ -9,11 +9,8 @@ import pytest
 from tinybert.config.tasks import TASKS
 from tinybert.data.encoding import fraction_of
 from tinybert.data.task_sources import read_splits
-from tinybert.evaluate.scoring import majority_predictions, score
 from tinybert.pipeline import hub
 from tinybert.pipeline.errors import UserError
-
-REAL = Path(__file__).parents[3] / "local"  # data that is not in git
 
 # Task -> folder, header of train and dev (None: there is none), one row of it, the row that is read, header of test.
 LAYOUTS = {
@@ -230,22 +227,6 @@ def test_tasks_without_synthetic_examples_name_those_that_have():
         UserError, match=r"tasks\.source: synthetic: qqp has no synthetic examples, only cola, .*tasks\.run"
     ):
         read_splits(TASKS["qqp"], "synthetic", settings=SYNTHETIC, seed=0)
-
-
-@pytest.mark.skipif(not (REAL / "glue").is_dir(), reason="local/glue is absent")
-@pytest.mark.parametrize(("name", "train", "dev"), [("cola", 8551, 1043), ("sst2", 67349, 872), ("mrpc", 3668, 408)])
-def test_real_files_have_the_official_sizes(name, train, dev):
-    splits = read(REAL / "glue", name)
-    assert (len(splits["train"]), len(splits["dev"])) == (train, dev)
-
-
-@pytest.mark.skipif(not (REAL / "glue").is_dir(), reason="local/glue is absent")
-def test_the_majority_of_real_mrpc_has_the_published_scores():
-    splits = read(REAL / "glue", "mrpc")
-    labels = {split: [row["label"] for row in rows] for split, rows in splits.items()}
-    majority = majority_predictions(TASKS["mrpc"], labels["train"], len(labels["dev"]))
-    scores = score(TASKS["mrpc"], majority, labels["dev"])
-    assert scores == pytest.approx({"accuracy": 0.684, "f1": 0.812}, abs=5e-4)
 
 
 ROWS = [{"sentence": str(number)} for number in range(100)]

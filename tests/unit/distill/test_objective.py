@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, learnable, masked_lm
-from tests.support.root import ROOT
-from tinybert.config.load import check_params, read_yaml
+from tests.support.project import default_tree
+from tinybert.config.load import check_params
 from tinybert.config.students import RELATION_LOSSES
 from tinybert.config.tasks import MULTILABEL
 from tinybert.distill import losses
@@ -19,10 +19,6 @@ from tinybert.pipeline.errors import UserError
 ALL = {"hard": 1.0, "prediction": 2.0, "attention": 0.5, "hidden": 3.0, "embedding": 0.25}
 OTHERS = {"logit_mse": 0.1, "attention_kl": 1.0, "cosine": 1.0, "pkd": 2.0} | dict.fromkeys(RELATION_LOSSES, 1.0)
 EVERYTHING = DistillationConfig(ALL | OTHERS, temperature=2.0, relation_heads=3)
-
-
-def default_tree():
-    return read_yaml(ROOT / "params.yaml")
 
 
 def config_of(tree, student, stage) -> DistillationConfig:

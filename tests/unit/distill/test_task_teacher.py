@@ -14,8 +14,7 @@ from tests.support.hub_client import use_hub
 from tests.support.hub_server import Repository, serve_hub
 from tests.unit.distill.test_loop import OPTIMIZER, RUN
 from tinybert.config.fields import HubModel, ModelSource, Training
-from tinybert.config.schema import ReadyTeacher
-from tinybert.config.tasks import TASKS
+from tinybert.config.tasks import TASKS, ReadyTeacher
 from tinybert.data.encoding import encode
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.distill.batches import Batches, labeled_by_teacher, predict

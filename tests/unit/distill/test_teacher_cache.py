@@ -1,7 +1,7 @@
 """The teacher cache: the same losses as live; files that are too small, damaged or foreign."""
 
-import multiprocessing
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -285,18 +285,11 @@ def test_a_full_disk_leaves_nothing_and_training_continues(tmp_path, monkeypatch
     assert "No space left on device" in capsys.readouterr().err
 
 
-def fill(folder, results):
-    results.put(cached_teacher(folder).rows_asked)
-
-
-def test_of_two_processes_one_fills_the_cache(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    both = [context.Process(target=fill, args=(tmp_path, results)) for _ in range(2)]
-    for process in both:
-        process.start()
-    asked = sorted(results.get(timeout=120) for _ in both)
-    for process in both:
-        process.join()
-    assert asked == [1, 1 + 24]
+def test_of_two_teachers_one_fills_the_cache(tmp_path):
+    """In two threads, as two stages do: each opens the lock for itself."""
+    given = [(classifier(TEACHER, seed=2), loss_of(LAYERS), examples(), TeacherCache(tmp_path, 10**8)) for _ in "12"]
+    both, accelerator = [CountingTeacher(*arguments) for arguments in given], start_accelerator("float32")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda teacher: teacher.begin(accelerator), both))
+    assert sorted(teacher.rows_asked for teacher in both) == [1, 1 + 24]
     assert len(names(tmp_path)) == 6

@@ -1,7 +1,5 @@
 """The BiLSTM student against NumPy float64, PyTorch's packed sequences, padding, and counts by hand."""
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 import torch
@@ -221,12 +219,6 @@ def test_random_words_have_the_configured_standard_deviation():
 def test_rows_may_have_any_length():
     CONFIG.check_length(10_000, "corpus.max_length_tokens")
     assert classifier(pair=True)(batch([[7] * 700], [[8] * 900])).logits.isfinite().all()
-
-
-def test_the_config_is_plain_data_that_makes_it_again():
-    values = asdict(CONFIG)
-    assert values["embedding_size"] == 6 and values["hidden_size"] == 5
-    assert BiLstmConfig(**values) == CONFIG
 
 
 def test_embeddings_of_the_teachers_width_are_a_copy():

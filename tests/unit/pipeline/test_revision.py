@@ -1,15 +1,9 @@
 """Which commit made a result."""
 
-import subprocess
-
 import pytest
 
+from tests.support.project import commit_all, git
 from tinybert.pipeline.revision import code_revision, package_versions
-
-
-def git(*arguments) -> str:
-    command = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture
@@ -19,24 +13,22 @@ def project(tmp_path, monkeypatch):
     for name in ("src/a.py", "params.yaml", "metrics/a.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1\n")
-    git("init", "--quiet")
-    git("add", "--all")
-    git("commit", "--quiet", "--message", "code")
+    commit_all(tmp_path)
     return tmp_path
 
 
 def test_a_commit_of_results_is_no_new_revision_of_the_code(project):
-    code = git("rev-parse", "HEAD")
+    code = git(project, "rev-parse", "HEAD")
     (project / "metrics/a.json").write_text("2\n")
     assert code_revision() == code
-    git("commit", "--quiet", "--all", "--message", "results")
-    assert code_revision() == code != git("rev-parse", "HEAD")
+    git(project, "commit", "--quiet", "--all", "--message", "results")
+    assert code_revision() == code != git(project, "rev-parse", "HEAD")
 
 
 @pytest.mark.parametrize("name", ["src/a.py", "params.yaml", "src/new.py"])
 def test_uncommitted_changes_of_code_or_params_are_reported(project, name):
     (project / name).write_text("3\n")
-    assert code_revision() == f"{git('rev-parse', 'HEAD')} and uncommitted changes"
+    assert code_revision() == f"{git(project, 'rev-parse', 'HEAD')} and uncommitted changes"
 
 
 def test_outside_of_git_there_is_none(tmp_path, monkeypatch):

@@ -17,13 +17,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.support.project import commit_all, forking_python, git
+from tests.support.root import ROOT
 from tinybert.pipeline import tracking
 from tinybert.pipeline.tracking import stage_run
 
 # MLflow itself calls what SQLAlchemy and pandas have deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy", "ignore:For backward compatibility")
 
-SOURCE = Path(__file__).resolve().parents[3] / "src"
+SOURCE = ROOT / "src"
+PYTHON = sys.executable
 FIRST_STAGE = """
 from tinybert.pipeline.tracking import stage_run
 with stage_run("general_distill", "lazy", params={}, tags={}):
@@ -41,7 +44,7 @@ def first_store(tmp_path_factory):
     """A project folder whose store was made by two processes started together, and what these printed."""
     root = tmp_path_factory.mktemp("project")
     (root / "params.yaml").write_text("seed: 1\n")
-    command = [sys.executable, "-c", FIRST_STAGE]
+    command = [PYTHON, "-c", FIRST_STAGE]
     processes = [
         subprocess.Popen(command, cwd=root, env=clean_environment(), stderr=subprocess.PIPE, text=True) for _ in "12"
     ]
@@ -57,6 +60,7 @@ def environment(monkeypatch):
     for name, value in tracking.MLFLOW_SETTINGS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(tracking, "LONGEST_WAIT_S", 240)  # other tests run beside these
+    monkeypatch.setattr(sys, "executable", str(forking_python()))  # has imported MLflow, for the writer
 
 
 @pytest.fixture
@@ -135,10 +139,8 @@ def test_one_parent_for_one_state_of_the_project(root):
 
 
 def test_git_revision_is_a_tag(root):
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "start"]):
-        subprocess.run([*git, *command], check=True, cwd=root)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=root).stdout.strip()
+    commit_all(root)
+    head = git(root, "rev-parse", "HEAD")
     with stored_run("report", "", params={}, tags={}):
         pass
     [child] = children(root, "report")
@@ -287,6 +289,7 @@ def test_a_store_that_fails_later_is_given_up(root, capfd):
 
 def test_a_store_that_does_not_answer_ends_the_wait(root, monkeypatch, capfd):
     monkeypatch.setattr(tracking, "LONGEST_WAIT_S", 2)
+    monkeypatch.setattr(sys, "executable", PYTHON)  # a kill ends the client of the fork server, not the fork
     with open(root / "mlflow.db.lock", "a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with stage_run("tokenize", "domain", params={}, tags={}) as run:
@@ -312,7 +315,7 @@ def wait_for_run(root: Path, name: str) -> None:
 
 
 def test_a_killed_stage_leaves_a_killed_run(root):
-    stage = subprocess.Popen([sys.executable, "-c", KILLED_STAGE], env=clean_environment())
+    stage = subprocess.Popen([PYTHON, "-c", KILLED_STAGE], env=clean_environment())
     wait_for_run(root, "prune/cola")
     stage.kill()
     stage.wait()

@@ -1,6 +1,5 @@
 """What a finished model ships: it answers as our own model does, by the very lines that card and README show."""
 
-import copy
 import json
 import re
 import shutil
@@ -12,11 +11,12 @@ import torch
 import yaml
 
 from tests.support.builders import STUDENT, classifier, masked_lm
+from tests.support.project import default_tree
 from tests.support.root import ROOT
 from tests.support.runtimes import run_node
 from tinybert.compress.onnx_files import export_onnx, feeds_of, random_feeds, session_of, write_portable
 from tinybert.compress.quantization import plan_int8, write_int8
-from tinybert.config.load import StageParams, check_params, load_params, read_yaml
+from tinybert.config.load import StageParams, check_params
 from tinybert.config.tasks import MULTILABEL, TASKS, Task
 from tinybert.data.encoding import encode
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
@@ -163,14 +163,7 @@ def test_the_lines_that_are_shown_run_and_agree(project, card_of, where):
 
 def params_with(**changes):
     """The default's params with other values at dotted keys, written with __ between the parts."""
-    tree = copy.deepcopy(read_yaml(ROOT / "params.yaml"))
-    for key, value in changes.items():
-        *parts, last = key.split("__")
-        node = tree
-        for part in parts:
-            node = node[part]
-        node[last] = value
-    return check_params(tree)
+    return check_params(default_tree({key.replace("__", "."): value for key, value in changes.items()}))
 
 
 def packaged(params, stage: str, **items: str) -> StageParams:
@@ -228,7 +221,7 @@ def card_of(tmp_path_factory, monkeypatch):
         labels = TASKS[task].labels
         model = None if kind == "bert" else BiLstmClassifier(config, labels, pair=TASKS[task].is_pair)
         folder = tmp_path_factory.mktemp("card")
-        card(folder, task_model(load_params(ROOT / "params.yaml"), monkeypatch, task=task, model=model), task=task)
+        card(folder, task_model(params_with(), monkeypatch, task=task, model=model), task=task)
         return (folder / "README.md").read_text()
 
     return text
@@ -360,7 +353,7 @@ def test_collapse_and_sparsity_are_reported(tmp_path, monkeypatch):
         for module in model.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight[: len(module.weight) // 2] = 0  # every Linear here has an even number of rows
-    finished = task_model(load_params(ROOT / "params.yaml"), monkeypatch, name="tinybert4_pruned20", model=model)
+    finished = task_model(params_with(), monkeypatch, name="tinybert4_pruned20", model=model)
     _, body = card(tmp_path, finished, collapsed=True)
     assert "**Collapsed: fp32, int8-dynamic, int8-qdq, int8-qoperator gives one answer" in body
     assert "Pruned: 50.0 % of the weights" in body
@@ -369,7 +362,7 @@ def test_collapse_and_sparsity_are_reported(tmp_path, monkeypatch):
 
 def test_a_bilstm_card_does_not_use_transformers(tmp_path, monkeypatch):
     model = BiLstmClassifier(BiLstmConfig(50, 8, 8, 1, 8), ("no", "yes"), pair=False)
-    front, body = card(tmp_path, task_model(load_params(ROOT / "params.yaml"), monkeypatch, name="bilstm", model=model))
+    front, body = card(tmp_path, task_model(params_with(), monkeypatch, name="bilstm", model=model))
     assert front["library_name"] == "onnx"
     assert "from transformers" not in body and "onnxruntime" in body
     assert "A BiLSTM of 1 layers" in body and "huggingface/transformers" not in body
@@ -396,7 +389,7 @@ def test_third_party_names_stay_text(tmp_path, monkeypatch):
 
 
 def test_the_same_project_gives_the_same_bytes(tmp_path, monkeypatch):
-    finished = task_model(load_params(ROOT / "params.yaml"), monkeypatch)
+    finished = task_model(params_with(), monkeypatch)
     card(tmp_path, finished)
     first = (tmp_path / "README.md").read_bytes()
     card(tmp_path, finished)
@@ -412,7 +405,7 @@ def test_a_domain_student_fills_masks_as_our_model_does(project, monkeypatch):
     save_model(model, folder)
     save_tokenizer(tokenizer, folder)
     monkeypatch.chdir(ROOT)
-    params = load_params()
+    params = params_with()
     past = provenance(
         params, ("general_distill", {"student": "lazy"}), ("domain_distill", {"student": "lazy", "seed": "42"})
     )
@@ -448,7 +441,7 @@ TABLE = {"train": "local/tags.jsonl", "texts": ["body"], "label": "tags", "kind"
 @pytest.mark.parametrize("hub", [None, {"dataset": "someone/tags", "revision": "abc", "config": None}])
 def test_a_card_of_an_own_task(tmp_path, monkeypatch, hub):
     monkeypatch.setitem(TASKS, "tags", TAGS)
-    tree = read_yaml(ROOT / "params.yaml")
+    tree = default_tree()
     tree["tasks"] |= {"run": ["tags"], "tags": tree["tasks"]["cola"] | {"data": TABLE | {"hub": hub}}}
     front, body = card(tmp_path, task_model(check_params(tree), monkeypatch, task="tags"), task="tags")
     assert front.get("datasets") == (["someone/tags"] if hub else None)

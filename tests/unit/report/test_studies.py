@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.project import commit_all, default_tree, git
 from tests.support.root import ROOT
-from tinybert.config.load import load_params, merged_profile
+from tinybert.config.load import check_params, load_params, merged_profile
+from tinybert.config.schema import Params
 from tinybert.evaluate.scoring import Predictions
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -52,26 +54,34 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def plan_of(name: str = "small", **changes) -> list[studies.Experiment]:
-    study, params = load_study(name), load_params()
+def plan_of(name: str = "small", params: Params | None = None, **changes) -> list[studies.Experiment]:
+    study, params = load_study(name), params or load_params()
     chosen = {"tasks": study.choose_tasks(None, params), "seeds": study.seeds} | changes
     return studies.plan(name, study, params, **chosen)
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", NAMES)
-def test_shipped_studies_fit_every_scale(name, scale, project):
-    if scale != "params":
-        write_json(project / "params.yaml", merged_profile(scale, ROOT))  # JSON is YAML
-    shutil.copy(ROOT / f"studies/{name}.yaml", project / "studies")
-    if (scale, name) in UNFIT:
-        with pytest.raises(
-            UserError, match=r"students\.tinybert4\.intermediate\.losses: |domain\.students: lacks lazy"
-        ):
-            plan_of(name)
+def test_shipped_studies_fit_every_scale(scale, project, monkeypatch):
+    tree = default_tree() if scale == "params" else merged_profile(scale, ROOT)
+    monkeypatch.setattr(studies, "read_yaml", lambda path: {"params.yaml": tree}[path])
+    params, mistakes = check_params(tree), []
+    for name in NAMES:
+        shutil.copy(ROOT / f"studies/{name}.yaml", project / "studies")
+        try:
+            check_fit(name, params, fits=(scale, name) not in UNFIT)
+        except (AssertionError, UserError, pytest.fail.Exception) as error:
+            mistakes.append(f"{name}: {error}")
+    assert mistakes == []
+
+
+def check_fit(name: str, params: Params, *, fits: bool) -> None:
+    """Whether a study can be planned with these params, and gives an experiment for each different variant."""
+    if not fits:
+        lines = r"students\.tinybert4\.intermediate\.losses: |domain\.students: lacks lazy"
+        with pytest.raises(UserError, match=lines):
+            plan_of(name, params)
         return
-    planned, written = plan_of(name), (ROOT / "dvc.yaml").read_text()
-    study = load_study(name)
+    study, planned, written = load_study(name), plan_of(name, params), (ROOT / "dvc.yaml").read_text()
     assert {experiment.variant for experiment in planned} == set(study.variants)
     repeats = study.seeds if study.repeat == "pipeline" else 1
     different = {variant.set for variant in study.variants.values()}
@@ -215,18 +225,10 @@ def test_a_page_without_evidence_names_the_fix(project):
 def repository(tmp_path, monkeypatch):
     """A git repository with a branch, main, and a file that is not committed as it is, which is entered."""
     monkeypatch.chdir(tmp_path)
-    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):
-        monkeypatch.setenv(name, "test")
     Path("params.yaml").write_text("seed: 1")
-    git("init", "--quiet", "--initial-branch", "main")
-    git("add", "params.yaml")
-    git("commit", "--quiet", "--message", "first")
+    commit_all(tmp_path)
     Path("params.yaml").write_text("seed: 2")
     return tmp_path
-
-
-def git(*command: str) -> None:
-    subprocess.run(["git", *command], check=True, capture_output=True)
 
 
 class Killed(BaseException):
@@ -243,12 +245,12 @@ def noted():
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_workspace_disturbed_by_a_kill_must_be_restored_first(repository, is_clean):
     if is_clean:
-        git("checkout", "params.yaml")
+        git(repository, "checkout", "params.yaml")
     text = Path("params.yaml").read_text()
     with pytest.raises(Killed), noted():
         if not is_clean:
-            git("stash")
-        git("checkout", "--detach")
+            git(repository, "stash")
+        git(repository, "checkout", "--detach")
         Path("params.yaml").write_text("seed: 3")  # as DVC sets up an experiment
         raise Killed
     for _ in "12":
@@ -270,12 +272,12 @@ def test_two_simultaneous_studies_are_rejected(tmp_path, monkeypatch):
 
 
 def test_other_kills_and_later_work_are_no_disturbance(repository):
-    git("stash")
-    git("stash", "apply")
+    git(repository, "stash")
+    git(repository, "stash", "apply")
     with pytest.raises(Killed), noted():
         raise Killed
-    git("checkout", "-b", "other")
-    git("stash", "drop")
+    git(repository, "checkout", "-b", "other")
+    git(repository, "stash", "drop")
     check_disturbed_workspace()
     assert not studies.NOTE.exists()
 
