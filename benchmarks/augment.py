@@ -140,8 +140,8 @@ def description(work: AugmentSetup) -> str:
     return (
         f"{work.sentences.name if work.sentences else 'synthetic CoLA'}: {len(sentences)} sentences, "
         f"{mean(len(sentence.ids) for sentence in sentences):.1f} pieces and {len(words) / len(sentences):.1f} "
-        f"replaceable words each, {mean(word.tokens == 1 for word in words):.0%} of them "
-        f"one of {tokenizer.get_vocab_size()} {'given' if work.tokenizer else 'synthetic'} pieces"
+        f"replaceable words each, {mean(word.tokens == 1 for word in words):.0%} of them one token "
+        f"of the {'given' if work.tokenizer else 'synthetic'} vocabulary of {tokenizer.get_vocab_size()}"
     )
 
 

@@ -115,8 +115,9 @@ def main() -> None:
     task = TASKS[options.task]
     speeds = ways(task, options.epochs)
     params = speeds["fast"]
-    if params.students[params.tasks.students[0]].init.per_task or params.tasks.vocabulary_tokens:
-        sys.exit("params.yaml: init.per_task and tasks.vocabulary_tokens are not measured; fix: use the default")
+    student = params.students[params.tasks.students[0]]
+    if student.init.per_task or params.tasks.vocabulary_tokens or getattr(student.intermediate, "pruning", None):
+        sys.exit("params.yaml: per_task, vocabulary_tokens or phase-1 pruning is set; fix: use the default params")
     dev, training = dev_rows(params, task), params.tasks[task.name]
     print(
         f"{params.tasks.students[0]} on {task.name}: {training.intermediate.epochs} and {training.prediction.epochs} "

@@ -77,7 +77,10 @@ class StageTraining:
         self.run(batches, training, seed, teacher=cached)
 
     def learn_text(self, teacher: MaskedLM | None, corpus: str, training: Training, seed: int) -> None:
-        """As `run`, on a corpus: masked if a loss reads predictions, otherwise plain text, as TinyBERT's code does."""
+        """As `run`, on a corpus: masked if a loss reads predictions, otherwise plain text, as TinyBERT's code does.
+
+        No teacher is needed if no loss reads one.
+        """
         tokenizer, sequences = load_tokenizer(paths.TOKENIZER), Sequences.open(paths.sequences(corpus, "train"))
         masker = Masker.of(self.stage.params.masking, tokenizer) if self.loss.student_spec.logits else None
         batches = Batches(sequences, masker, batch_size=training.batch_size, seed=seed)

@@ -76,7 +76,7 @@ class WordPredictor:
         embeddings, head = masked_lm.bert.embeddings, masked_lm.cls.predictions
         bias = head.bias.masked_fill(~is_word, -torch.inf)
         encoder = for_inference(masked_lm.bert.encoder, getattr(torch, self.precision))
-        hidden_ids = torch.tensor([query.ids[query.masked] for query in queries], dtype=torch.int64)
+        masked_ids = torch.tensor([query.ids[query.masked] for query in queries], dtype=torch.int64)
         places = torch.tensor([1 + query.masked for query in queries], dtype=torch.int64)  # after [CLS]
         rows = self._masked_rows(queries, settings.second_segment)
         batches = list(batches_by_length(rows.lengths, self.batch_tokens))
@@ -91,7 +91,7 @@ class WordPredictor:
                     checkpoint.save({"step": number, "candidates": torch.from_numpy(best)})
                 states = masked_states(embeddings, encoder, rows.batch(indices).to(device), places[indices].to(device))
                 logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
-                best[indices] = best_words(logits, hidden_ids[indices].to(device), count).cpu().numpy()
+                best[indices] = best_words(logits, masked_ids[indices].to(device), count).cpu().numpy()
                 progress.update(len(indices))
         return [[tokens[index] for index in row] for row in best]
 

@@ -353,7 +353,10 @@ class Tasks(ConfigModel):
 
 
 def teacher_source(tasks: Tasks, name: str) -> tuple[ModelSource, str] | None:
-    """The third-party model that a task's teacher is or starts from, and its key; None if there is none."""
+    """The third-party model that a task's teacher is or starts from, and its key; None if there is none.
+
+    `tasks` may be the part that a stage declares.
+    """
     settings = tasks[name]
     if ready := settings.finetuned_teacher:
         return None if ready.predictions else (ready, f"tasks.{name}.finetuned_teacher")

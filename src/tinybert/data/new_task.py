@@ -172,8 +172,8 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
     if not check_params(merge(read_yaml(PARAMS), overlay)).reads_text:
         changed.append("teacher.pretraining.max_steps: 1, because no model trains on text")
         tree["teacher"]["pretraining"]["max_steps"] = 1
-        files = params.corpus.local.files
-        if params.corpus.source == "local" and not any(glob.glob(name, recursive=True) for name in files):
+        patterns = [str(paths.resolve(pattern)) for pattern in params.corpus.local.files]
+        if params.corpus.source == "local" and not any(glob.glob(found, recursive=True) for found in patterns):
             tree["corpus"]["source"] = "synthetic"
             changed.append("corpus.source: synthetic, because the files of corpus.local are absent")
     text = io.StringIO()

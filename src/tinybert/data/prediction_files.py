@@ -105,8 +105,8 @@ def read_predicted_teacher(
             if len(unknown) == len(of_split):
                 raise table.error(f"no predictions of {split}; fix: add some")
             lacking += len(unknown)
-            rows_kept = zip(of_split, names, strict=True)
-            kept = [(row, name) for row, name in rows_kept if settings.missing == "gold" or name in found]
+            is_gold = settings.missing == "gold"
+            kept = [(row, name) for row, name in zip(of_split, names, strict=True) if is_gold or name in found]
             values = [found[name][1] if name in found else reader.of_label(row["label"]) for row, name in kept]
             logits[split] = torch.from_numpy(np.stack(values))
             numbers[split] = torch.tensor([row["idx"] for row, _ in kept])

@@ -71,7 +71,7 @@ class Table:
         found = self.columns()
         for column in wanted:
             if column not in found:
-                advice = self._advice(found, "name one of these, in quotes, or add it to each row")
+                advice = self._advice(found, "name one of these, in quotes, or add the column")
                 raise self.error(f"no column {column!r:.80}; allowed: {_names(found)}; fix: {advice}")
 
     def rows(self, wanted: tuple[str, ...]) -> Iterator[Row]:

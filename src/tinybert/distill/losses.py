@@ -5,8 +5,9 @@ Shapes: logits are (rows, classes), one row for each example or predicted token.
 key), and come with `mask`, (batch, length) bool, True on real tokens. Each loss is a scalar: a mean over the real rows,
 tokens or (query, key) pairs, so that neither the padded width nor the padding's content matters. Half precision is
 compared in float32: eight significant bits cannot hold a sum of many small squares. Every loss against a teacher is 0
-for a student that agrees with it. All this does not hold for the published_* functions, which divide as the authors'
-code does (`reduction: published`); rows are then padded to one length, and models compute the padding.
+for a student that agrees with it. The published_* functions divide as the authors' code does (`reduction: published`):
+rows are padded to one length, models compute the padding, and it counts in the means. published_prediction is a
+cross-entropy, so it is above 0 for a student that agrees.
 """
 
 from collections.abc import Iterator

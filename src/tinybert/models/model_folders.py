@@ -117,9 +117,9 @@ def load_task_model(folder: str | Path) -> Classifier:
 
 
 def load_classifier(folder: str | Path, task: Task) -> Classifier:
-    """A classifier of the task, in training mode, with the encoder of any model and a head from the global generator.
+    """A classifier of the task, in training mode, with the encoder of any model.
 
-    So is a pooler that the folder lacks. Raises UserError like `load_model`.
+    The head, and a pooler that the folder lacks, come from the global generator. Raises UserError like `load_model`.
     """
     config, weights = _read_folder(folder)
     names = {str(number): label for number, label in enumerate(task.outputs)}

@@ -184,9 +184,8 @@ class Batch:
     input_ids: Tensor  # (batch, length)
     mask: Tensor  # (batch, length) bool, True on real tokens
     token_type_ids: Tensor  # (batch, length), the segment of each token
-    labels: Tensor | None = (
-        None  # (batch,) classes or float scores; (batch, labels) float; (predicted tokens,) token ids
-    )
+    # (batch,) classes or float scores, (batch, labels) float; (predicted tokens,) token ids for a masked LM
+    labels: Tensor | None = None
     positions: Tensor | None = None  # (predicted tokens,) ascending places in the flattened tokens, for a masked LM
     numbers: Tensor | None = None  # (batch,) row numbers in the data set; None for text, masked again in each epoch
     computes_padding: bool = False  # whether models compute padding too; real tokens never attend to it

@@ -61,9 +61,9 @@ def linear_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -
         return F.linear(hidden, weight, bias)  # an exporter may not be asked for numbers of rows
     if hidden.ndim == 3:
         return linear_float32(hidden.flatten(0, 1), weight, bias).unflatten(0, hidden.shape[:2])
-    is_float32 = hidden.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled(hidden.device.type)
+    is_float32 = hidden.dtype == weight.dtype == torch.float32
     is_large = hidden.ndim == 2 and hidden.numel() > 0 and weight.numel() >= LEAST_WEIGHTS
-    if is_float32 and is_large and has_onednn(hidden.device):
+    if is_float32 and is_large and has_onednn(hidden.device) and not torch.is_autocast_enabled(hidden.device.type):
         return _OneDnnLinear.apply(hidden, weight, bias)
     return F.linear(hidden, weight, bias)
 

@@ -291,8 +291,8 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     frame = frame.assign(row_ms=frame[batch_ms] / rows).drop(columns=[batch_ms, "dev_examples"]).reset_index()
     frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
     drop = results.params.quantization.max_score_drop
-    gated = [(key.task, key.model, tree) for key, tree in results.trees.items() if key.stage == "quantize"]
-    chosen = {(task, model, choose_variant(tree, results.tasks[task].headline, drop)) for task, model, tree in gated}
+    measured = [(key.task, key.model, tree) for key, tree in results.trees.items() if key.stage == "quantize"]
+    chosen = {(task, model, choose_variant(tree, results.tasks[task].headline, drop)) for task, model, tree in measured}
     frame["chosen"] = [tuple(key) in chosen for key in frame[["task", "model", "variant"]].values]
     unpruned = frame["model"].str.replace(r"_pruned\d+$", "", regex=True)
     frame["student"] = frame["model"].where(frame["model"].isin(results.params.tasks.students), unpruned)

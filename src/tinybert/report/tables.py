@@ -58,7 +58,8 @@ def choice_table(results: Results) -> TextTable:
 def best_students(frame: pd.DataFrame) -> dict[str, pd.Series]:
     """The sound systems of one task to use: the "best" score, and the "smallest" and "fastest" within a point of it.
 
-    Of the files within SAME_SIZE of the smallest it is the one with the highest score, as `choose_variant` chooses.
+    The smallest is, among files within SAME_SIZE of the smallest, the one with the highest score, as `choose_variant`
+    chooses.
     """
     best = frame[frame["sound"]].sort_values(["score", "size_mb.raw"], ascending=[False, True], kind="stable")
     near = best[best["score"] >= best["score"].max() - TOLERANCE]
@@ -196,7 +197,7 @@ def onnx_table(results: Results) -> TextTable:
         **{f"ms × {n}": (_time, *(f"batch_{n}.{time}" for time in ("median", "p10", "p90"))) for n in sizes},
         "ms a row": (fixed, "row_ms"),
         "best by": (lambda *is_best: ", ".join(compress(("size", "speed"), is_best)), "best_size", "best_speed"),
-        "gate": (lambda is_chosen: "chosen" if is_chosen else "", "chosen"),
+        "choice": (lambda is_chosen: "chosen" if is_chosen else "", "chosen"),
         "flag": (lambda beats: "" if beats else NO_BETTER, "beats"),
     })  # fmt: skip
 

@@ -215,6 +215,12 @@ def test_a_mistake_in_any_study_appears_before_the_first_runs(project, monkeypat
     assert dvc.ran == []
 
 
+@pytest.mark.parametrize("seeds", ["0", "1000"])
+def test_an_impossible_number_of_seeds_is_one_line(project, seeds):
+    with pytest.raises(UserError, match=rf"^--seeds: out of range \(got {seeds}\); allowed: 1 to 999; fix: --seeds 3$"):
+        main(["small", "--seeds", seeds])
+
+
 def test_a_page_without_evidence_names_the_fix(project):
     expected = r"--folder: no study has run \(got reports/studies\); fix: tinybert study NAME; allowed: small$"
     with pytest.raises(UserError, match=expected):
