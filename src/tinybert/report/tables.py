@@ -197,7 +197,7 @@ def onnx_table(results: Results) -> TextTable:
         **{f"ms × {n}": (_time, *(f"batch_{n}.{time}" for time in ("median", "p10", "p90"))) for n in sizes},
         "ms a row": (fixed, "row_ms"),
         "best by": (lambda *is_best: ", ".join(compress(("size", "speed"), is_best)), "best_size", "best_speed"),
-        "choice": (lambda is_chosen: "chosen" if is_chosen else "", "chosen"),
+        "INT8": (lambda is_chosen: "chosen" if is_chosen else "", "chosen"),
         "flag": (lambda beats: "" if beats else NO_BETTER, "beats"),
     })  # fmt: skip
 
