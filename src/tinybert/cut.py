@@ -21,6 +21,7 @@ from tinybert.compress.onnx_files import export_onnx, latencies
 from tinybert.compress.variants import LATENCY
 from tinybert.config.fields import Architecture
 from tinybert.config.load import describe_mistake
+from tinybert.config.students import check_subclone, mapped_layers
 from tinybert.config.tasks import TableData, task_of
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, own_row
@@ -112,9 +113,14 @@ def _shape(options: argparse.Namespace, teacher: SequenceClassifier) -> Architec
     asked = {name: size for name in SIZES if (size := getattr(options, name)) is not None}
     feed_forward = min(4 * asked.get("width", original.width), original.feed_forward)
     try:
-        return Architecture.model_validate(dict(original) | {"feed_forward": feed_forward, "dropout": 0.0} | asked)
-    except ValidationError as error:
-        raise UserError(describe_mistake(error.errors()[0])) from None
+        shape = Architecture.model_validate(dict(original) | {"feed_forward": feed_forward, "dropout": 0.0} | asked)
+        mapped_layers("uniform", shape.layers, original.layers, key="layers")
+        check_subclone(shape, original, key="")
+    except (ValidationError, UserError) as error:
+        found = describe_mistake(error.errors()[0]) if isinstance(error, ValidationError) else str(error)
+        size, _, problem = found.partition(":")
+        raise UserError(f"--{size.replace('_', '-')}:{problem}") from None
+    return shape
 
 
 def _nearest_shape(

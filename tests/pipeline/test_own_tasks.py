@@ -95,7 +95,7 @@ def test_the_final_model_answers(project, task):
 @pytest.mark.parametrize("task", ["pairs", "tags"])
 def test_unlabeled_rows_follow_the_others(project, task):
     unlabeled, rows = (list(read_jsonl(project / "data" / path)) for path in
-                       (f"unlabeled/{task}.jsonl", f"augmented/{task}/train.jsonl"))  # fmt: skip
+                       (f"unlabeled/{task}/rows.jsonl", f"augmented/{task}/train.jsonl"))  # fmt: skip
     counts = json.loads((project / f"reports/metrics/prepare_task/{task}.json").read_text())["examples"]
     assert len(unlabeled) == counts["unlabeled"] == 5
     assert [{key: row[key] for key in unlabeled[0]} for row in rows[-5:]] == unlabeled

@@ -40,8 +40,8 @@ def check_whole(project: Path) -> None:
             onnx.checker.check_model(onnx.load(path), check_custom_domain=False)
         elif path.suffix == ".csv":
             assert len({len(row) for row in csv.reader(path.read_text().splitlines())}) == 1, path
-        if path.parent == project / "data/unlabeled":  # empty for a task without such rows
-            metrics = project / f"reports/metrics/prepare_task/{path.stem}.json"  # the stage writes it last
+        if path.is_relative_to(project / "data/unlabeled"):  # empty for a task without such rows
+            metrics = project / f"reports/metrics/prepare_task/{path.parent.name}.json"  # the stage writes it last
             counts = json.loads(metrics.read_text())["examples"] if metrics.is_file() else {}
             assert not counts or len(path.read_text().splitlines()) == counts.get("unlabeled", 0), path
         else:

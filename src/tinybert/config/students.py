@@ -304,7 +304,7 @@ def check_students(students: Mapping[str, Student], teacher: Architecture, stage
         if student.init.teacher and ("general" in stages or student.init.per_task):
             if shape.kind == "bert":
                 mapped_layers(student.init.teacher, shape.layers, teacher.layers, key=f"{key}init.teacher")
-            check_subclone(shape, teacher, key=key)
+            check_subclone(shape, teacher, key=f"{key}architecture.")
         for stage, losses in student.stages.items():
             if stage not in stages:
                 continue
@@ -335,23 +335,16 @@ def check_losses(
             raise UserError(f"{key}losses.{name}: relation_heads {relation_heads} must divide {widths}")
 
 
-def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "") -> None:
-    """UserError that begins with `key` if a student, or a BiLSTM's embeddings, cannot be cut from the teacher."""
-    if student.kind == "bilstm":
-        if student.embedding > teacher.width:
-            problem = f"{student.embedding} is above the width {teacher.width} of the teacher's embeddings"
-            fix = f"choose {teacher.width} or less, or set init to random"
-            raise UserError(f"{key}architecture.embedding: {problem}; fix: {fix}")
-        return
-    for name in ("width", "feed_forward"):
-        ours, theirs = getattr(student, name), getattr(teacher, name)
-        if ours > theirs:
-            problem = f"architecture.{name} is {ours}, the teacher has {theirs} to cut from"
-            raise UserError(f"{key}init.teacher: {problem}; fix: set it to {theirs} or less, or init to random")
-    width, heads, widest = student.width, student.heads, teacher.width // teacher.heads
-    if heads > teacher.heads or width // heads > widest:
-        fitting = [str(n) for n in range(1, teacher.heads + 1) if width % n == 0 and width // n <= widest]
-        fix = f"set architecture.heads to {' or '.join(fitting)}" if fitting else "change architecture.width"
-        shape = f"architecture.width {width} in {heads} heads (architecture.heads)"
-        problem = f"{shape} cannot be cut from the teacher's {teacher.heads} heads of {widest}"
-        raise UserError(f"{key}init.teacher: {problem}; fix: {fix}, or set init to random")
+def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "architecture.") -> None:
+    """UserError if a student, or a BiLSTM's embeddings, cannot be cut from the teacher; `key` precedes the size."""
+    is_bert, widest = student.kind == "bert", teacher.width // teacher.heads
+    limits = {"width": teacher.width, "feed_forward": teacher.feed_forward} if is_bert else {"embedding": teacher.width}
+    for name, most in limits.items():
+        if (size := getattr(student, name)) > most:
+            problem = f"cannot be cut from a smaller teacher (got {size})"
+            raise UserError(f"{key}{name}: {problem}; allowed: {most} or less; fix: lower it")
+    if is_bert and (student.heads > teacher.heads or student.width // student.heads > widest):
+        problem = f"width {student.width} cannot be cut from {teacher.heads} heads of {widest} (got {student.heads})"
+        fitting = [n for n in range(1, teacher.heads + 1) if student.width % n == 0 and student.width // n <= widest]
+        allowed = ", ".join(map(str, fitting)) or "none for this width"
+        raise UserError(f"{key}heads: {problem}; allowed: {allowed}; fix: change heads or width")

@@ -79,13 +79,15 @@ def main(argv: Sequence[str]) -> None:
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {metric}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
-    print("\n".join(f"params.yaml: {change}" for change in changed), "next: make repro", sep="\n")
+    for change in changed:
+        print(f"params.yaml: {change}")
     if params.teacher.source == "local" and not paths.resolve(params.teacher.local.folder).is_dir():
         print(f"warning: teacher.local.folder: absent (got {params.teacher.local.folder}), so the length is a guess; "
               "fix: put an encoder there, undo the edit of params.yaml, run this again")  # fmt: skip
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher pretrained on synthetic text only; fix: before "
               "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip
+    print("next: make repro")
 
 
 def kind_of(table: Table, label: str, separator: str | None) -> str:
@@ -211,7 +213,7 @@ def findings(task: Task, splits: Frames) -> list[str]:
     lines.append(f"duplicates: {int(doubles.sum()):,} training rows have the text of an earlier one, "
                  f"{int(labels.duplicated(columns).sum()):,} of these with another label")  # fmt: skip
     if (count := len(splits["dev"])) < FEW_ROWS:
-        lines.append(f"warning: {count} dev rows: one row is {1 / count:.1%} of accuracy; use a larger --dev")
+        lines.append(f"warning: {count} dev rows: each is {1 / count:.1%} of them; use a larger --dev")
     shared = shared_texts(splits, task)
     lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
     if shared["dev"] > MOST_SHARED * len(splits["dev"]):

@@ -48,7 +48,7 @@ class MetricLogger:
         self.names: list[str] = []  # gradient, total, terms
         self.recent: list[Tensor] = []  # (names,) of each step since the last entry
         self.step = 0
-        self.bar = progress_bar(total=steps, desc=run.title, unit="step", disable=not accelerator.is_main_process)
+        self.bar = progress_bar(total=steps, desc=run.title, unit="step")
 
     def add(self, epoch: int, learning_rate: float, terms: dict[str, Tensor], gradient_norm: Tensor) -> None:
         """Counts one step; every so often the mean becomes an entry of the curve.
@@ -97,4 +97,4 @@ class MetricLogger:
         self.recent = [values.to(self.accelerator.device) for values in state["recent"]]
         for entry in self.curve:
             self.run.on_entry(entry)
-        self.bar.initial = self.bar.n = self.step  # the rate shown is that of this process
+        self.bar.initial = self.bar.n = self.bar.last_print_n = self.step  # the rate shown is that of this process

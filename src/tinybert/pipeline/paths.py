@@ -42,7 +42,7 @@ def task_rows(task: str) -> Path:
 
 def unlabeled(task: str) -> Path:
     """The unlabeled rows of a task, often none; apart from its splits, because only stage augment reads them."""
-    return Path(f"data/unlabeled/{task}.jsonl")
+    return Path(f"data/unlabeled/{task}/rows.jsonl")
 
 
 def augmented(task: str) -> Path:

@@ -88,8 +88,10 @@ class FreedMemory:
 
 
 def progress_bar(**settings: Any) -> tqdm:
-    """A tqdm bar that redraws in place on a terminal and prints few lines into a log file."""
+    """A tqdm bar of the main process; it redraws in place on a terminal and prints few lines into a log file."""
     interactive = sys.stderr.isatty()
+    if not is_main_process():
+        settings["disable"] = True
     return tqdm(mininterval=0.2 if interactive else 20, dynamic_ncols=interactive, leave=interactive, **settings)
 
 

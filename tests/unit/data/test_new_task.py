@@ -216,7 +216,7 @@ def test_it_prints_what_the_table_holds(project, capsys):
         "classes: 2 (war 31, peace 11)",
         "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
         "duplicates: 2 training rows have the text of an earlier one, 1 of these with another label",
-        "warning: 2 dev rows: one row is 50.0% of accuracy; use a larger --dev",
+        "warning: 2 dev rows: each is 50.0% of them; use a larger --dev",
         "texts also in train: 2 of dev, 2 of test",
         "warning: scores on texts that are also in train are too high; name other rows with --dev",
         "texts also in dev: 1 of test",
