@@ -5,8 +5,3 @@ from pathlib import Path
 
 # The package beside these scripts, not an installed one: a queued experiment runs in a copy of the project.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
-
-def peak_resident_mib() -> float:
-    """The most memory that this process held resident; ru_maxrss begins at the peak of the process that started it."""
-    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024

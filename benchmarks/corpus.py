@@ -18,12 +18,12 @@ from itertools import count, cycle
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import peak_resident_mib
 from tinybert.config.schema import Filter, Tokenize
 from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
 from tinybert.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from tinybert.pipeline.files import write_jsonl
+from tinybert.pipeline.process import peak_resident_mib
 from tinybert.synthetic.articles import articles
 
 TEXT = "text.jsonl"

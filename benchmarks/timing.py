@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import peak_resident_mib
+from tinybert.pipeline.process import peak_resident_mib
 
 MIB = 2**20
 NO_BF16 = "no bf16 in hardware"

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, printable, report_disk_error, write_json
-from tinybert.pipeline.process import is_main_process, relaunch
+from tinybert.pipeline.process import is_main_process, peak_resident_mib, relaunch
 from tinybert.pipeline.tracking import Run, stage_run
 
 
@@ -147,11 +146,8 @@ def _run(main: Callable[[Stage], None], name: str, items: dict[str, str]) -> Non
         stage = Stage(name, items, StageParams(params, keys), values, names, run)
         main(stage)
         if is_main_process():
-            processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-            units = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss is in bytes on macOS, in KiB on Linux
-            peak_mb = max(resource.getrusage(process).ru_maxrss for process in processes) / units
             seconds = round(stage.earlier_seconds + time.monotonic() - started, 1)
-            timing = {"seconds": seconds, "peak_memory_mb": round(peak_mb)}
+            timing = {"seconds": seconds, "peak_memory_mb": round(peak_resident_mib())}
             write_json(paths.timing(name, stage.instance), timing)
             run.log_metrics({"timing": timing})
 

@@ -100,6 +100,14 @@ def byte_bar(title: str, total_bytes: int | None = None) -> tqdm:
     return progress_bar(desc=title, total=total_bytes, unit="B", unit_scale=True, delay=1)
 
 
+def peak_resident_mib() -> float:
+    """The most memory that this process held; on Linux ru_maxrss begins at the peak of the process that started it."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return int(status.read_text().partition("VmHWM:")[2].split()[0]) / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
 def git(*arguments: str) -> str:
     """What a git command prints, without the last line's end; empty if it fails."""
     try:

@@ -91,6 +91,7 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
         ("source: synthetic         # synthetic:", "source: local             # synthetic:"),
         ("corpus:\n  source: synthetic ", "corpus:\n  source: local     "),
         ("teacher_encoder: pretrained ", "teacher_encoder: given "),
+        ("local/wiki/*.jsonl.gz", "local/wiki/**/*.jsonl.gz"),
     ):
         assert params.count(old) == 1
         params = params.replace(old, new)

@@ -1,7 +1,9 @@
 """The teacher cache: the same losses as live; files that are too small, damaged or foreign."""
 
+import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -283,6 +285,23 @@ def test_a_full_disk_leaves_nothing_and_training_continues(tmp_path, monkeypatch
     assert_same_losses(cached, rel=1e-5)
     assert list(tmp_path.glob("*.partial")) == []
     assert "No space left on device" in capsys.readouterr().err
+
+
+def test_partial_files_are_removed_while_other_processes_wait(tmp_path, monkeypatch):
+    unlink, removed = Path.unlink, []
+
+    def unlink_under_lock(path, **options):
+        with open(tmp_path / ".lock") as handle, pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        removed.append(path.suffix)
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", unlink_under_lock)
+    monkeypatch.setattr(OutputFile, "write", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cached_teacher(tmp_path)
+    assert removed == [".partial"] * 6
+    assert names(tmp_path) == set()
 
 
 def test_of_two_teachers_one_fills_the_cache(tmp_path):
