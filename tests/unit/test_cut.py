@@ -1,5 +1,7 @@
 """`tinybert cut`: what it writes and prints, with training and without, and wrong arguments."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from tests.support.hub_content import classifier, write_model
 from tinybert import cli, cut
 from tinybert.data.encoding import Encoded
+from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.model_folders import load_bert
 from tinybert.pipeline.errors import UserError
@@ -108,6 +111,7 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
             ["model", "rows.csv", "--speedup", "2", "--layers", "1"],
             "--speedup: it chooses the sizes",
         ),
+        (["others", "rows.csv"], "FOLDER: too many tokens (got "),
         (["model", "gap.csv"], "ROWS: gap.csv: line 3, column text: no text (got nothing)"),
         (
             ["model", "rows.csv", "--text", "text", "text", "text"],
@@ -122,6 +126,9 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
 )
 def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):
     (work / "few.csv").write_text("text\na\nb")
+    shutil.copytree("model", "others")
+    words = [f"{number} word" for number in range(2000)]
+    save_tokenizer(train_tokenizer(words, vocabulary_size=1000), work / "others")
     (work / "gap.csv").write_text('text\na\n""\nc\nd\ne\nf')
     sizes = [] if {"--layers", "--width", "--speedup"} & set(options) else ["--layers", "1"]
     with pytest.raises(SystemExit) as ended:
