@@ -1,5 +1,7 @@
 """A pruned task student: global pruning up to one sparsity while the student keeps learning from the teacher."""
 
+from dataclasses import replace
+
 import torch
 
 from tinybert.compress.pruning import Pruner, linear_sparsity
@@ -29,7 +31,7 @@ def main(stage: Stage) -> None:
 
     torch.manual_seed(seed)
     losses = DistillationConfig.of(params.students[name], "prediction", seed=seed, length_tokens=limit)
-    loss = DistillationLoss(losses, student.config, teacher.model.config)
+    loss = DistillationLoss(replace(losses, map_is_new=False), student.config, teacher.model.config)
     loss.load(source)
     pruner = Pruner(student, percent / 100, params.pruning.ramp_fraction)
     training = StageTraining(stage, student, loss, target, source, tokenizer=tokenizer, pruner=pruner)

@@ -50,6 +50,7 @@ class DistillSettings:
         layer_map: A name of params.yaml's layer maps, or a teacher layer for each student layer.
         relation_heads: Of the relation losses.
         tokenizer: The student's, or its folder; None: that of the student's folder, or of the teacher's if it has none.
+            Required if the teacher is a BERT object.
     """
 
     text: tuple[str, ...] = ("text",)
@@ -77,7 +78,7 @@ class DistilledStudent:
     max_length_tokens: int
 
     def save(self, folder: str | Path) -> None:
-        """Replaces `folder` by model and tokenizer, which transformers loads."""
+        """Replaces `folder` by model and tokenizer; transformers loads those of a BERT."""
         with atomic_folder(folder) as target:
             save_model(self.model, target)
             save_tokenizer(self.tokenizer, target, max_length_tokens=self.max_length_tokens)
@@ -169,7 +170,7 @@ def check_settings(losses: Mapping[str, float], settings: DistillSettings) -> tu
 
 
 def _student_tokenizer(settings: DistillSettings, student: AnyStudent, teacher: AnyTeacher) -> Tokenizer:
-    """That of the settings, or of the first folder that has one; a BERT object as teacher must have the same."""
+    """That of the settings, or of the first folder that has one; with a BERT object as teacher only of the settings."""
     if found := settings.tokenizer:
         _check_kind("tokenizer", found, Tokenizer)
         return found if isinstance(found, Tokenizer) else folder_tokenizer(found, key="tokenizer")
@@ -224,13 +225,13 @@ def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
             raise UserError(f"student: {problem}; allowed: {allowed!s:.80}; fix: give a general student's folder")
 
 
-def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer, key: str = "tokenizer") -> None:
-    """Raises UserError if student, teacher and the tokenizer that `key` names differ in the number of tokens."""
+def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) -> None:
+    """Raises UserError if student and BERT teacher differ in the number of tokens, or the tokenizer has more."""
     tokens = student.config.vocab_size
     if isinstance(teacher, SequenceClassifier) and tokens != (known := teacher.config.vocab_size):
         raise UserError(f"student: its vocabulary differs (got {tokens} tokens); allowed: {known}; fix: choose another")
     if (found := tokenizer.get_vocab_size()) > tokens:
-        raise UserError(f"{key}: too many tokens (got {found}); allowed: {tokens}; fix: use the model's tokenizer")
+        raise UserError(f"tokenizer: too many tokens (got {found}); allowed: {tokens}; fix: use the model's tokenizer")
 
 
 def _load_student(folder: str | Path, task: Task) -> Classifier:

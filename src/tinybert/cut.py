@@ -16,21 +16,19 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from tinybert.api import DistillSettings, check_settings, check_tokens, distill_student
+from tinybert.api import DistillSettings, check_settings, distill_student
 from tinybert.compress.onnx_files import export_onnx, latencies
-from tinybert.compress.variants import LATENCY
-from tinybert.config.fields import Architecture
+from tinybert.compress.variants import LATENCY, number, read_classifier
+from tinybert.config.fields import HUGE, Architecture
 from tinybert.config.load import describe_mistake
 from tinybert.config.students import check_subclone, mapped_layers
-from tinybert.config.tasks import TableData, task_of
+from tinybert.config.tasks import TableData
 from tinybert.data.encoding import Encoded, encode
-from tinybert.data.own_tasks import COLUMNS, own_row
+from tinybert.data.own_tasks import own_row
 from tinybert.data.table_files import Table
-from tinybert.data.tokenizer import folder_tokenizer
 from tinybert.distill.batches import logits_of, predict
 from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import BertConfig, SequenceClassifier
-from tinybert.models.model_folders import load_bert
 from tinybert.pipeline.errors import UserError
 
 SEED, MOST_SCORED_ROWS, LOSSES = 42, 1_000, {"prediction": 1.0}
@@ -44,23 +42,18 @@ def main(argv: Sequence[str]) -> None:
     options, started = _options(argv), time.monotonic()
     if options.output.exists():
         raise UserError(f"--output: exists (got {options.output}); fix: name a new folder, or remove it")
-    teacher, table = load_bert(SequenceClassifier, options.folder), Table(str(options.rows), "ROWS")
-    if not len(set(options.text)) == len(options.text) <= len(COLUMNS):
-        raise UserError(f"--text: must be one column, or two different ones (got {' '.join(options.text)})")
-    data = TableData.model_construct(texts=tuple(options.text))
+    teacher, tokenizer, task = read_classifier(options)
+    table, data = Table(str(options.rows), "ROWS"), TableData.model_construct(texts=tuple(options.text))
     rows = [own_row(table, found, None, data) for found in table.rows(data.texts)]
     random.Random(SEED).shuffle(rows)
     count = min(MOST_SCORED_ROWS, len(rows) // 5)
-    if not count:
-        raise UserError(f"ROWS: too few (got {len(rows)}); allowed: 5 or more; fix: name a larger file")
-    tokenizer = folder_tokenizer(options.folder, key="FOLDER")
+    if count < 2:  # one row has no correlation
+        raise UserError(f"ROWS: too few (got {len(rows)}); allowed: 10 or more; fix: name a larger file")
     settings = DistillSettings(
-        text=COLUMNS[: len(data.texts)], epochs=options.epochs, learning_rate=options.learning_rate,
+        text=task.columns, epochs=options.epochs, learning_rate=options.learning_rate,
         max_length_tokens=options.max_length, seed=SEED, tokenizer=tokenizer,
     )  # fmt: skip
     check_settings(LOSSES, settings)
-    check_tokens(teacher, teacher, tokenizer, key="FOLDER")
-    task = task_of(teacher.labels, teacher.config.problem_type, settings.text)
     parts = rows[:count], rows[count : 2 * count], rows[2 * count :]
     scored, compared, cut_on = (encode(part, task, tokenizer, max_length_tokens=options.max_length) for part in parts)
     longest = max(int(encoded.lengths.max()) for encoded in (scored, compared, cut_on))
@@ -92,16 +85,14 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--width", type=int, help="of the result (the teacher's)")
     parser.add_argument("--heads", type=int, help="of the result (the teacher's), not wider than the teacher's")
     parser.add_argument("--feed-forward", type=int, help="of the result (4 times the width, at most the teacher's)")
-    parser.add_argument("--speedup", type=float, help="in place of sizes: how many times as fast as the teacher")
-    parser.add_argument("--epochs", type=int, default=0, help="of training after the cut (0)")
+    parser.add_argument("--speedup", type=number(float, 1, HUGE), help="in place of sizes: times the teacher's speed")
+    parser.add_argument("--epochs", type=number(int, 0, HUGE), default=0, help="of training after the cut (0)")
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="of this training (1e-4)")
-    parser.add_argument("--max-length", type=int, default=128, help="tokens of a row (128)")
+    parser.add_argument("--max-length", type=number(int, 8, 512), default=128, help="tokens of a row (128)")
     options = parser.parse_args(argv)
     sizes = [f"--{name.replace('_', '-')}" for name in SIZES if getattr(options, name) is not None]
     if options.speedup is None and not sizes:
         raise UserError("--speedup: no size given; allowed: --layers, --width, ...; fix: --speedup 2, or sizes")
-    if options.speedup is not None and not options.speedup >= 1:
-        raise UserError(f"--speedup: too low (got {options.speedup:g}); allowed: 1 or more; fix: raise it")
     if options.speedup is not None and sizes:
         raise UserError(f"--speedup: it chooses the sizes (got {sizes[0]} too); allowed: one of them; fix: drop one")
     return options

@@ -53,7 +53,7 @@ def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
         data = params.tasks[task].data
         if not (data.hub if data else params.tasks.source == "hub"):
             yield partial(read, task)
-    if params.domain_evaluation.quiz.source == "local":
+    if params.domain.students and params.domain_evaluation.quiz.source == "local":
         yield partial(check_quiz, params)
     if params.augments:
         yield partial(check_augmentation, params)

@@ -80,7 +80,7 @@ class Stage:
             earlier: The provenance of the model that this stage continued, if any.
         """
         params = dict(self.values)
-        params.pop("tasks.teacher_cache_gb", None)  # changes the speed of a run, not its result
+        params.pop("tasks.teacher_cache_gb", None)  # changes a result by rounding only
         steps = entries[-1]["step"] if entries else 0
         return [*earlier, {"stage": self.name, **self.items, "steps": steps, "params": params}]
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tests.support.properties import REFUSED, at, damaged_bytes, outcome, places
 from tests.support.report_tree import small_params, write_tree
 from tinybert.report import charts
-from tinybert.report.page import METRICS, SUMMARY_METRICS, build_report
+from tinybert.report.page import build_report
 
 pytestmark = pytest.mark.properties
 
@@ -50,7 +50,7 @@ def damage(draw, content: bytes, ending: str) -> bytes:
 def test_damaged_files(root, monkeypatch, data):
     monkeypatch.setattr(charts, "svg_of", lambda figure, label: Markup())
     found = (path for path in root.rglob("*") if path.suffix in (".json", ".csv"))
-    written = (root / SUMMARY_METRICS, *(root / METRICS).rglob("*"))
+    written = (root / "reports/summary_metrics.json", *(root / "metrics").rglob("*"))
     files = sorted(path for path in found if path not in written)
     path = data.draw(st.sampled_from(files))
     whole = path.read_bytes()

@@ -94,7 +94,7 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
     [
         (["model", "none.csv"], "ROWS: none.csv does not exist"),
         (["model", "rows.csv", "--text", "body"], "ROWS: rows.csv: no column 'body'; allowed: text"),
-        (["model", "few.csv"], "ROWS: too few (got 2); allowed: 5 or more"),
+        (["model", "few.csv"], "ROWS: too few (got 2); allowed: 10 or more"),
         (["model", "rows.csv", "--width", "48"], "--width: cannot be cut from a smaller teacher (got 48); allowed: 24"),
         (["model", "rows.csv", "--width", "10"], "--heads: must divide width (got 3 and 10)"),
         (
@@ -104,9 +104,7 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
         (["model", "rows.csv", "--layers", "9"], "--layers: uniform cannot map 9 student layers"),
         (["none", "rows.csv"], "none/config.json: absent"),
         (["model", "rows.csv", "--width", "0"], "--width: "),
-        (["model", "rows.csv", "--epochs", "-1"], "epochs: "),
-        (["model", "rows.csv", "--max-length", "-1"], "max_length_tokens: "),
-        (["model", "rows.csv", "--speedup", "0.5"], "--speedup: too low (got 0.5); allowed: 1 or more"),
+        (["model", "rows.csv", "--text", ""], "--text: must be one column, or two different ones (got )"),
         (
             ["model", "rows.csv", "--speedup", "2", "--layers", "1"],
             "--speedup: it chooses the sizes",
@@ -140,3 +138,17 @@ def test_wrong_input_is_one_line_and_writes_nothing(work, options, line):
 def test_a_size_is_needed(work):
     with pytest.raises(SystemExit, match=r"^--speedup: no size given; allowed: --layers"):
         cli.main(["cut", "model", "rows.csv", "--output", "small"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "line"),
+    [
+        ("--epochs", "-1", "--epochs: must be 0 to 1000000000 (got -1)"),
+        ("--max-length", "600", "--max-length: must be 8 to 512 (got 600)"),
+        ("--speedup", "0.5", "--speedup: must be 1 to 1000000000 (got 0.5)"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused(work, capsys, option, value, line):
+    with pytest.raises(SystemExit):
+        cli.main(["cut", "model", "rows.csv", "--output", "small", option, value])
+    assert line in capsys.readouterr().err

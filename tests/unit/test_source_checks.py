@@ -68,6 +68,12 @@ def test_all_that_is_missing_is_listed_in_one_go(tree, tmp_path):
     ]
 
 
+def test_without_domain_students_no_quiz_is_read(tree, tmp_path):
+    (tmp_path / "local/quiz.jsonl").unlink()
+    tree["domain"]["students"] = []
+    check_sources(check_params(tree))
+
+
 def test_what_the_run_does_not_use_is_not_opened(tree, tmp_path):
     (tmp_path / "local").rename(tmp_path / "elsewhere")
     for section in ("corpus", "teacher", "tasks"):

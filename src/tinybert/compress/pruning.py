@@ -38,12 +38,11 @@ class Pruner:
     @torch.no_grad()
     def before_step(self, step: int) -> None:
         """Raises the masks, if `step` (from 0) is on the ramp, and zeroes the gradients of pruned weights."""
-        if step < self.ramp_steps:
-            count = round(self.scheduled_sparsity(step) * sum(weight.numel() for weight in self.weights))
-            if count > sum(int(pruned.sum()) for pruned in self.pruned):
-                masked = zip(self.weights, self.pruned, strict=True)
-                # -1 ranks pruned weights below all others, even below a weight that happens to be 0.
-                self.pruned = _lowest([weight.abs().masked_fill(pruned, -1.0) for weight, pruned in masked], count)
+        count = round(self.scheduled_sparsity(step) * sum(weight.numel() for weight in self.weights))
+        if step < self.ramp_steps and count > sum(int(pruned.sum()) for pruned in self.pruned):
+            masked = zip(self.weights, self.pruned, strict=True)
+            # -1 ranks pruned weights below all others, even below a weight that happens to be 0.
+            self.pruned = _lowest([weight.abs().masked_fill(pruned, -1.0) for weight, pruned in masked], count)
         for weight, pruned in zip(self.weights, self.pruned, strict=True):
             if weight.grad is not None:
                 weight.grad.masked_fill_(pruned, 0.0)

@@ -299,9 +299,7 @@ def quantize_symmetric(values: np.ndarray, *, axis: int) -> tuple[np.ndarray, np
 
 def scale_and_zero_point(found: ActivationRange) -> tuple[np.ndarray, np.ndarray]:
     """float32 and uint8 scalars: value = scale * (integer - zero point). A tensor that is always 0 has scale 1."""
-    scale = np.float32((found.high - found.low) / STEPS_UINT8)
-    if not scale > 0:
-        return np.array(1, np.float32), np.array(0, np.uint8)
+    scale = np.float32((found.high - found.low) / STEPS_UINT8) or np.float32(1)
     return np.array(scale), np.array(np.clip(np.rint(-found.low / scale), 0, STEPS_UINT8), np.uint8)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from tabulate import tabulate
+from tokenizers import Tokenizer
 
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
@@ -19,13 +20,13 @@ from tinybert.config.tasks import METRICS_BY_KIND, TableData, Task, task_of
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, NUMBER, Labels, own_row
 from tinybert.data.table_files import Table
-from tinybert.data.tokenizer import folder_tokenizer
+from tinybert.data.tokenizer import folder_tokenizer, tokenizer_settings
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.model_folders import Classifier, load_bert
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_folder, file_sizes_mb, read_json, write_json
+from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
 CHECKED_ROWS = (1, 32)  # sizes of the batches of scored rows on which the exported graph must agree with PyTorch
@@ -87,9 +88,6 @@ def passing_variant(found: Mapping[str, dict], metric: str, max_score_drop: floa
     raise UserError(f"{key}: {problem}; allowed: {max_score_drop:g}; fix: {fix}")
 
 
-# --- the command ---
-
-
 def main(argv: Sequence[str]) -> None:
     """Runs `tinybert quantize`."""
     options = _options(argv)
@@ -99,10 +97,9 @@ def main(argv: Sequence[str]) -> None:
     subject = _subject(options)
     drop, examples = options.max_score_drop, len(subject.calibration)
     calibration = Calibration(examples=examples, batch_size=CALIBRATION_BATCH, smoothing=SMOOTHING)
-    settings = Quantization(
-        models=("model",), method="smoothed", calibration=calibration, exclude=tuple(options.exclude),
-        max_score_drop=drop, latency=LATENCY,
-    )  # fmt: skip
+    settings = Quantization.model_construct(
+        method="smoothed", calibration=calibration, exclude=options.exclude, latency=LATENCY
+    )
     counts = {"calibration_rows": examples, "scored_rows": len(subject.scored)}
     with atomic_folder(output) as folder:
         measured = measure_variants(subject, folder, settings, seed=SEED)
@@ -131,33 +128,39 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--separator", help="between the labels of a cell, for a multilabel model")
     metrics = "accuracy, macro_f1, f1 (of class 1), matthews; pearson, spearman; multilabel: micro_f1, macro_f1"
     parser.add_argument("--metric", help=metrics)
-    share, count = _number(float, 0, 1), _number(int, 1, HUGE)
+    share, count = number(float, 0, 1), number(int, 1, HUGE)
     parser.add_argument("--max-score-drop", type=share, default=0.01, help="of the chosen file, 0 to 1 (0.01)")
     parser.add_argument("--calibration-rows", type=count, help="drawn, not scored (128, at most a quarter of the rows)")
     parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
-    parser.add_argument("--max-length", type=_number(int, 8, 512), help="tokens of a row (the tokenizer's limit)")
+    parser.add_argument("--max-length", type=number(int, 8, 512), help="tokens of a row (the tokenizer's limit)")
     parser.add_argument("--output", type=Path, help="a folder; earlier output in it is replaced (FOLDER/onnx)")
     return parser.parse_args(argv)
 
 
-def _number(kind: type, least: int, most: int) -> Callable[[str], Any]:
-    def number(text: str) -> Any:
+def number(kind: type, least: int, most: int) -> Callable[[str], Any]:
+    """The `type` of an option that is a number with limits."""
+
+    def read(text: str) -> Any:
         if not least <= (value := kind(text)) <= most:
             raise argparse.ArgumentTypeError(f"must be {least} to {most} (got {text})")
         return value
 
-    return number
+    return read
+
+
+def read_classifier(options: argparse.Namespace) -> tuple[SequenceClassifier, Tokenizer, Task]:
+    """The model and tokenizer of FOLDER, and its task on the columns of --text; `tinybert cut` has the same options."""
+    model, tokenizer = load_bert(SequenceClassifier, options.folder), folder_tokenizer(options.folder, key="FOLDER")
+    if (found := tokenizer.get_vocab_size()) > (most := model.config.vocab_size):
+        raise UserError(f"FOLDER: too many tokens (got {found}); allowed: {most}; fix: use the model's tokenizer")
+    if not all(options.text) or not len(set(options.text)) == len(options.text) <= len(COLUMNS):
+        raise UserError(f"--text: must be one column, or two different ones (got {' '.join(options.text)})")
+    return model, tokenizer, task_of(model.labels, model.config.problem_type, COLUMNS[: len(options.text)])
 
 
 def _subject(options: argparse.Namespace) -> Subject:
     """The model with its rows; calibration rows are drawn and not scored."""
-    model, tokenizer = load_bert(SequenceClassifier, options.folder), folder_tokenizer(options.folder, key="FOLDER")
-    if tokenizer.get_vocab_size() > model.config.vocab_size:
-        problem = f"the tokenizer has more tokens than the model (got {options.folder})"
-        raise UserError(f"FOLDER: {problem}; fix: get it again")
-    if not len(set(options.text)) == len(options.text) <= len(COLUMNS):
-        raise UserError(f"--text: must be one column, or two different ones (got {' '.join(options.text)})")
-    task = task_of(model.labels, model.config.problem_type, COLUMNS[: len(options.text)])
+    model, tokenizer, task = read_classifier(options)
     known = [metric for metric in METRICS_BY_KIND[task.kind] if metric != "f1" or len(task.labels) == 2]
     metric = options.metric or task.headline
     if metric not in known:
@@ -183,8 +186,7 @@ def _subject(options: argparse.Namespace) -> Subject:
     if task.is_regression:
         scores = [row["label"] for row in rows]
         task = replace(task, score_range=(min(scores), max(scores)))
-    file = options.folder / "tokenizer_config.json"
-    limit = (read_json(file).get("model_max_length") if file.is_file() else None) or 512
+    limit = tokenizer_settings(options.folder).get("model_max_length") or 512
     longest = min(options.max_length or limit, model.config.max_position_embeddings)
     parts = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
     return Subject(model, task, *parts)

@@ -54,9 +54,8 @@ NonEmptyList = Annotated[ListOf[Item], Field(min_length=1)]
 
 def _check_unique(items: tuple) -> tuple:
     """The items of a matrix axis; one that is listed twice would be a stage instance twice."""
-    for position, item in enumerate(items):
-        if item in items[:position]:
-            raise ValueError(f"{item} is listed twice; fix: list it once")
+    if twice := [item for item in items if items.count(item) > 1]:
+        raise ValueError(f"{twice[0]} is listed twice; fix: list it once")
     return items
 
 
@@ -123,8 +122,7 @@ class ModelSource(ConfigModel):
 def source_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = MODEL_FILES) -> Path:
     """The folder that a section `key` of params names, by `hub` after downloading `files`; UserError if none."""
     if source.hub:
-        fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
-        return hub_folder(source.hub.model, source.hub.revision, list(files), key=key, fix=fix)
+        return hub_folder(source.hub.model, source.hub.revision, list(files), key=key)
     folder = paths.resolve(source.folder or "")
     if not folder.is_dir():
         raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path, or add it")

@@ -118,16 +118,10 @@ class Tokenize(ConfigModel):
 
 
 class Track(ConfigModel):
-    """The students of general or domain distillation and how they are trained."""
-
-    students: UniqueList[Name]
-    training: Training
-
-
-class DomainTrack(Track):
-    """Domain distillation; without students there is none."""
+    """The students of general or domain distillation and how they are trained; without students there is none."""
 
     students: UniqueOrEmpty[Name]
+    training: Training
 
 
 class Quiz(ConfigModel):
@@ -237,7 +231,7 @@ class Params(ConfigModel):
     tokenize: Tokenize
     students: Annotated[dict[Name, Student], Field(min_length=1)]
     general: Track
-    domain: DomainTrack
+    domain: Track
     domain_evaluation: DomainEvaluation
     tasks: Tasks
     augmentation: Augmentation
@@ -318,15 +312,15 @@ class Params(ConfigModel):
     def _check_names(self) -> None:
         """Lists refer to existing students and tasks."""
         general, models = self.general.students, self.task_models
-        for key, names, known in (
-            ("general.students", general, tuple(self.students)),
-            ("domain.students", self.domain.students, general),
-            ("tasks.students", self.tasks.students, general),
-            ("quantization.models", self.quantization.models, models),
+        for key, names, owner, known in (
+            ("general.students", general, "students", tuple(self.students)),
+            ("domain.students", self.domain.students, "general.students", general),
+            ("tasks.students", self.tasks.students, "general.students", general),
+            ("quantization.models", self.quantization.models, "the models of the tasks", models),
         ):
             for name in names:
                 if name not in known:
-                    raise ValueError(f"{key}: {name} is unknown; allowed: {', '.join(known)}")
+                    raise ValueError(f"{key}: {name} is not among {owner}; allowed: {', '.join(known) or 'none'}")
         for name in self.tasks.students:
             if models.count(name) > 1:
                 raise ValueError(f"tasks.students: {name} is also the name of a pruned student; fix: rename it")

@@ -337,13 +337,13 @@ def check_losses(
 
 def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "architecture.") -> None:
     """UserError if a student, or a BiLSTM's embeddings, cannot be cut from the teacher; `key` precedes the size."""
-    is_bert, widest = student.kind == "bert", teacher.width // teacher.heads
-    limits = {"width": teacher.width, "feed_forward": teacher.feed_forward} if is_bert else {"embedding": teacher.width}
-    for name, most in limits.items():
+    widest = teacher.width // teacher.heads
+    of_bert = {"width": teacher.width, "feed_forward": teacher.feed_forward}
+    for name, most in (of_bert if student.kind == "bert" else {"embedding": teacher.width}).items():
         if (size := getattr(student, name)) > most:
             problem = f"cannot be cut from a smaller teacher (got {size})"
             raise UserError(f"{key}{name}: {problem}; allowed: {most} or less; fix: lower it")
-    if is_bert and (student.heads > teacher.heads or student.width // student.heads > widest):
+    if student.kind == "bert" and (student.heads > teacher.heads or student.width // student.heads > widest):
         problem = f"width {student.width} cannot be cut from {teacher.heads} heads of {widest} (got {student.heads})"
         fitting = [n for n in range(1, teacher.heads + 1) if student.width % n == 0 and student.width // n <= widest]
         allowed = ", ".join(map(str, fitting)) or "none for this width"

@@ -77,8 +77,6 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dic
             if hits >= settings.min_hits and density >= settings.min_hits_per_1000_words:
                 kept.update(counts)
                 handle.write(json.dumps(document, ensure_ascii=False) + "\n")
-        if not found["documents"]:
-            raise UserError("filter: there are no documents to filter; the corpus is empty")
         if not kept["documents"]:
             problem = f"none of {found['documents']} documents is kept"
             of_hits = f"filter.min_hits is {settings.min_hits} (at most {most_hits} hits in one document)"

@@ -20,7 +20,7 @@ from tinybert.config.schema import Params
 from tinybert.config.tasks import Task
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
-from tinybert.data.tokenizer import folder_tokenizer
+from tinybert.data.tokenizer import load_tokenizer, teacher_tokenizer
 from tinybert.models.outputs import check_bfloat16
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
@@ -125,8 +125,7 @@ def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
     """The 95th percentile of the rows' tokens, up to a multiple of 8: by the teacher's tokenizer if it is here."""
     texts = train.head(SEEN_ROWS)[list(task.columns)].astype(object)
     try:
-        is_local = params.teacher.source == "local"
-        tokenizer = folder_tokenizer(paths.resolve(params.teacher.local.folder) if is_local else paths.TOKENIZER)
+        tokenizer = teacher_tokenizer(params.teacher) or load_tokenizer(paths.TOKENIZER)
         tokens = texts.map(lambda text: len(tokenizer.encode(text, add_special_tokens=False))).sum(axis=1)
     except UserError:
         tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * MOST_TOKENS_PER_WORD

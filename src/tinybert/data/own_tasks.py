@@ -74,7 +74,7 @@ class Labels:
     def _id(self, cell: Any) -> int:
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)  # pandas writes whole numbers beside missing ones so
-        if isinstance(cell, float) or not isinstance(cell, (str, int)):
+        if not isinstance(cell, (str, int)):
             raise ValueError(f"no class (got {cell!r:.40}); allowed: text or a whole number")
         self.types.add(type(cell).__name__)
         if len(self.types) > 1:
@@ -219,7 +219,8 @@ def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float, *, key: str) 
     lacking = sorted(set(rows["label"]) - found) if task.kind == "classification" else []
     if lacking or not drawn:
         what = f"class {task.labels[lacking[0]]!r:.40} of" if lacking else "train of"
-        fix = "name a dev file, add rows" + (", or leave the class out" if lacking else "")
+        fix = "name a dev file" if key.endswith("dev_fraction") else "set it to 0"
+        fix += ", add rows" + (", or leave the class out" if lacking else "")
         problem = f"{what} {task.name} has at most one text of its own, too few for a share of {fraction:g}"
         raise UserError(f"{key}: {problem}; allowed: two or more; fix: {fix}")
     is_heldout = np.isin(texts, drawn)

@@ -31,8 +31,8 @@ class PredictionReader:
     def read(self, table: Table) -> Predicted:
         """Where each id stands in a table and its logits; UserError for the first mistake. Empty cells are none."""
         found: Predicted = {}
-        known: dict[str, Any] = {"labels": self.task.labels or None, "separator": self.settings.separator}
-        self.classes = Labels(TableData.model_construct(kind=self.task.kind, **known), self.task.labels)
+        data = TableData.model_construct(kind=self.task.kind, separator=self.settings.separator)
+        self.classes = Labels(data, self.task.labels)
         for where, cells in table.rows((self.settings.id, *self.settings.columns)):
             name = row_id(cells.pop(self.settings.id))
             if name in found:
@@ -121,10 +121,9 @@ def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> l
         is_share = heldout_fraction > 0 or (task.is_own and key == "dev" and not settings.dev)
         files["train" if is_share else key].append(split)
     section = f"tasks.{task.name}.finetuned_teacher.predictions"
-    if files["test"] and not settings.test:
-        raise UserError(f"{section}.test: missing, the test split has labels and is scored; fix: name its file")
-    if files["dev"] and not settings.dev:
-        raise UserError(f"{section}.dev: missing, dev is scored; fix: name its file")
+    for key, splits in files.items():
+        if splits and not getattr(settings, key):
+            raise UserError(f"{section}.{key}: missing, the {key} split has labels and is scored; fix: name its file")
     return [(Table(getattr(settings, key), f"{section}.{key}"), splits) for key, splits in files.items() if splits]
 
 

@@ -98,12 +98,11 @@ class Table:
             return self._hub_rows(wanted)
         if not self.path.is_file():
             raise UserError(f"{self.key}: {self.path} does not exist; fix: correct the path")
-        ending = self.ending
-        if ending not in FORMATS:
+        if self.ending not in FORMATS:
             raise self.error(f"unknown format; allowed: {', '.join(FORMATS)}, each also .gz; fix: convert the file")
-        if ending == ".parquet":
+        if self.ending == ".parquet":
             return self._parquet_rows(wanted, batch_rows)
-        return self._json_rows() if ending == ".jsonl" else self._delimited_rows(quoted=ending == ".csv")
+        return self._json_rows() if self.ending == ".jsonl" else self._delimited_rows(quoted=self.ending == ".csv")
 
     def _delimited_rows(self, *, quoted: bool) -> Iterator[Row]:
         """CSV by Python's csv module; TSV has no quotes, so that a tab or a line end always ends a field."""

@@ -13,11 +13,11 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
+from tinybert.config.fields import ModelSource, source_folder
 from tinybert.config.schema import TeacherSettings
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable, read_json, read_lines, write_file, write_json
-from tinybert.pipeline.hub import hub_folder
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -79,9 +79,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions, which quote the file
         reason = f"no tokenizer ({printable(str(error)):.200})"
-        raise UserError(
-            f"{path}: {reason}; fix: get the file again; if a stage wrote it, run that stage again"
-        ) from None
+        fix = "get the file again; if a stage wrote it, run that stage again"
+        raise UserError(f"{path}: {reason}; fix: {fix}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -103,16 +102,15 @@ def teacher_tokenizer(teacher: TeacherSettings) -> Tokenizer | None:
     """
     if teacher.source != "hub":
         return folder_tokenizer(paths.resolve(teacher.local.folder)) if teacher.source == "local" else None
-    fix = "check teacher.hub.model and teacher.hub.revision, or set teacher.source to local with teacher.local.folder"
-    files = ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]
-    folder = hub_folder(teacher.hub.model, teacher.hub.revision, files, key="teacher", fix=fix)
+    files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+    folder = source_folder(ModelSource(hub=teacher.hub), key="teacher", files=files)
     return _bert_from(folder, f"teacher.hub.model: {teacher.hub.model}")
 
 
 def folder_tokenizer(folder: str | Path, key: str = "teacher.local.folder") -> Tokenizer:
     """Loads the BERT tokenizer of a folder with tokenizer.json or vocab.txt, which `key` names; UserError if none."""
     if not Path(folder).is_dir():
-        raise UserError(f"{key}: not a folder (got {str(folder)!r}); fix: correct the path, or put a model there")
+        raise UserError(f"{key}: not a folder (got {str(folder)!r}); fix: correct the path, or add it")
     return _bert_from(Path(folder), f"{key}: {folder}")
 
 
@@ -155,22 +153,32 @@ def _framed(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """The content of tokenizer_config.json, if there is one; UserError if it is not a JSON object."""
+    path = folder / "tokenizer_config.json"
+    try:
+        found = read_json(path) if path.is_file() else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: not a JSON object; fix: get the file again")
+    return found
+
+
 def _normalizer(folder: Path, tokens: list[str]) -> normalizers.BertNormalizer:
     """What tokenizer_config.json says of case, accents and Chinese characters; UserError if it is damaged.
 
     Without do_lower_case, texts are lower-cased if the vocabulary has no token with a capital letter: a wrong guess
     turns every capitalized word into [UNK]. Without strip_accents, they go where capitals go.
     """
-    config = folder / "tokenizer_config.json"
     is_lower = all(token == token.lower() for token in tokens if not token.startswith("["))
     default: dict[str, Any] = {"do_lower_case": is_lower, "strip_accents": None, "tokenize_chinese_chars": True}
-    try:
-        stated = read_json(config) if config.is_file() else {}
-        found = {key: stated.get(key, value) for key, value in default.items()}
-    except (ValueError, AttributeError):
-        raise UserError(f"{config}: not a JSON object; fix: get the file again") from None
+    stated = tokenizer_settings(folder)
+    found = {key: stated.get(key, value) for key, value in default.items()}
     for key, value in found.items():
         if not isinstance(value, bool) and (value is not None or default[key] is not None):
-            raise UserError(f"{config}: {key}: neither true nor false (got {value!r:.40}); fix: correct it")
+            raise UserError(
+                f"{folder}/tokenizer_config.json: {key}: neither true nor false (got {value!r:.40}); fix: correct it"
+            )
     lowercase, accents, chinese = found.values()
     return normalizers.BertNormalizer(lowercase=lowercase, strip_accents=accents, handle_chinese_chars=chinese)

@@ -52,7 +52,8 @@ class LiveTeacher:
 
     def check_length(self, batches: Batches) -> None:
         """Raises UserError if rows have more tokens than the teacher has positions."""
-        self.model.config.check_length(batches.longest_row_tokens, batches.length_key)
+        tokens = max(batches.longest_row_tokens, self.loss.padded_tokens)
+        self.model.config.check_length(tokens, batches.length_key)
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
         """Puts the teacher on the run's device; `epochs` is how often each row will be read."""
@@ -138,7 +139,7 @@ def train(
     if not loss.weights or not steps:
         student.eval()
         return []
-    student.config.check_length(batches.longest_row_tokens, batches.length_key)
+    student.config.check_length(max(batches.longest_row_tokens, loss.padded_tokens), batches.length_key)
     if teacher:
         teacher.check_length(batches)
     peak, optimizer, schedule = settings.training.learning_rate, settings.optimizer, settings.training.schedule

@@ -30,10 +30,9 @@ def hard(logits: Tensor, labels: Tensor) -> Tensor:
     Source: BERT (Devlin et al. 2019), masked LM and fine-tuning.
     """
     if logits.shape[-1] == 1:
-        return _mean(F.mse_loss(wide(logits).squeeze(-1), labels, reduction="sum"), len(labels))
+        return F.mse_loss(wide(logits).squeeze(-1), labels)
     if labels.ndim == 2:
-        entropies = F.binary_cross_entropy_with_logits(wide(logits), labels, reduction="sum")
-        return _mean(entropies / labels.shape[1], len(labels))
+        return F.binary_cross_entropy_with_logits(wide(logits), labels)
     return _mean(_CrossEntropy.apply(logits, labels), len(labels))
 
 

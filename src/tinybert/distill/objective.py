@@ -141,7 +141,8 @@ class DistillationLoss(nn.Module):
         hidden, scores, relations = map(self._layers, ("hidden", "scores", "relations"))
         reads_logits = any(info.reads == "logits" for info in self.infos.values())
         self.student_spec = OutputSpec(hidden, scores, relations, reads_logits)
-        self.computes_padding = bool(config.padded_tokens and (self.student_spec.hidden or self.student_spec.scores))
+        # The length that all rows are padded to; 0 if padding is not computed.
+        self.padded_tokens = (config.padded_tokens or 0) if self.student_spec.hidden or self.student_spec.scores else 0
         self.map = LayerWeights([], "mean")
         self.projections = nn.ModuleDict()
         self.unused: dict[str, Tensor] = {}  # learned by an earlier stage, kept for a later one
@@ -166,8 +167,7 @@ class DistillationLoss(nn.Module):
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch as student and teacher compute it: with padding if losses are means over it."""
-        tokens = self.config.padded_tokens
-        return batch.padded_to(tokens) if tokens and self.computes_padding else batch
+        return batch.padded_to(self.padded_tokens) if self.padded_tokens else batch
 
     def unit(self, name: str) -> str:
         """What a loss is a mean over; rows, if all are padded to one length."""

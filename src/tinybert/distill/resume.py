@@ -55,16 +55,18 @@ class Checkpoint:
         return self.is_writer and not self._is_taken and time.monotonic() - self._last >= self._seconds_between
 
     def load(self) -> dict[str, Any] | None:
-        """The saved state, on the CPU; None if this run saved nothing or the file is damaged."""
-        if not any(self.folder.glob("*.pt")) or not self.path.is_file() or not self._is_ours():
+        """The saved state, on the CPU; None if nothing was saved, it is damaged, or another process runs the same."""
+        if not any(self.folder.glob("*.pt")) or not self.path.is_file():
             return None
         try:
+            if not self._is_ours():
+                return None
             with zipfile.ZipFile(self.path) as archive:
                 if archive.testzip():  # compares the checksums, which PyTorch writes but does not read
                     return None
             state = torch.load(self.path, map_location="cpu", weights_only=True)
             self.step, self.earlier_seconds = state["step"], state["seconds"]
-        except Exception:  # a damaged archive raises errors of the archive, of pickle and of PyTorch
+        except Exception:  # a damaged archive raises errors of the archive, of pickle and of PyTorch; no permission
             return None
         return state
 

@@ -141,7 +141,8 @@ class TeacherCache:
         """Removes the least recently used files until `files` fit, of which some may be there already."""
         needed = sum(file.size_bytes for file in files)
         if needed > self.limit_bytes:
-            raise OSError(f"{needed / 1e9:.3g} GB are needed, tasks.teacher_cache_gb allows {self.limit_bytes / 1e9:g}")
+            limit = f"{self.limit_bytes / 1e9:g} GB (tasks.teacher_cache_gb)"
+            raise OSError(f"{needed / 1e9:.3g} GB are needed, the limit is {limit}")
         for leftover in self.folder.glob("*.partial"):
             leftover.unlink()
         others = set(self.folder.glob(f"*{ENDING}")) - {file.path for file in files}
@@ -175,7 +176,8 @@ class CachedTeacher(LiveTeacher):
 
     def check_length(self, batches: Batches) -> None:
         """Raises UserError if rows, as the teacher reads them, have more tokens than it has positions."""
-        self.model.config.check_length(int(self.examples.lengths.max()), batches.length_key)
+        tokens = max(int(self.examples.lengths.max()), self.loss.padded_tokens)
+        self.model.config.check_length(tokens, batches.length_key)
 
     def student_batches(self, rows: Encoded, task: Task, *, batch_size: int, seed: int) -> Batches:
         """The rows as the student reads them; `hard` reads the teacher's labels of augmented and unlabeled ones."""
@@ -184,13 +186,13 @@ class CachedTeacher(LiveTeacher):
         return Batches(rows, batch_size=batch_size, seed=seed)
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
-        """Fills the cache, unless the run is shorter than an epoch: it would read fewer rows than the cache stores.
+        """Fills the cache, unless the limit is 0 or the run is shorter than an epoch, which would not read all rows.
 
         Padding is not cached, so losses that read padding use the live teacher.
         """
         self.accelerator = accelerator
         self.model.to(accelerator.device).eval()
-        if epochs < 1 or not self.cache.limit_bytes or self.loss.computes_padding:
+        if epochs < 1 or not self.cache.limit_bytes or self.loss.padded_tokens:
             return
         files = self._files()
         is_open = accelerator.is_local_main_process and self._fill(files)
@@ -199,7 +201,7 @@ class CachedTeacher(LiveTeacher):
             self.files = files
 
     def __call__(self, batch: Batch) -> ModelOutput:
-        """Cached distillation targets if the layer map is fixed, otherwise the teacher's outputs."""
+        """The cached outputs, as targets if the layer map is fixed; the live teacher's if nothing is cached."""
         assert batch.numbers is not None
         rows = batch.numbers.tolist()
         if not self.files:

@@ -31,11 +31,12 @@ def trim_vocabulary(student: Classifier, tokenizer: Tokenizer, rows: Encoded, *,
     """
     kept = frequent_tokens(tokenizer, rows, limit=limit)
     owner = _word_owner(student)
-    padding = int(np.searchsorted(kept, student.config.pad_token_id))
+    smaller = trimmed_tokenizer(tokenizer, kept.tolist())
+    padding = smaller.get_vocab()["[PAD]"]
     vectors = owner.word_embeddings.weight.detach()[torch.from_numpy(kept)]
     owner.word_embeddings = nn.Embedding.from_pretrained(vectors, freeze=False, padding_idx=padding)
     student.config = replace(student.config, vocab_size=len(kept), pad_token_id=padding)
-    return trimmed_tokenizer(tokenizer, kept.tolist())
+    return smaller
 
 
 def frequent_tokens(tokenizer: Tokenizer, rows: Encoded, *, limit: int) -> np.ndarray:

@@ -23,7 +23,6 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import NO_TEXT, read_jsonl
 from tinybert.synthetic import articles
 
-SHOWN_ANSWERS = 5
 ALL_SUBJECTS = "all"
 QUESTION_KEYS = ("subject", "prompt", "answer")
 Question = dict[str, str]  # by QUESTION_KEYS
@@ -116,8 +115,6 @@ def read_quiz_file(path: Path) -> list[Question]:
 
 def prompt_batch(prompts: Sequence[str], tokenizer: Tokenizer) -> Batch:
     """Encodes prompts with one [MASK] each as a batch that predicts it, without labels."""
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
     encodings = tokenizer.encode_batch(list(prompts))
     input_ids, mask = pad([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings])
     mask_id = tokenizer.token_to_id("[MASK]")
@@ -172,7 +169,7 @@ def all_scores(
 
 def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]) -> list[list[dict]]:
     """Returns the five likeliest tokens of each question with their probabilities."""
-    best = torch.cat(list(predicted_logits(model, batches))).softmax(-1).topk(SHOWN_ANSWERS)
+    best = torch.cat(list(predicted_logits(model, batches))).softmax(-1).topk(5)
     return [
         [{"token": tokenizer.id_to_token(token), "probability": share} for share, token in zip(*row, strict=True)]
         for row in zip(best.values.tolist(), best.indices.tolist(), strict=True)

@@ -12,8 +12,7 @@ from tinybert.config.tasks import Task
 from tinybert.data.encoding import Encoded, label_array, read_rows
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher
-from tinybert.models.foreign import ForeignClassifier, PredictedTeacher
-from tinybert.models.model_folders import TaskModel
+from tinybert.models.model_folders import Classifier, TaskModel
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import parse_json, write_file
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
@@ -24,13 +23,13 @@ COLLAPSED_OTHER_ROWS = 0.005
 COLLAPSED_SPREAD = 0.01
 # Values that differ by less than this differ by rounding only; a correlation with them would be noise.
 CONSTANT_SPREAD = 1e-6
-LOWER_IS_BETTER = ("perplexity",)
 DROP_DIGITS = 9  # of a score's drop; further ones are rounding errors of the subtraction
 SAME_SIZE = 1.02  # times the smallest: formats differ by so much in their graphs, not in their weights
 RESAMPLES, LEAST_RESAMPLES = 10_000, 1_000
 MOST_WEIGHTS, PART_WEIGHTS = 2**28, 2**22  # rows times resamples: in all, and held at a time
 
 Values = Sequence | np.ndarray
+SeedArrays = Sequence[np.ndarray]  # one for each training seed
 # Predictions and labels, (rows,) or (rows, labels), and weights (counts) of the rows, (..., rows) -> scores, (...).
 Metric = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 SplitReferences = tuple[Encoded, dict[str, np.ndarray]]  # the rows of a split, and predictions by system
@@ -82,7 +81,7 @@ def model_costs(model: TaskModel, rows: Encoded) -> dict[str, float | None]:
     The FLOPs of a teacher of another family are not known, nor anything of one that is known by its predictions.
     """
     flops = None
-    if not isinstance(model, (ForeignClassifier, PredictedTeacher)):
+    if isinstance(model, Classifier):
         flops = float(np.mean([model.flops(tokens) for tokens in rows.lengths.tolist()]))
     return {"parameters": model.parameter_count, "flops": flops}
 
@@ -286,13 +285,7 @@ def choose_variant(variants: Mapping[str, dict], metric: str, max_score_drop: fl
 
 
 def paired_interval(
-    metric: Metric,
-    predictions: Sequence[np.ndarray],
-    reference: Sequence[np.ndarray],
-    labels: Sequence[np.ndarray],
-    *,
-    seed: int,
-    share: float = 1.0,
+    metric: Metric, predictions: SeedArrays, reference: SeedArrays, labels: SeedArrays, *, seed: int, share: float = 1.0
 ) -> dict[str, float]:
     """95 % interval of a score minus a reference score: paired percentile bootstrap (Efron & Tibshirani 1993, ch. 13).
 
@@ -309,7 +302,7 @@ def paired_interval(
     if share == 1.0 and all(np.array_equal(mine, other) for mine, other, _ in pairs):
         return {"low": 0.0, "high": 0.0}
 
-    def differences(weights: Sequence[np.ndarray]) -> np.ndarray:  # (..., seeds)
+    def differences(weights: SeedArrays) -> np.ndarray:  # (..., seeds)
         both = zip(pairs, weights, strict=True)
         found = [metric(mine, gold, n) - share * metric(other, gold, n) for (mine, other, gold), n in both]
         return np.stack(found, axis=-1)
@@ -319,7 +312,7 @@ def paired_interval(
 
 
 def retention_interval(
-    metric: Metric, students: Sequence[np.ndarray], reference: Mapping[str, np.ndarray], *, seed: int
+    metric: Metric, students: SeedArrays, reference: Mapping[str, np.ndarray], *, seed: int
 ) -> dict[str, float] | None:
     """95 % interval of the above-majority retention, by the same bootstrap as `paired_interval`.
 
@@ -348,7 +341,7 @@ def _interval(parts: Iterable[np.ndarray]) -> dict[str, float]:
     return dict(zip(("low", "high"), np.percentile(np.concatenate([*parts]), [2.5, 97.5]).tolist(), strict=True))
 
 
-def _resamples(labels: Sequence[np.ndarray], of_seeds: np.ndarray, seed: int) -> Iterator[tuple[list, np.ndarray]]:
+def _resamples(labels: SeedArrays, of_seeds: np.ndarray, seed: int) -> Iterator[tuple[list, np.ndarray]]:
     """Yields resamples in parts: how often each row was drawn, (part, rows) per training seed, and shifts, (part,).
 
     There are RESAMPLES, fewer with more than 26,000 rows. Seeds with the same labels share the drawn rows, as both

@@ -56,7 +56,7 @@ def hub_access(key: str, name: str, *, fix: str, action: str = "loaded from") ->
         raise UserError(f"{key}: {name} cannot be {action} the Hub ({obstacle}{reason}); fix: {fix}") from error
 
 
-def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: str) -> Path:
+def hub_folder(model: str, revision: str, files: list[str], *, key: str) -> Path:
     """Downloads a model into the Hub's cache and returns its folder there.
 
     Args:
@@ -64,8 +64,8 @@ def hub_folder(model: str, revision: str, files: list[str], *, key: str, fix: st
         revision: A commit, a tag or a branch.
         files: Names or patterns of the files to download; those that the repository lacks are skipped.
         key: The section of params that names the model as hub.model.
-        fix: What the user can do if it fails.
     """
+    fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
     with hub_access(f"{key}.hub.model", f"{model} ({revision})", fix=fix):
         from huggingface_hub import snapshot_download
 
@@ -122,8 +122,8 @@ def _endpoint() -> str:
 
 def _is_reachable() -> bool:
     """Whether the endpoint answers at all, through the environment's proxy if there is one."""
-    request = urllib.request.Request(_endpoint(), method="HEAD")
     try:
+        request = urllib.request.Request(_endpoint(), method="HEAD")
         urllib.request.urlopen(request, timeout=PROBE_TIMEOUT_S).close()
     except urllib.error.HTTPError:
         return True  # it answers, if only with an error

@@ -103,8 +103,9 @@ def byte_bar(title: str, total_bytes: int | None = None) -> tqdm:
 def peak_resident_mib() -> float:
     """The most memory that this process held; on Linux ru_maxrss begins at the peak of the process that started it."""
     status = Path("/proc/self/status")
-    if status.is_file():
-        return int(status.read_text().partition("VmHWM:")[2].split()[0]) / 2**10
+    peak = status.read_text().partition("VmHWM:")[2] if status.is_file() else ""  # gVisor's has none
+    if peak:
+        return int(peak.split()[0]) / 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 

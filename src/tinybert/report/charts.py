@@ -17,7 +17,6 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import one_line
-from tinybert.pipeline.paths import VARIANTS
 from tinybert.report.results import Results, onnx_systems, pruned_students
 from tinybert.report.tables import task_name
 
@@ -31,7 +30,7 @@ STYLE: Any = {
     "grid.alpha": 0.25, "lines.linewidth": 1.2, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK,
     "xtick.color": INK, "ytick.color": INK,
 }  # fmt: skip
-MARKERS = dict(zip(VARIANTS, "o^sD", strict=True))
+MARKERS = dict(zip(paths.VARIANTS, "o^sD", strict=True))
 NOT_LOSSES = ("step", "epoch", "learning_rate")
 MAP_PREFIX = "map_"  # columns map_<student layer>_<teacher layer>: weights of a learnable layer map
 Points = tuple[Sequence[float], Sequence[float]]

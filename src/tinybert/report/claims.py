@@ -21,15 +21,7 @@ from scipy.stats import sem, t
 from tinybert.config.fields import AboveZero, ConfigModel, ListOf, Name, NonEmptyList, NonEmptyStr, PositiveInt
 from tinybert.config.load import describe_mistake, read_yaml
 from tinybert.config.schema import Params
-from tinybert.config.tasks import TASKS
-from tinybert.evaluate.scoring import (
-    LOWER_IS_BETTER,
-    ROW_METRICS,
-    Predictions,
-    paired_interval,
-    read_predictions,
-    save_predictions,
-)
+from tinybert.evaluate.scoring import ROW_METRICS, Predictions, paired_interval, read_predictions, save_predictions
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, read_json, write_file, write_json
 from tinybert.report.charts import GREY, INK, STYLE, svg_text
@@ -131,8 +123,8 @@ class Study(ConfigModel):
     def choose_tasks(self, asked: Collection[str] | None, params: Params) -> list[str]:
         """The tasks asked for, or the study's that params have settings for; UserError if there is none."""
         sections = params.tasks.__pydantic_extra__
-        usable = [task for task in self.tasks if task not in TASKS or task in sections]
-        known = sections if self.tasks[0] in TASKS else usable
+        known = self.tasks if self.measured.startswith("evaluate_domain/") else sections
+        usable = [task for task in self.tasks if task in known]
         if unknown := [task for task in asked or () if task not in known]:
             raise UserError(f"--tasks: unknown (got {unknown[0]}); allowed: {', '.join(known)}; fix: add a section")
         if not usable:
@@ -181,7 +173,7 @@ def difference(first: OfSeeds, second: OfSeeds, *, seed: int, share: float = 1.0
         share: Of the second's score; if a lower score is better, the second's is divided by it.
     """
     metric = next(iter(first.values())).metric
-    sign, factor = (-1, 1 / share) if metric in LOWER_IS_BETTER else (1, share)
+    sign, factor = (-1, 1 / share) if metric == "perplexity" else (1, share)
     predictions, reference = ([found.predictions for found in side.values()] for side in (first, second))
     labels = [found.labels for found in first.values()]
     ends = paired_interval(ROW_METRICS[metric], predictions, reference, labels, seed=seed, share=factor).values()

@@ -17,7 +17,6 @@ from tinybert.evaluate.scoring import score_drops
 from tinybert.models.model_folders import Model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import write_file
-from tinybert.pipeline.paths import VARIANTS
 from tinybert.pipeline.revision import code_revision, package_versions
 from tinybert.report.rendering import render
 
@@ -77,8 +76,8 @@ def write_task_card(folder: Path, finished: Finished, task: Task, metrics: dict[
         "sparsity": linear_sparsity(finished.model) or None,
         "chosen": chosen, "drop": score_drops(metrics["quantize"], task.headline)[chosen],
         "is_portable": params.quantization.method == "smoothed",
-        "variants": {name: metrics["quantize"][name] for name in VARIANTS},
-        "collapsed": [variant for variant in VARIANTS if metrics["quantize"][variant]["collapsed"]],
+        "variants": {name: metrics["quantize"][name] for name in paths.VARIANTS},
+        "collapsed": [variant for variant in paths.VARIANTS if metrics["quantize"][variant]["collapsed"]],
     })  # fmt: skip
 
 

@@ -13,11 +13,6 @@ from tinybert.report import charts, tables
 from tinybert.report.rendering import TextTable, render
 from tinybert.report.results import Results, domain_scores, load_results, onnx_systems, pruned_students, task_systems
 
-PAGE = Path("reports/index.html")
-SUMMARY = Path("reports/summary.md")
-TERMINAL_SUMMARY = Path("reports/summary.txt")
-SUMMARY_METRICS = Path("reports/summary_metrics.json")
-METRICS = Path("metrics")
 # Name in summary_metrics.json -> key of `domain_scores`.
 DOMAIN_KEYS = {"perplexity": "domain.perplexity", "cloze_accuracy": "cloze.all.top1",
                "agreement": "agreement.domain.top1"}  # fmt: skip
@@ -58,15 +53,15 @@ def build_report(params: Params, root: Path = Path()) -> list[dict[str, Any]]:
     choice = choice.loc[:, (choice != "").any()]  # without flags, if only the fastest has one
     untimed = {"tables": text_tables | {"choice": TextTable(choice, names=3).without("ms")}, "with_latency": False}
     texts = {
-        PAGE: render("page.html.j2", **context),
-        SUMMARY: render("summary.md.j2", **context | untimed),
-        TERMINAL_SUMMARY: render("summary.txt.j2", **context),
+        "reports/index.html": render("page.html.j2", **context),
+        "reports/summary.md": render("summary.md.j2", **context | untimed),
+        "reports/summary.txt": render("summary.txt.j2", **context),
     }
     numbers, rows = summary_metrics(results), result_rows(results)
     for path, text in texts.items():  # nothing is written before everything is made
         write_file(root / path, text)
-    write_json(root / SUMMARY_METRICS, numbers)
-    with atomic_folder(root / METRICS) as folder:
+    write_json(root / "reports/summary_metrics.json", numbers)
+    with atomic_folder(root / "metrics") as folder:
         for instance, tree in results.trees.items():
             write_json(folder / instance.path.relative_to(paths.STAGE_METRICS), tree)
     return rows

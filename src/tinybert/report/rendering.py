@@ -26,7 +26,7 @@ def render(template: str, **context: Any) -> str:
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=template.endswith(".html.j2"),  # for what it imports too
     )  # fmt: skip
-    environment.filters |= {"fixed": fixed, "percent": percent, "plain": markdown_escape}
+    environment.filters |= {"fixed": fixed, "percent": percent, "signed": signed, "plain": markdown_escape}
     environment.filters["file"] = lambda path: markdown_escape(Path(path).name)  # cards are published, folders are not
     environment.globals["interval"] = interval
     return environment.get_template(template).render(context)

@@ -20,7 +20,6 @@ from tinybert.evaluate.scoring import choose_variant
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError, check_all
 from tinybert.pipeline.files import flatten, one_line, read_json
-from tinybert.pipeline.paths import VARIANTS
 
 COLUMNS = ["stage", "task", "model", "seed", "variant", "split", "metric", "value", "is_headline"]
 # The leading keys of a stage's metrics file that are columns of the frame; the other keys are the metric's name.
@@ -174,7 +173,7 @@ def _required(instance: Instance, tasks: Mapping[str, Task]) -> Iterator[tuple[s
             yield from product(["teacher", "student"], ["general", "domain"], ["perplexity"])
             yield from product(["teacher", "student"], ["cloze"], ["all.top1"])
         case "quantize":
-            yield from product(VARIANTS, [""], [f"dev.{headline}", "size_mb.raw"])
+            yield from product(paths.VARIANTS, [""], [f"dev.{headline}", "size_mb.raw"])
         case "prune":
             yield from product([""], [""], [f"dev.{headline}", "sparsity"])
         case "general_distill" | "domain_distill" | "task_distill_prediction":
@@ -289,7 +288,7 @@ def onnx_systems(results: Results) -> pd.DataFrame:
     frame = frame.reindex(columns=frame.columns.union([batch_ms, "dev_examples", "collapsed"], sort=False))
     rows = frame["dev_examples"].groupby(["task", "model"]).transform("max").clip(upper=largest)
     frame = frame.assign(row_ms=frame[batch_ms] / rows).drop(columns=[batch_ms, "dev_examples"]).reset_index()
-    frame = frame[frame["variant"].isin(VARIANTS)].reset_index(drop=True)
+    frame = frame[frame["variant"].isin(paths.VARIANTS)].reset_index(drop=True)
     drop = results.params.quantization.max_score_drop
     measured = [(key.task, key.model, tree) for key, tree in results.trees.items() if key.stage == "quantize"]
     chosen = {(task, model, choose_variant(tree, results.tasks[task].headline, drop)) for task, model, tree in measured}

@@ -13,10 +13,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.cpu import get_capabilities
 
@@ -35,8 +34,7 @@ LOCK = Path(".dvc/tmp/study.lock")
 UNUSED = ("check_params", "code", "package", "report")  # stages that change no prediction
 
 
-@dataclass(frozen=True)
-class Experiment:
+class Experiment(NamedTuple):
     """A DVC experiment: whose predictions it makes for which seeds, by which overrides, running which stages."""
 
     name: str

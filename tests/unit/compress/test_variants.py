@@ -279,6 +279,12 @@ def test_numbers_out_of_bounds_are_refused(work, capsys, option, value, line):
     assert line in capsys.readouterr().err
 
 
+def test_a_damaged_tokenizer_config_is_one_line(work):
+    (work / "model/tokenizer_config.json").write_text("[]")
+    with pytest.raises(SystemExit, match=r"^model/tokenizer_config\.json: not a JSON object; fix: get the file again$"):
+        run("rows.csv", "--exclude", "")
+
+
 def test_scores_must_be_finite(work):
     write_classifier(work / "pairs", "stsb", TASKS["stsb"].outputs)
     write_csv("scores.csv", [("a", "1.5"), ("b", "nan")])
@@ -291,5 +297,5 @@ def test_scores_must_be_finite(work):
 def test_a_tokenizer_of_another_model_is_one_line(work):
     other = train_tokenizer([f"{number} word" for number in range(2000)], vocabulary_size=1000)
     save_tokenizer(other, work / "model")
-    with pytest.raises(SystemExit, match=r"^FOLDER: the tokenizer has more tokens than the model"):
+    with pytest.raises(SystemExit, match=r"^FOLDER: too many tokens \(got "):
         run("rows.csv")

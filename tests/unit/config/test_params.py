@@ -167,7 +167,11 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         ("tasks.run", ["cola", "cola"], "tasks.run: cola is listed twice; fix: list it once"),
         ("tasks.run", "cola", "tasks.run: must be a list (got 'cola')"),
         ("tasks.run", [], "tasks.run: Value should have at least 1 item after validation, not 0 (got [])"),
-        ("tasks.students", ["nobody"], "tasks.students: nobody is unknown; allowed: lazy, attentive"),
+        (
+            "tasks.students",
+            ["nobody"],
+            "tasks.students: nobody is not among general.students; allowed: lazy, attentive",
+        ),
         (
             "students.tinybert4",
             WITHOUT_PHASE_1,
@@ -283,7 +287,7 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         (
             "quantization.models",
             ["tinybert4_pruned30"],
-            "quantization.models: tinybert4_pruned30 is unknown; allowed: teacher, tinybert4, tinybert4",
+            "quantization.models: tinybert4_pruned30 is not among the models of the tasks; allowed: teacher, tinybert4",
         ),
         (
             "teacher.pretraining.epochs",

@@ -130,7 +130,7 @@ def test_nothing_kept_names_the_keys_and_what_was_there():
 
 
 def test_an_empty_corpus_is_an_error():
-    with pytest.raises(UserError, match="the corpus is empty"):
+    with pytest.raises(UserError, match="none of 0 documents is kept"):
         kept([])
 
 

@@ -162,6 +162,12 @@ def test_rows_longer_than_the_positions_are_rejected_at_start():
         train(classifier(), loss, Batches(long, batch_size=8, seed=0), settings(), run=RUN)
 
 
+def test_rows_padded_beyond_the_positions_are_rejected_at_start():
+    loss = DistillationLoss(DistillationConfig({"hidden": 1.0}, padded_tokens=40), STUDENT, TEACHER)
+    with pytest.raises(UserError, match=r"max_length_tokens: .*\(got 40 tokens\); allowed: at most 32"):
+        train(classifier(), loss, Batches(examples(), batch_size=8, seed=0), settings(), run=RUN)
+
+
 def spoil(student, *, step: int, value: float) -> None:
     """Makes the student's hidden states `value` in the forward pass of `step`, from 1."""
     passes = itertools.count(1)

@@ -87,15 +87,16 @@ def test_tokens_with_a_character_of_no_token_remain(tmp_path):
     assert {tokenizer.id_to_token(number) for number in kept} == set(tokens) - {"ab"}
 
 
-def test_the_padding_row_stays_the_padding_row(tmp_path):
+@pytest.mark.parametrize("stated", [7, 0])  # config.json's number of [PAD]: the tokenizer's, or a wrong one
+def test_the_padding_row_stays_the_padding_row(tmp_path, stated):
     tokens = ["one", "o", "##n", "##e", "##o", "n", "e", *SPECIAL_TOKENS, "two"]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
     tokenizer = folder_tokenizer(tmp_path)
-    student = classifier(replace(STUDENT, vocab_size=len(tokens), pad_token_id=tokens.index("[PAD]")))
+    student = classifier(replace(STUDENT, vocab_size=len(tokens), pad_token_id=stated))
     smaller = trim_vocabulary(student, tokenizer, encoded(["two"], tokenizer), limit=100)
     words = student.bert.embeddings.word_embeddings
     assert student.config.pad_token_id == words.padding_idx == smaller.token_to_id("[PAD]")
-    assert not words.weight[words.padding_idx].any()
+    assert words.weight[words.padding_idx].any() == (stated != tokens.index("[PAD]"))
 
 
 def test_added_tokens_remain_whole(tokenizer):

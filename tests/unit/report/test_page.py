@@ -15,7 +15,7 @@ from tinybert.config.tasks import TASKS
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report import charts
-from tinybert.report.page import SUMMARY_METRICS, build_report
+from tinybert.report.page import build_report
 from tinybert.report.results import stage_instances
 from tinybert.report.tables import _published
 
@@ -247,7 +247,7 @@ def test_result_rows_are_the_metrics_unrounded(made):
 
 
 def test_summary_metrics_are_few_and_those_of_the_metrics(made):
-    found = read_json(made[0] / SUMMARY_METRICS)
+    found = read_json(made[0] / "reports/summary_metrics.json")
     assert list(found) == ["domain", "mrpc", "mnli"]
     assert {name: scores["perplexity"] for name, scores in found["domain"].items()} == {
         name: round(value + 1, 4) for name, value in PERPLEXITY.items()
@@ -404,4 +404,4 @@ def test_a_run_without_pruned_students_has_no_table_of_them(tree):
     build_report(check_params(changed), tree)
     summary = (tree / "reports/summary.md").read_text()
     assert "INT8" in summary and "Pruned students" not in summary
-    assert not re.search("pruned", (tree / SUMMARY_METRICS).read_text())
+    assert not re.search("pruned", (tree / "reports/summary_metrics.json").read_text())
