@@ -79,9 +79,7 @@ MAPPED_LOSSES = tuple(name for name, info in LOSSES.items() if info.needs_map)
 ROW_LOSSES = tuple(name for name, info in LOSSES.items() if info.unit in ("predictions", "rows"))
 
 
-# --- layer maps: which teacher layers (1 = lowest) each student layer imitates ---------------------------------------
-
-# g(m) of student layer m, of M student and N teacher layers.
+# Layer maps: g(m), the teacher layer (1 = lowest) that student layer m imitates, of M student and N teacher layers.
 ONE_LAYER_MAPS: dict[str, Callable[[int, int, int], int]] = {
     "uniform": lambda m, M, N: -(-m * N // M),  # ceil(m·N/M): 3, 6, 9, 12 for N = 12, M = 4 (TinyBERT, section 3)
     "top": lambda m, M, N: m + N - M,  # the teacher's last layers (TinyBERT, section 4.5)
@@ -144,9 +142,6 @@ LayerMap = Annotated[
     | Annotated[Learnable, Tag("[learnable]")],
     Discriminator(lambda value: "[learnable]" if isinstance(value, (dict, Learnable)) else "[named]"),
 ]
-
-
-# --- the student -----------------------------------------------------------------------------------------------------
 
 
 class Init(ModelSource):
@@ -316,11 +311,7 @@ def check_students(students: Mapping[str, Student], teacher: Architecture, stage
 
 
 def check_losses(
-    losses: Collection[str],
-    relation_heads: int | None,
-    student: StudentArchitecture,
-    teacher: Architecture,
-    key: str = "",
+    losses: Collection[str], relation_heads: int | None, student: StudentArchitecture, teacher: Architecture, key: str
 ) -> None:
     """Checks the heads that the losses compare; a BiLSTM has no such losses."""
     for name in sorted(losses):

@@ -290,4 +290,4 @@ def _check_pair(config: DistillationConfig, student: Config, teacher: Config) ->
         if isinstance(teacher, ForeignConfig) and name not in teacher.losses:
             raise UserError(f"losses: no targets for {name} from this teacher; allowed: {', '.join(teacher.losses)}")
     if isinstance(student, BertConfig) and isinstance(teacher, BertConfig):
-        check_losses(config.weights, config.relation_heads, student.shape, teacher.shape)
+        check_losses(config.weights, config.relation_heads, student.shape, teacher.shape, key="")

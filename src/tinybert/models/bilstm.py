@@ -81,17 +81,10 @@ class BiLstmClassifier(Sized):
         dense = Linear(2 * config.hidden_size * (4 if pair else 1), config.intermediate_size)
         self.classifier = nn.ModuleDict({"dense": dense, "output": Linear(config.intermediate_size, len(labels))})
         self.dropout = nn.Dropout(config.dropout)
-        self.initialize()
-
-    def initialize(self) -> None:
-        """Draws all weights from the global generator: normal embeddings, PyTorch's uniform default for the rest."""
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.LSTM)):
-                module.reset_parameters()
         words = self.encoder.word_embeddings.weight
-        nn.init.normal_(words, std=self.config.initializer_range)
+        nn.init.normal_(words, std=config.initializer_range)  # the other weights are PyTorch's default
         with torch.no_grad():
-            words[self.config.pad_token_id].zero_()
+            words[config.pad_token_id].zero_()
 
     def forward(self, batch: Batch, spec: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The logits of rows [CLS] a [SEP] or [CLS] a [SEP] b [SEP], where b [SEP] is segment 1; it has no others."""

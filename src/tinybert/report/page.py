@@ -17,19 +17,11 @@ from tinybert.report.results import Results, domain_scores, load_results, onnx_s
 DOMAIN_KEYS = {"perplexity": "domain.perplexity", "cloze_accuracy": "cloze.all.top1",
                "agreement": "agreement.domain.top1"}  # fmt: skip
 TABLES = {
-    "choice": tables.choice_table,
-    "tasks": tables.task_table,
-    "other_metrics": tables.other_metrics_table,
-    "domain": tables.domain_table,
-    "answers": tables.answers_table,
-    "onnx": tables.onnx_table,
-    "pruned": tables.pruning_table,
-    "corpus": tables.corpus_table,
-    "filter": tables.filter_table,
-    "task_data": tables.task_data_table,
-    "stages": tables.stage_table,
-    "versions": tables.versions_table,
-}
+    "choice": tables.choice_table, "tasks": tables.task_table, "other_metrics": tables.other_metrics_table,
+    "domain": tables.domain_table, "answers": tables.answers_table, "onnx": tables.onnx_table,
+    "pruned": tables.pruning_table, "corpus": tables.corpus_table, "filter": tables.filter_table,
+    "task_data": tables.task_data_table, "stages": tables.stage_table, "versions": tables.versions_table,
+}  # fmt: skip
 
 
 def build_report(params: Params, root: Path = Path()) -> list[dict[str, Any]]:

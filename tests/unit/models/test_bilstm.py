@@ -198,15 +198,9 @@ def test_dropout_acts_in_training_only():
 
 
 def test_the_same_seed_draws_the_same_weights():
-    model = classifier(pair=True)
-    drawn = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    torch.manual_seed(7)
-    model.initialize()
-    other = classifier(pair=True, seed=1)
-    torch.manual_seed(7)
-    other.initialize()
-    assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items())
-    assert not any(torch.equal(tensor, drawn[name]) for name, tensor in model.state_dict().items())
+    model, same, other = (classifier(pair=True, seed=seed) for seed in (7, 7, 1))
+    assert all(torch.equal(tensor, same.state_dict()[name]) for name, tensor in model.state_dict().items())
+    assert not any(torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items())
     assert (model.encoder.word_embeddings.weight[0] == 0).all()
 
 
