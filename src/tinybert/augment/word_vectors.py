@@ -36,8 +36,8 @@ def is_plain_word(word: str) -> bool:
 
 
 def match_case(word: str, replacement: str) -> str:
-    """The replacement, capitalized if `word` begins with a capital."""
-    return replacement.capitalize() if word[0].isupper() else replacement
+    """The replacement, capitalized if `word` begins with a capital and is not I."""
+    return replacement.capitalize() if word[0].isupper() and word != "I" else replacement
 
 
 class WordVectors:
