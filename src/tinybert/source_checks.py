@@ -107,7 +107,7 @@ def check_quiz(params: Params) -> None:
     if params.teacher.source == "local" and (folder := paths.resolve(params.teacher.local.folder)).is_dir():
         load_questions(quiz, folder_tokenizer(folder))
     else:
-        read_quiz_file(paths.resolve(quiz.local.file))
+        read_quiz_file(quiz.local.file)
 
 
 def check_augmentation(params: Params) -> None:

@@ -60,7 +60,7 @@ def test_all_that_is_missing_is_listed_in_one_go(tree, tmp_path):
         "corpus.local.files: 'local/wiki/b.txt' matches no file",
         "tasks.local.folder: local/glue/CoLA/train.tsv does not exist",
         "tasks.local.folder: local/glue/CoLA/dev.tsv does not exist",
-        "domain_evaluation.quiz.local.file: local/quiz.jsonl is absent",
+        "domain_evaluation.quiz.local.file: local/quiz.jsonl does not exist",
         "augmentation.substitution.word_vectors.file: local/glove.txt does not exist",
         "teacher.local.folder: not a folder (got 'local/teacher')",
         "tasks.cola.finetuned_teacher.folder: not a folder (got 'local/ready')",
@@ -89,7 +89,7 @@ def test_what_the_run_does_not_use_is_not_opened(tree, tmp_path):
     [
         ("wiki/a.jsonl", "text", "corpus.local.files: local/wiki/a.jsonl, line 1: no JSON"),
         ("glue/CoLA/dev.tsv", "x\t1\n", "tasks.local.folder: local/glue/CoLA/dev.tsv, line 1: 2 fields; 4 are"),
-        ("quiz.jsonl", '{"subject": "a"}', "local/quiz.jsonl, line 1: prompt: must be a non-empty text"),
+        ("quiz.jsonl", '{"subject": "a"}', "domain_evaluation.quiz.local.file: local/quiz.jsonl: no column 'prompt'"),
         ("quiz.jsonl", json.dumps(QUIZ | {"answer": "the king"}), "local/quiz.jsonl: no question whose answer is a"),
         ("glove.txt", "2 2\nthe 0.1 0.2", "augmentation.substitution.word_vectors.file: local/glove.txt, line 2"),
         ("teacher/tokenizer.json", "{}", "local/teacher/tokenizer.json: no tokenizer"),

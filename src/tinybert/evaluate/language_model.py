@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from tokenizers import Tokenizer
 
 from tinybert.config.load import load_params
 from tinybert.config.schema import Quiz
+from tinybert.data.table_files import Table
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import TEXT_BATCH_SIZE
 from tinybert.evaluate.scoring import Predictions
@@ -20,7 +20,7 @@ from tinybert.models.model_folders import load_bert
 from tinybert.models.outputs import Batch, best_device, pad
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import NO_TEXT, read_jsonl
+from tinybert.pipeline.files import NO_TEXT
 from tinybert.synthetic import articles
 
 ALL_SUBJECTS = "all"
@@ -82,7 +82,7 @@ def load_questions(quiz: Quiz, tokenizer: Tokenizer) -> tuple[list[Question], in
     if quiz.source == "synthetic":
         rows, origin = articles.questions(), "the synthetic quiz"
     else:
-        rows, origin = read_quiz_file(paths.resolve(quiz.local.file)), quiz.local.file
+        rows, origin = read_quiz_file(quiz.local.file), quiz.local.file
     kept = [row for row in rows if _answer_id(row, tokenizer) is not None]
     if not kept:
         raise UserError(f"{origin}: no question whose answer is a single token; fix: ask for single common words")
@@ -95,22 +95,20 @@ def _answer_id(question: Question, tokenizer: Tokenizer) -> int | None:
     return tokens[0] if len(tokens) == 1 and tokens[0] != tokenizer.token_to_id("[UNK]") else None
 
 
-def read_quiz_file(path: Path) -> list[Question]:
-    """The questions of a JSON-lines file; UserError for the first that is malformed."""
-    if not path.is_file():
-        key = "domain_evaluation.quiz.local.file"
-        raise UserError(f"{key}: {path} is absent; fix: create it, or set source: synthetic")
-    rows = list(read_jsonl(path))
-    for number, row in enumerate(rows, start=1):
-        place = f"{path}, line {number}"
-        for key in QUESTION_KEYS:
-            if not isinstance(row.get(key), str) or not row[key] or NO_TEXT.search(row[key]):
-                raise UserError(f"{place}: {key}: must be a non-empty text (got {row.get(key)!r:.40})")
+def read_quiz_file(file: str) -> list[Question]:
+    """The questions of a table; UserError for the first that is malformed."""
+    table, questions = Table(file, "domain_evaluation.quiz.local.file"), []
+    for where, row in table.rows(QUESTION_KEYS):
+        for column, text in row.items():
+            if not isinstance(text, str) or not text or NO_TEXT.search(text):
+                raise table.error(f"{where}, column {column}: no text (got {text!r:.40}); fix: correct the row")
         if row["prompt"].count("[MASK]") != 1:
-            raise UserError(f"{place}: prompt: must contain [MASK] exactly once (got {row['prompt']!r:.80})")
+            found = f"{row['prompt']!r:.80}"
+            raise table.error(f"{where}, column prompt: must have [MASK] exactly once (got {found}); fix: correct it")
         if row["subject"] == ALL_SUBJECTS:
-            raise UserError(f"{place}: subject: {ALL_SUBJECTS!r} is reserved for the total; fix: choose another name")
-    return [{key: row[key] for key in QUESTION_KEYS} for row in rows]
+            raise table.error(f"{where}, column subject: {ALL_SUBJECTS} is the name of the total; fix: choose another")
+        questions.append(row)
+    return questions
 
 
 def prompt_batch(prompts: Sequence[str], tokenizer: Tokenizer) -> Batch:

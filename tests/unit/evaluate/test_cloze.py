@@ -29,7 +29,7 @@ def tokenizer():
 
 def quiz_file(tmp_path, rows):
     path = tmp_path / "quiz.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
+    path.write_text("\ufeff" + "\n".join(map(json.dumps, rows)) + "\n\n")
     return SimpleNamespace(source="local", local=SimpleNamespace(file=str(path)))
 
 
@@ -73,10 +73,10 @@ def test_a_model_that_ranks_all_tokens_alike_answers_nothing(tmp_path, tokenizer
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        ({"subject": "x", "prompt": "no mask", "answer": "a"}, "line 1: prompt: must contain .*no mask"),
-        ({"subject": "x", "prompt": "[MASK]"}, "line 1: answer: must be .*None"),
-        ({"subject": "all", "prompt": "[MASK]", "answer": "a"}, "line 1: subject: 'all' is reserved"),
-        ({"subject": "x", "prompt": "[MASK]", "answer": "\ud800"}, "line 1: answer: must be a non-empty text"),
+        ({"subject": "x", "prompt": "no mask", "answer": "a"}, "line 1, column prompt: must have .*no mask"),
+        ({"subject": "x", "prompt": "[MASK]"}, "no column 'answer'"),
+        ({"subject": "all", "prompt": "[MASK]", "answer": "a"}, "line 1, column subject: all is the name of"),
+        ({"subject": "x", "prompt": "[MASK]", "answer": "\ud800"}, "line 1, column answer: no text"),
         ({"subject": "history", "prompt": "[MASK]", "answer": "mississippi"}, "no question whose answer is a single"),
     ],
 )
@@ -86,7 +86,7 @@ def test_unusable_quizzes_are_refused(tmp_path, tokenizer, row, named):
 
 
 def test_absent_quiz_file(tokenizer):
-    with pytest.raises(UserError, match=r"none\.jsonl is absent"):
+    with pytest.raises(UserError, match=r"none\.jsonl does not exist"):
         load_questions(SimpleNamespace(source="local", local=SimpleNamespace(file="none.jsonl")), tokenizer)
 
 

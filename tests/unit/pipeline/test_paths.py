@@ -82,5 +82,5 @@ def test_absent_paths_are_reported_as_the_user_wrote_them(copy):
     with pytest.raises(UserError, match=r"^students\.a\.init\.folder: not a folder \(got 'local/model'\)"):
         source_folder(Init(folder="local/model"), key="students.a.init")
     quiz = SimpleNamespace(source="local", local=SimpleNamespace(file="local/quiz.jsonl"))
-    with pytest.raises(UserError, match=r"^domain_evaluation\.quiz\.local\.file: \S*local/quiz\.jsonl is absent"):
+    with pytest.raises(UserError, match=r"^domain_evaluation\.quiz\.local\.file: \S*local/quiz\.jsonl does not exist"):
         load_questions(quiz, None)
