@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from tinybert.config.students import TASK_PHASES, training_of
+from tinybert.config.fields import Training
 from tinybert.config.tasks import read_task
 from tinybert.data.encoding import encode
 from tinybert.data.tokenizer import load_tokenizer
@@ -18,13 +18,13 @@ from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.scoring import compare_splits, model_costs, predict_references, save_predictions
 from tinybert.models.model_folders import load_classifier
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import read_jsonl
+from tinybert.pipeline.files import read_json, read_jsonl
 from tinybert.pipeline.process import is_main_process
 from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Trains on the labeled rows, without augmented ones, for as many steps as task distillation; keeps no model."""
+    """Trains on the labeled rows that the teacher knows, for as many steps as task distillation; keeps no model."""
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
     teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)
@@ -32,8 +32,7 @@ def main(stage: Stage) -> None:
     rows = teacher.known(read_jsonl(paths.augmented(task.name)))
     examples = encode([row for row in rows if not row.get("augmented")], task, tokenizer, max_length_tokens=limit)
 
-    own = [phase for phase in TASK_PHASES if getattr(params.students[name], phase)]
-    phases = [training_of(params, name, phase, task=task.name) for phase in own]
+    phases = [Training.model_validate(phase) for phase in read_json(paths.trainings(task.name, name))]
     steps = int(sum(phase.steps(math.ceil(len(rows) / phase.batch_size)) for phase in phases))
     training = phases[-1].model_copy(update={"epochs": steps, "max_steps": steps})
     checkpoints, fingerprint = list[Checkpoint](), stage.fingerprint()

@@ -141,6 +141,16 @@ def test_changing_a_domain_loss_reruns_its_stages_only(project):
     assert set(found) >= {"check_params", *DOMAIN}
 
 
+def test_changing_a_task_loss_does_not_rerun_the_control(project):
+    before = (project / "params.yaml").read_bytes()
+    override, target = "students.tinybert4.prediction.temperature=3.0", "finetune_student@cola-tinybert4"
+    changed = run(project, "dvc", "exp", "run", "-S", override, target)
+    assert changed.returncode == 0, changed.stderr
+    assert stages_run(changed.stdout) == ["check_params"]
+    (project / "params.yaml").write_bytes(before)
+    assert run(project, "dvc", "repro").returncode == 0
+
+
 @pytest.mark.long
 def test_push_and_pull_restore_results_without_running(project, tmp_path):
     for command in (["remote", "add", "--default", "storage", str(tmp_path / "storage")], ["push", "--quiet"]):

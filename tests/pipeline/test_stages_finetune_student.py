@@ -13,7 +13,7 @@ from tinybert.data.tokenizer import save_tokenizer
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths
-from tinybert.pipeline.files import write_jsonl
+from tinybert.pipeline.files import write_json, write_jsonl
 
 TEXTS = ("fish swim", "swim fish the", "the fish", "swim the", "fish the fish")
 
@@ -43,12 +43,10 @@ class Tasks(dict):
     __getattr__ = dict.__getitem__
 
 
-def stage_of(intermediate: Training, prediction: Training, student: dict) -> FakeStage:
-    config = SimpleNamespace(max_length_tokens=16, intermediate=intermediate, prediction=prediction)
-    losses = SimpleNamespace(training=None)
-    small = SimpleNamespace(**{"intermediate": losses, "prediction": losses} | student)
-    params = SimpleNamespace(seed=1, seeds=(1, 2), tasks=Tasks(cola=config), students={"small": small}, optimizer=None)
-    params.precision = "float32"
+def stage_of(*phases: Training) -> FakeStage:
+    write_json(paths.trainings("cola", "small"), [phase.model_dump() for phase in phases])
+    tasks = Tasks(cola=SimpleNamespace(max_length_tokens=16))
+    params = SimpleNamespace(seed=1, seeds=(1, 2), tasks=tasks, optimizer=None, precision="float32")
     return FakeStage("finetune_student", {"task": "cola", "student": "small"}, params)
 
 
@@ -57,18 +55,16 @@ def training(epochs: int, batch_size: int, max_steps: int | None = None) -> Trai
 
 
 @pytest.mark.parametrize(
-    ("intermediate", "prediction", "student", "steps"),
+    ("phases", "steps"),
     [
-        (training(3, 4), training(2, 2), {}, 3 * 3 + 2 * 6),  # 11 rows are 3 batches of 4, 6 batches of 2
-        (training(3, 4, max_steps=5), training(2, 2), {}, 5 + 2 * 6),
-        (training(3, 4), training(2, 2), {"intermediate": None}, 2 * 6),
-        (training(0, 4), training(2, 2, max_steps=7), {}, 7),
+        ([training(3, 4), training(2, 2)], 3 * 3 + 2 * 6),  # 11 rows are 3 batches of 4, 6 batches of 2
+        ([training(3, 4, max_steps=5), training(2, 2)], 5 + 2 * 6),
+        ([training(2, 2)], 2 * 6),
+        ([training(0, 4), training(2, 2, max_steps=7)], 7),
     ],
 )
-def test_it_has_the_steps_of_both_phases_and_the_rows_that_are_not_augmented(
-    runs, intermediate, prediction, student, steps
-):
-    stage = stage_of(intermediate, prediction, student)
+def test_it_has_the_steps_of_both_phases_and_the_rows_that_are_not_augmented(runs, phases, steps):
+    stage = stage_of(*phases)
     finetune_student.main(stage)
     assert [settings.seed for _, settings in runs] == [1, 2]
     for batches, settings in runs:

@@ -289,9 +289,6 @@ def training_of(params: Any, student: str, stage: str, *, task: str | None = Non
     return getattr(params.tasks[task], stage) if task else getattr(params, stage).training
 
 
-# --- students and their teacher: checked by the schema if the teacher is synthetic, else when its shape is known ------
-
-
 def check_students(students: Mapping[str, Student], teacher: Architecture, stages: Collection[str] = STAGES) -> None:
     """Checks that the initialization and losses of these stages fit the teacher; UserError for the first mismatch."""
     for name, student in students.items():

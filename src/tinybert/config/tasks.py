@@ -147,9 +147,6 @@ def read_task(name: str, root: str | Path = "") -> Task:
         raise UserError(f"{path.relative_to(root)}: {wrong}; stage prepare_task writes it; {fix}") from None
 
 
-# --- tasks: tables of one's own, ready teachers, training, and settings of all tasks ----------------------------------
-
-
 class HubTable(HubDataset):
     config: NonEmptyStr | None = None
 

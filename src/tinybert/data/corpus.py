@@ -72,8 +72,7 @@ def write_splits(found: Iterable[dict], *, train: Path, heldout: Path, every: in
         if not all(counts["documents"].values()):
             total = sum(counts["documents"].values())
             problem = f"{every}, but the corpus has {total} documents, so that a split stays empty"
-            fix = "lower it, raise corpus.max_documents, set corpus.unit to paragraph, or add text"
-            raise UserError(f"corpus.heldout_every: {problem}; fix: {fix}")
+            raise UserError(f"corpus.heldout_every: {problem}; fix: lower it, add text, or set corpus.unit: paragraph")
     return counts
 
 

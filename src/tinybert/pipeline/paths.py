@@ -45,6 +45,11 @@ def unlabeled(task: str) -> Path:
     return Path(f"data/unlabeled/{task}/rows.jsonl")
 
 
+def trainings(task: str, student: str) -> Path:
+    """How a student trains in each phase of a task: for its control, which must not depend on the phases' losses."""
+    return Path(f"data/trainings/{task}-{student}.json")
+
+
 def augmented(task: str) -> Path:
     """The training rows of a task, each followed by its augmented copies, and its unlabeled rows."""
     return Path(f"data/augmented/{task}/train.jsonl")
