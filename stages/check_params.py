@@ -14,7 +14,7 @@ from tinybert.pipeline.files import printable, write_file, write_json
 
 
 def main() -> None:
-    """Prints an estimate of the run and writes the files that other stages need; or a line per mistake, exit 1."""
+    """Prints an estimate of the run and writes the files that other stages read; exits 1 with a line per mistake."""
     try:
         params = load_params()
         from tinybert.estimate import estimate  # here: a mistake in params.yaml must not wait for PyTorch

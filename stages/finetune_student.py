@@ -24,7 +24,7 @@ from tinybert.stage import Stage, run_stage
 
 
 def main(stage: Stage) -> None:
-    """Trains on the labeled rows that the teacher knows, for as many steps as task distillation; keeps no model."""
+    """Trains on the labeled rows with teacher outputs, for as many steps as task distillation; keeps no model."""
     params, task, name = stage.params, read_task(stage.items["task"]), stage.items["student"]
     tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
     teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)

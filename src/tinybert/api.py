@@ -78,7 +78,7 @@ class DistilledStudent:
     max_length_tokens: int
 
     def save(self, folder: str | Path) -> None:
-        """Replaces `folder` by model and tokenizer; transformers loads those of a BERT."""
+        """Replaces `folder` with the model and its tokenizer; transformers can load them if the model is a BERT."""
         with atomic_folder(folder) as target:
             save_model(self.model, target)
             save_tokenizer(self.tokenizer, target, max_length_tokens=self.max_length_tokens)
@@ -170,7 +170,7 @@ def check_settings(losses: Mapping[str, float], settings: DistillSettings) -> tu
 
 
 def _student_tokenizer(settings: DistillSettings, student: AnyStudent, teacher: AnyTeacher) -> Tokenizer:
-    """That of the settings, or of the first folder that has one; with a BERT object as teacher only of the settings."""
+    """The tokenizer of the settings; without one, that of the first folder unless the teacher is a BERT object."""
     if found := settings.tokenizer:
         _check_kind("tokenizer", found, Tokenizer)
         return found if isinstance(found, Tokenizer) else folder_tokenizer(found, key="tokenizer")
@@ -226,12 +226,14 @@ def _check_student(student: Classifier, teacher: TaskModel, task: Task) -> None:
 
 
 def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) -> None:
-    """Raises UserError if student and BERT teacher differ in the number of tokens, or the tokenizer has more."""
+    """Raises UserError if student and BERT teacher differ in the number of tokens, or if the tokenizer has more."""
     tokens = student.config.vocab_size
     if isinstance(teacher, SequenceClassifier) and tokens != (known := teacher.config.vocab_size):
         raise UserError(f"student: its vocabulary differs (got {tokens} tokens); allowed: {known}; fix: choose another")
     if (found := tokenizer.get_vocab_size()) > tokens:
-        raise UserError(f"tokenizer: too many tokens (got {found}); allowed: {tokens}; fix: use the model's tokenizer")
+        raise UserError(
+            f"tokenizer: too many tokens (got {found}); allowed: at most {tokens}; fix: use the model's tokenizer"
+        )
 
 
 def _load_student(folder: str | Path, task: Task) -> Classifier:

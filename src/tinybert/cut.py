@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> None:
     rows = [own_row(table, found, None, data) for found in table.rows(data.texts)]
     random.Random(SEED).shuffle(rows)
     count = min(MOST_SCORED_ROWS, len(rows) // 5)
-    if count < 2:  # one row has no correlation
+    if count < 2:  # a correlation needs two rows
         raise UserError(f"ROWS: too few (got {len(rows)}); allowed: 10 or more; fix: name a larger file")
     settings = DistillSettings(
         text=task.columns, epochs=options.epochs, learning_rate=options.learning_rate,
@@ -85,9 +85,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--width", type=int, help="of the result (the teacher's)")
     parser.add_argument("--heads", type=int, help="of the result (the teacher's), not wider than the teacher's")
     parser.add_argument("--feed-forward", type=int, help="of the result (4 times the width, at most the teacher's)")
-    parser.add_argument("--speedup", type=number(float, 1, HUGE), help="in place of sizes: times the teacher's speed")
+    parser.add_argument("--speedup", type=number(float, 1, HUGE), help="instead of sizes: speed over the teacher's")
     parser.add_argument("--epochs", type=number(int, 0, HUGE), default=0, help="of training after the cut (0)")
-    parser.add_argument("--learning-rate", type=float, default=1e-4, help="of this training (1e-4)")
+    parser.add_argument("--learning-rate", type=number(float, 1e-9, 1), default=1e-4, help="of this training (1e-4)")
     parser.add_argument("--max-length", type=number(int, 8, 512), default=128, help="tokens of a row (128)")
     options = parser.parse_args(argv)
     sizes = [f"--{name.replace('_', '-')}" for name in SIZES if getattr(options, name) is not None]

@@ -319,7 +319,7 @@ def text_rows(params: Params) -> RowStatistics:
     if params.tokenize.packing == "truncate":
         tokens = [min(count, limit - 2) for count in tokens]
     sequences = sum(math.ceil(count / (limit - 2)) for count in tokens)
-    scale = (1 - 1 / corpus.heldout_every) / (read_share or 1.0)  # 0 if all files are empty
+    scale = (1 - 1 / corpus.heldout_every) / (read_share or 1.0)  # read_share is 0 if all files are empty
     return RowStatistics(sequences * scale, sum(tokens) / max(1, sequences) + 2, limit)
 
 

@@ -42,7 +42,7 @@ class StageTraining:
         loss: Trained with the model.
         target: The folder that the model is saved in.
         source: The folder of the model that this stage continues, if any.
-        tokenizer: The model's; None: the project's, which third-party teachers do not get.
+        tokenizer: The model's; None: the project's, or none for a third-party teacher.
         pruner: Prunes the model during training.
         curve: Of the run; empty without one.
     """
@@ -99,7 +99,7 @@ class StageTraining:
             write_json(folder / model_folders.PROVENANCE_FILE, self.stage.provenance(self.curve, earlier))
             if self.tokenizer:
                 save_tokenizer(self.tokenizer, folder)
-            elif isinstance(self.model, model_folders.OwnModel):  # others read rows in their own way
+            elif isinstance(self.model, model_folders.OwnModel):  # third-party teachers read rows in their own way
                 shutil.copytree(paths.TOKENIZER, folder, dirs_exist_ok=True)
         self.stage.write_curve(self.curve)
         self.stage.write_metrics(training_metrics(self.model, self.curve) | measure())
@@ -110,8 +110,8 @@ class StageTraining:
 def distill_phase(stage: Stage) -> None:
     """Trains a task student on the rows of stage augment with the losses of the phase that the stage is named after.
 
-    The intermediate phase starts from `start_task_student`, the prediction phase from its result. No model is selected:
-    the last step counts.
+    The intermediate phase starts from the student of `start_task_student`, the prediction phase from the result of the
+    intermediate phase. No model is selected: the last step counts.
     """
     params, task = stage.params, read_task(stage.items["task"])
     name, seed = stage.items["student"], int(stage.items["seed"])

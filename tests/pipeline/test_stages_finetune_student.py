@@ -63,7 +63,7 @@ def training(epochs: int, batch_size: int, max_steps: int | None = None) -> Trai
         ([training(0, 4), training(2, 2, max_steps=7)], 7),
     ],
 )
-def test_it_has_the_steps_of_both_phases_and_the_rows_that_are_not_augmented(runs, phases, steps):
+def test_it_has_the_steps_of_both_phases_and_no_augmented_rows(runs, phases, steps):
     stage = stage_of(*phases)
     finetune_student.main(stage)
     assert [settings.seed for _, settings in runs] == [1, 2]

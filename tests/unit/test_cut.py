@@ -95,29 +95,32 @@ def test_scores_are_compared_by_their_correlation(work, capsys):
         (["model", "none.csv"], "ROWS: none.csv does not exist"),
         (["model", "rows.csv", "--text", "body"], "ROWS: rows.csv: no column 'body'; allowed: text"),
         (["model", "few.csv"], "ROWS: too few (got 2); allowed: 10 or more"),
-        (["model", "rows.csv", "--width", "48"], "--width: cannot be cut from a smaller teacher (got 48); allowed: 24"),
+        (
+            ["model", "rows.csv", "--width", "48"],
+            "--width: larger than the teacher's, from which it is cut (got 48); allowed: 24",
+        ),
         (["model", "rows.csv", "--width", "10"], "--heads: must divide width (got 3 and 10)"),
         (
             ["model", "rows.csv", "--width", "24", "--heads", "2"],
-            "--heads: width 24 cannot be cut from 3 heads of 8 (got 2); allowed: 3; fix: change heads or width",
+            "--heads: width 24 does not fit 3 heads of 8 (got 2 heads); allowed: 3; fix: change heads or width",
         ),
         (["model", "rows.csv", "--layers", "9"], "--layers: uniform cannot map 9 student layers"),
         (["none", "rows.csv"], "none/config.json: absent"),
         (["model", "rows.csv", "--width", "0"], "--width: "),
-        (["model", "rows.csv", "--text", ""], "--text: must be one column, or two different ones (got )"),
+        (["model", "rows.csv", "--text", ""], "--text: must be one column, or two different ones (got [''])"),
         (
             ["model", "rows.csv", "--speedup", "2", "--layers", "1"],
             "--speedup: it chooses the sizes",
         ),
-        (["others", "rows.csv"], "FOLDER: too many tokens (got "),
+        (["others", "rows.csv"], "FOLDER: its tokenizer is too large (got "),
         (["model", "gap.csv"], "ROWS: gap.csv: line 3, column text: no text (got nothing)"),
         (
             ["model", "rows.csv", "--text", "text", "text", "text"],
-            "--text: must be one column, or two different ones (got text text text)",
+            "--text: must be one column, or two different ones (got ['text', 'text', 'text'])",
         ),
         (
             ["model", "rows.csv", "--text", "text", "text"],
-            "--text: must be one column, or two different ones (got text text)",
+            "--text: must be one column, or two different ones (got ['text', 'text'])",
         ),
         (["model", "rows.csv", "--output", "model"], "--output: exists (got model); fix: name a new folder"),
     ],
@@ -143,9 +146,9 @@ def test_a_size_is_needed(work):
 @pytest.mark.parametrize(
     ("option", "value", "line"),
     [
-        ("--epochs", "-1", "--epochs: must be 0 to 1000000000 (got -1)"),
-        ("--max-length", "600", "--max-length: must be 8 to 512 (got 600)"),
-        ("--speedup", "0.5", "--speedup: must be 1 to 1000000000 (got 0.5)"),
+        ("--epochs", "-1", "--epochs: out of range (got -1); allowed: 0 to 1000000000"),
+        ("--max-length", "600", "--max-length: out of range (got 600); allowed: 8 to 512"),
+        ("--speedup", "0.5", "--speedup: out of range (got 0.5); allowed: 1 to 1000000000"),
     ],
 )
 def test_numbers_out_of_bounds_are_refused(work, capsys, option, value, line):

@@ -109,8 +109,12 @@ def test_students_are_compared_with_the_teachers_shape(tree):
     tree["students"]["bilstm"]["architecture"]["embedding"] = 32
     tree["students"]["little_professor"]["architecture"] = BERT | {"feed_forward": 24}
     found = mistakes(tree)
-    assert found[0].startswith("students.tinybert4.architecture.width: cannot be cut from a smaller teacher (got 48)")
-    assert found[1].startswith("students.bilstm.architecture.embedding: cannot be cut from a smaller teacher (got 32)")
+    assert found[0].startswith(
+        "students.tinybert4.architecture.width: larger than the teacher's, from which it is cut (got 48)"
+    )
+    assert found[1].startswith(
+        "students.bilstm.architecture.embedding: larger than the teacher's, from which it is cut (got 32)"
+    )
     assert found[2].startswith("students.little_professor.init: local/teacher: wrong intermediate_size (got 48)")
 
 

@@ -36,7 +36,7 @@ def is_plain_word(word: str) -> bool:
 
 
 def match_case(word: str, replacement: str) -> str:
-    """The replacement, capitalized if `word` begins with a capital and is not I."""
+    """The replacement, capitalized if `word` begins with a capital letter and is not the pronoun I."""
     return replacement.capitalize() if word[0].isupper() and word != "I" else replacement
 
 

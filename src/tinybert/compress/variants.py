@@ -137,24 +137,24 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def number(kind: type, least: int, most: int) -> Callable[[str], Any]:
-    """The `type` of an option that is a number with limits."""
+def number(kind: type, least: float, most: float) -> Callable[[str], Any]:
+    """An argparse `type` that reads a number and checks its limits."""
 
-    def read(text: str) -> Any:
+    def number_within_limits(text: str) -> Any:
         if not least <= (value := kind(text)) <= most:
-            raise argparse.ArgumentTypeError(f"must be {least} to {most} (got {text})")
+            raise argparse.ArgumentTypeError(f"out of range (got {text}); allowed: {least} to {most}")
         return value
 
-    return read
+    return number_within_limits
 
 
 def read_classifier(options: argparse.Namespace) -> tuple[SequenceClassifier, Tokenizer, Task]:
-    """The model and tokenizer of FOLDER, and its task on the columns of --text; `tinybert cut` has the same options."""
+    """Loads model and tokenizer of FOLDER and makes its task on the --text columns; `tinybert cut` uses it too."""
     model, tokenizer = load_bert(SequenceClassifier, options.folder), folder_tokenizer(options.folder, key="FOLDER")
     if (found := tokenizer.get_vocab_size()) > (most := model.config.vocab_size):
-        raise UserError(f"FOLDER: too many tokens (got {found}); allowed: {most}; fix: use the model's tokenizer")
+        raise UserError(f"FOLDER: its tokenizer is too large (got {found}); allowed: {most}; fix: use the model's")
     if not all(options.text) or not len(set(options.text)) == len(options.text) <= len(COLUMNS):
-        raise UserError(f"--text: must be one column, or two different ones (got {' '.join(options.text)})")
+        raise UserError(f"--text: must be one column, or two different ones (got {options.text}); fix: name these")
     return model, tokenizer, task_of(model.labels, model.config.problem_type, COLUMNS[: len(options.text)])
 
 

@@ -129,9 +129,9 @@ def source_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = MOD
     return folder
 
 
-def read_config(folder: str | Path) -> dict[str, Any]:
-    """The content of config.json; UserError if it is missing or not a JSON object."""
-    path = Path(folder) / "config.json"
+def read_config(folder: str | Path, name: str = "config.json") -> dict[str, Any]:
+    """The content of config.json, or of another such file; UserError if it is missing or not a JSON object."""
+    path = Path(folder) / name
     try:
         config = read_json(path)
     except OSError:

@@ -118,7 +118,7 @@ class Tokenize(ConfigModel):
 
 
 class Track(ConfigModel):
-    """The students of general or domain distillation and how they are trained; without students there is none."""
+    """The students of general or domain distillation and their training; an empty list skips the distillation."""
 
     students: UniqueOrEmpty[Name]
     training: Training
@@ -320,7 +320,7 @@ class Params(ConfigModel):
         ):
             for name in names:
                 if name not in known:
-                    raise ValueError(f"{key}: {name} is not among {owner}; allowed: {', '.join(known) or 'none'}")
+                    raise ValueError(f"{key}: not among {owner} (got {name}); allowed: {', '.join(known) or 'none'}")
         for name in self.tasks.students:
             if models.count(name) > 1:
                 raise ValueError(f"tasks.students: {name} is also the name of a pruned student; fix: rename it")

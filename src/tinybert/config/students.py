@@ -324,15 +324,15 @@ def check_losses(
 
 
 def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "architecture.") -> None:
-    """UserError if a student, or a BiLSTM's embeddings, cannot be cut from the teacher; `key` precedes the size."""
-    widest = teacher.width // teacher.heads
+    """Raises UserError if a student, or a BiLSTM's embedding, is larger than the teacher; `key` precedes the size."""
+    widest, start = teacher.width // teacher.heads, ", or set init to random" * key.startswith("students")
     of_bert = {"width": teacher.width, "feed_forward": teacher.feed_forward}
     for name, most in (of_bert if student.kind == "bert" else {"embedding": teacher.width}).items():
         if (size := getattr(student, name)) > most:
-            problem = f"cannot be cut from a smaller teacher (got {size})"
-            raise UserError(f"{key}{name}: {problem}; allowed: {most} or less; fix: lower it")
+            problem = f"larger than the teacher's, from which it is cut (got {size})"
+            raise UserError(f"{key}{name}: {problem}; allowed: {most} or less; fix: lower it{start}")
     if student.kind == "bert" and (student.heads > teacher.heads or student.width // student.heads > widest):
-        problem = f"width {student.width} cannot be cut from {teacher.heads} heads of {widest} (got {student.heads})"
+        problem = f"width {student.width} does not fit {teacher.heads} heads of {widest} (got {student.heads} heads)"
         fitting = [n for n in range(1, teacher.heads + 1) if student.width % n == 0 and student.width // n <= widest]
         allowed = ", ".join(map(str, fitting)) or "none for this width"
-        raise UserError(f"{key}heads: {problem}; allowed: {allowed}; fix: change heads or width")
+        raise UserError(f"{key}heads: {problem}; allowed: {allowed}; fix: change heads or width{start}")

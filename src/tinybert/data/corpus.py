@@ -72,7 +72,8 @@ def write_splits(found: Iterable[dict], *, train: Path, heldout: Path, every: in
         if not all(counts["documents"].values()):
             total = sum(counts["documents"].values())
             problem = f"{every}, but the corpus has {total} documents, so that a split stays empty"
-            raise UserError(f"corpus.heldout_every: {problem}; fix: lower it, add text, or set corpus.unit: paragraph")
+            fix = "lower it, add text, raise corpus.max_documents, or set corpus.unit: paragraph"
+            raise UserError(f"corpus.heldout_every: {problem}; fix: {fix}")
     return counts
 
 

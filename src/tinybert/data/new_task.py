@@ -81,9 +81,6 @@ def main(argv: Sequence[str]) -> None:
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
     for change in changed:
         print(f"params.yaml: {change}")
-    if params.teacher.source == "local" and not paths.resolve(params.teacher.local.folder).is_dir():
-        print(f"warning: teacher.local.folder: absent (got {params.teacher.local.folder}), so the length is a guess; "
-              "fix: put an encoder there, undo the edit of params.yaml, run this again")  # fmt: skip
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher pretrained on synthetic text only; fix: before "
               "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip
@@ -122,12 +119,16 @@ def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames)
 
 
 def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
-    """The 95th percentile of the rows' tokens, up to a multiple of 8: by the teacher's tokenizer if it is here."""
+    """The 95th percentile of the rows' tokens, up to a multiple of 8; estimated if no tokenizer can be loaded."""
     texts = train.head(SEEN_ROWS)[list(task.columns)].astype(object)
     try:
         tokenizer = teacher_tokenizer(params.teacher) or load_tokenizer(paths.TOKENIZER)
         tokens = texts.map(lambda text: len(tokenizer.encode(text, add_special_tokens=False))).sum(axis=1)
-    except UserError:
+    except UserError as error:
+        if params.teacher.source != "synthetic":
+            print(
+                f"warning: the number of tokens is a guess: {error}; then undo the edit of params.yaml, run this again"
+            )
         tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * MOST_TOKENS_PER_WORD
     longest = float(np.percentile(tokens, 95)) + 1 + len(task.columns)  # special tokens
     return int(min(512, max(16, 8 * math.ceil(longest / 8))))
@@ -212,7 +213,7 @@ def findings(task: Task, splits: Frames) -> list[str]:
     lines.append(f"duplicates: {int(doubles.sum()):,} training rows have the text of an earlier one, "
                  f"{int(labels.duplicated(columns).sum()):,} of these with another label")  # fmt: skip
     if (count := len(splits["dev"])) < FEW_ROWS:
-        lines.append(f"warning: {count} dev rows: each is {1 / count:.1%} of them; use a larger --dev")
+        lines.append(f"warning: {count} dev rows, each {1 / count:.1%} of the split; use a larger --dev")
     shared = shared_texts(splits, task)
     lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
     if shared["dev"] > MOST_SHARED * len(splits["dev"]):

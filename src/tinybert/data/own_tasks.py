@@ -220,7 +220,7 @@ def hold_out_rows(rows: pd.DataFrame, task: Task, fraction: float, *, key: str) 
     if lacking or not drawn:
         what = f"class {task.labels[lacking[0]]!r:.40} of" if lacking else "train of"
         fix = "name a dev file" if key.endswith("dev_fraction") else "set it to 0"
-        fix += ", add rows" + (", or leave the class out" if lacking else "")
+        fix += ", add rows, or leave the class out" if lacking else ", or add rows"
         problem = f"{what} {task.name} has at most one text of its own, too few for a share of {fraction:g}"
         raise UserError(f"{key}: {problem}; allowed: two or more; fix: {fix}")
     is_heldout = np.isin(texts, drawn)

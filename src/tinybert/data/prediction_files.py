@@ -123,7 +123,7 @@ def _tables(task: Task, settings: PredictionFiles, heldout_fraction: float) -> l
     section = f"tasks.{task.name}.finetuned_teacher.predictions"
     for key, splits in files.items():
         if splits and not getattr(settings, key):
-            raise UserError(f"{section}.{key}: missing, the {key} split has labels and is scored; fix: name its file")
+            raise UserError(f"{section}.{key}: missing; the {key} split has labels and is scored; fix: name its file")
     return [(Table(getattr(settings, key), f"{section}.{key}"), splits) for key, splits in files.items() if splits]
 
 

@@ -13,11 +13,11 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
-from tinybert.config.fields import ModelSource, source_folder
+from tinybert.config.fields import ModelSource, read_config, source_folder
 from tinybert.config.schema import TeacherSettings
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import printable, read_json, read_lines, write_file, write_json
+from tinybert.pipeline.files import printable, read_lines, write_file, write_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -154,15 +154,9 @@ def _framed(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def tokenizer_settings(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, if there is one; UserError if it is not a JSON object."""
-    path = folder / "tokenizer_config.json"
-    try:
-        found = read_json(path) if path.is_file() else {}
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: not a JSON object; fix: get the file again")
-    return found
+    """The content of tokenizer_config.json, empty without the file; UserError if it is not a JSON object."""
+    name = "tokenizer_config.json"
+    return read_config(folder, name) if (folder / name).is_file() else {}
 
 
 def _normalizer(folder: Path, tokens: list[str]) -> normalizers.BertNormalizer:

@@ -51,7 +51,7 @@ class LiveTeacher:
         self.original, self.model, self.loss = model, model, loss  # it may serve several runs
 
     def check_length(self, batches: Batches) -> None:
-        """Raises UserError if rows have more tokens than the teacher has positions."""
+        """Raises UserError if rows, or the length they are padded to, exceed the teacher's positions."""
         tokens = max(batches.longest_row_tokens, self.loss.padded_tokens)
         self.model.config.check_length(tokens, batches.length_key)
 

@@ -141,7 +141,7 @@ class DistillationLoss(nn.Module):
         hidden, scores, relations = map(self._layers, ("hidden", "scores", "relations"))
         reads_logits = any(info.reads == "logits" for info in self.infos.values())
         self.student_spec = OutputSpec(hidden, scores, relations, reads_logits)
-        # The length that all rows are padded to; 0 if padding is not computed.
+        # The length to which all rows are padded; 0 if the models skip padding.
         self.padded_tokens = (config.padded_tokens or 0) if self.student_spec.hidden or self.student_spec.scores else 0
         self.map = LayerWeights([], "mean")
         self.projections = nn.ModuleDict()

@@ -55,18 +55,16 @@ class Checkpoint:
         return self.is_writer and not self._is_taken and time.monotonic() - self._last >= self._seconds_between
 
     def load(self) -> dict[str, Any] | None:
-        """The saved state, on the CPU; None if nothing was saved, it is damaged, or another process runs the same."""
-        if not any(self.folder.glob("*.pt")) or not self.path.is_file():
+        """The saved state, on the CPU; None if there is none, it cannot be read, or another process runs the same."""
+        if not any(self.folder.glob("*.pt")) or not self.path.is_file() or not self._is_ours():
             return None
         try:
-            if not self._is_ours():
-                return None
             with zipfile.ZipFile(self.path) as archive:
                 if archive.testzip():  # compares the checksums, which PyTorch writes but does not read
                     return None
             state = torch.load(self.path, map_location="cpu", weights_only=True)
             self.step, self.earlier_seconds = state["step"], state["seconds"]
-        except Exception:  # a damaged archive raises errors of the archive, of pickle and of PyTorch; no permission
+        except Exception:  # damaged archives raise errors of zipfile, pickle and PyTorch
             return None
         return state
 
@@ -97,9 +95,9 @@ class Checkpoint:
     def _is_ours(self) -> bool:
         """Whether this process, or the writer of its group, holds the lock; a process that dies releases it."""
         if self.is_writer and self._lock is None:
-            self._lock = open(self.path.with_suffix(".lock"), "a", encoding="utf-8")  # noqa: SIM115 (held till the end)
             try:
+                self._lock = open(self.path.with_suffix(".lock"), "a", encoding="utf-8")  # noqa: SIM115
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except OSError:  # another process runs the same, or the folder may not be written
                 self._is_taken = True
         return not self._is_taken

@@ -142,7 +142,7 @@ class TeacherCache:
         needed = sum(file.size_bytes for file in files)
         if needed > self.limit_bytes:
             limit = f"{self.limit_bytes / 1e9:g} GB (tasks.teacher_cache_gb)"
-            raise OSError(f"{needed / 1e9:.3g} GB are needed, the limit is {limit}")
+            raise OSError(f"too small ({needed / 1e9:.3g} GB are needed); allowed: {limit}")
         for leftover in self.folder.glob("*.partial"):
             leftover.unlink()
         others = set(self.folder.glob(f"*{ENDING}")) - {file.path for file in files}
@@ -175,7 +175,7 @@ class CachedTeacher(LiveTeacher):
         self.files: list[OutputFile] = []  # empty: the teacher is asked live
 
     def check_length(self, batches: Batches) -> None:
-        """Raises UserError if rows, as the teacher reads them, have more tokens than it has positions."""
+        """Raises UserError if rows as the teacher reads them, or their padded length, exceed its positions."""
         tokens = max(int(self.examples.lengths.max()), self.loss.padded_tokens)
         self.model.config.check_length(tokens, batches.length_key)
 
@@ -186,7 +186,7 @@ class CachedTeacher(LiveTeacher):
         return Batches(rows, batch_size=batch_size, seed=seed)
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
-        """Fills the cache, unless the limit is 0 or the run is shorter than an epoch, which would not read all rows.
+        """Fills the cache, unless its limit is 0 or the run is too short to read all rows (less than an epoch).
 
         Padding is not cached, so losses that read padding use the live teacher.
         """
@@ -201,7 +201,7 @@ class CachedTeacher(LiveTeacher):
             self.files = files
 
     def __call__(self, batch: Batch) -> ModelOutput:
-        """The cached outputs, as targets if the layer map is fixed; the live teacher's if nothing is cached."""
+        """The cached outputs, as targets if the layer map is fixed; without a cache, the live teacher's outputs."""
         assert batch.numbers is not None
         rows = batch.numbers.tolist()
         if not self.files:

@@ -96,7 +96,7 @@ def _answer_id(question: Question, tokenizer: Tokenizer) -> int | None:
 
 
 def read_quiz_file(file: str) -> list[Question]:
-    """The questions of a table; UserError for the first that is malformed."""
+    """The questions of a table; UserError for the first malformed row."""
     table, questions = Table(file, "domain_evaluation.quiz.local.file"), []
     for where, row in table.rows(QUESTION_KEYS):
         for column, text in row.items():
@@ -106,7 +106,9 @@ def read_quiz_file(file: str) -> list[Question]:
             found = f"{row['prompt']!r:.80}"
             raise table.error(f"{where}, column prompt: must have [MASK] exactly once (got {found}); fix: correct it")
         if row["subject"] == ALL_SUBJECTS:
-            raise table.error(f"{where}, column subject: {ALL_SUBJECTS} is the name of the total; fix: choose another")
+            raise table.error(
+                f"{where}, column subject: reserved for the total (got {ALL_SUBJECTS!r}); fix: choose another"
+            )
         questions.append(row)
     return questions
 

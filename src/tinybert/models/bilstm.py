@@ -82,7 +82,7 @@ class BiLstmClassifier(Sized):
         self.classifier = nn.ModuleDict({"dense": dense, "output": Linear(config.intermediate_size, len(labels))})
         self.dropout = nn.Dropout(config.dropout)
         words = self.encoder.word_embeddings.weight
-        nn.init.normal_(words, std=config.initializer_range)  # the other weights are PyTorch's default
+        nn.init.normal_(words, std=config.initializer_range)  # the other weights keep PyTorch's default
         with torch.no_grad():
             words[config.pad_token_id].zero_()
 

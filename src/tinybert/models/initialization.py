@@ -70,9 +70,9 @@ def given_teacher(teacher: TeacherSettings) -> Path:
 
 
 def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
-    """What a student imitates in general distillation: the given teacher if tasks.teacher_encoder is given.
+    """The model that a student imitates: the teacher before pretraining if `tasks.teacher_encoder` is `given`.
 
-    Otherwise, and for losses that read logits, it is the pretrained one, which has a trained masked-LM head.
+    Otherwise, and for losses that read logits, it is the pretrained teacher, which has a trained masked-LM head.
     """
     reads_logits = student.general and student.general.active_losses.keys() & set(LOGIT_LOSSES)
     if params.tasks.teacher_encoder != "given" or reads_logits:

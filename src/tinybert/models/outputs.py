@@ -122,7 +122,7 @@ class RealTokens:
         return rows if self.index is None else rows.flatten(0, 1).index_select(0, self.index)
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """(tokens, width) -> (batch, length, width), zeros at places that are not computed."""
+        """(tokens, width) -> (batch, length, width), zeros at positions that are not computed."""
         if self.index is None:
             return tokens
         padded = tokens.new_zeros(self.mask.numel(), tokens.shape[-1])

@@ -46,7 +46,7 @@ def unlabeled(task: str) -> Path:
 
 
 def trainings(task: str, student: str) -> Path:
-    """How a student trains in each phase of a task: for its control, which must not depend on the phases' losses."""
+    """The training settings of a student's task phases; its control reads only these, not the phases' losses."""
     return Path(f"data/trainings/{task}-{student}.json")
 
 

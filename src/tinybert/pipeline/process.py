@@ -88,7 +88,7 @@ class FreedMemory:
 
 
 def progress_bar(**settings: Any) -> tqdm:
-    """A tqdm bar of the main process; it redraws in place on a terminal and prints few lines into a log file."""
+    """A tqdm bar, shown by the main process only; it redraws on a terminal and prints few lines into a log file."""
     interactive = sys.stderr.isatty()
     if not is_main_process():
         settings["disable"] = True
@@ -101,9 +101,9 @@ def byte_bar(title: str, total_bytes: int | None = None) -> tqdm:
 
 
 def peak_resident_mib() -> float:
-    """The most memory that this process held; on Linux ru_maxrss begins at the peak of the process that started it."""
+    """This process's peak resident memory; ru_maxrss is the fallback: on Linux it starts at the parent's peak."""
     status = Path("/proc/self/status")
-    peak = status.read_text().partition("VmHWM:")[2] if status.is_file() else ""  # gVisor's has none
+    peak = status.read_text().partition("VmHWM:")[2] if status.is_file() else ""  # gVisor writes no VmHWM
     if peak:
         return int(peak.split()[0]) / 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

@@ -170,7 +170,7 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         (
             "tasks.students",
             ["nobody"],
-            "tasks.students: nobody is not among general.students; allowed: lazy, attentive",
+            "tasks.students: not among general.students (got nobody); allowed: lazy, attentive",
         ),
         (
             "students.tinybert4",
@@ -287,7 +287,7 @@ def test_names_that_are_unsafe_in_paths_or_commands_are_rejected(key, name):
         (
             "quantization.models",
             ["tinybert4_pruned30"],
-            "quantization.models: tinybert4_pruned30 is not among the models of the tasks; allowed: teacher, tinybert4",
+            "quantization.models: not among the models of the tasks (got tinybert4_pruned30); allowed: teacher, tiny",
         ),
         (
             "teacher.pretraining.epochs",
@@ -368,13 +368,13 @@ def test_optional_forms_are_accepted(path, value):
     ("student", "key", "value", "most"),
     [("tinybert4", "width", 256, 128), ("tinybert4", "feed_forward", 257, 256), ("bilstm", "embedding", 129, 128)],
 )
-def test_a_start_that_the_teacher_is_too_small_for_is_refused(student, key, value, most):
+def test_students_larger_than_the_teacher_are_refused(student, key, value, most):
     tree = changed(f"students.{student}.architecture.{key}", value)
     tree["students"][student]["init"] = {"teacher": "uniform"}
     tree["general"]["students"] = [*tree["general"]["students"], "bilstm"]
     with pytest.raises(UserError) as error:
         check_params(tree)
-    line = f"{key}: cannot be cut from a smaller teacher (got {value}); allowed: {most} or less"
+    line = f"{key}: larger than the teacher's, from which it is cut (got {value}); allowed: {most} or less"
     assert str(error.value).startswith(f"params.yaml: students.{student}.architecture.{line}")
     tree["students"][student]["init"] = "random"
     check_params(tree)

@@ -102,7 +102,7 @@ def test_text_that_nothing_reads_need_not_be_brought(project, capsys):
     stage = "    general: {losses: {attention: 1.0, hidden: 1.0, embedding: 1.0}}"
     after = after.replace("init: {teacher: uniform}", "init: {teacher: uniform, per_task: true}", 1)
     (project / "params.yaml").write_text(f"{before}  tinybert4: {after.replace(stage, '    general: null', 1)}")
-    warning = "warning: teacher.local.folder: absent (got local/teacher), so the length is a guess; fix: put an"
+    warning = "warning: the number of tokens is a guess: teacher.local.folder: not a folder (got 'local/teacher'); fix:"
     assert warning in capsys.readouterr().out
     (project / "local/wiki").mkdir(parents=True)
     (project / "local/wiki/text.jsonl.gz").touch()
@@ -217,7 +217,7 @@ def test_it_prints_what_the_table_holds(project, capsys):
         "classes: 2 (war 31, peace 11)",
         "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
         "duplicates: 2 training rows have the text of an earlier one, 1 of these with another label",
-        "warning: 2 dev rows: each is 50.0% of them; use a larger --dev",
+        "warning: 2 dev rows, each 50.0% of the split; use a larger --dev",
         "texts also in train: 2 of dev, 2 of test",
         "warning: scores on texts that are also in train are too high; name other rows with --dev",
         "texts also in dev: 1 of test",

@@ -192,7 +192,7 @@ def test_ids_must_be_unique_and_scored_splits_have_files():
     table("train.csv", "id,l", "x,a")
     with pytest.raises(UserError, match=r"rows of train share the id 'x'; fix: name another column in data\.id"):
         read(OWN, label="l")
-    with pytest.raises(UserError, match=r"predictions\.test: missing, the test split has labels"):
+    with pytest.raises(UserError, match=r"predictions\.test: missing; the test split has labels"):
         read(replace(OWN, dev_splits=("dev", "dev_test")), label="l")
     with pytest.raises(UserError, match=r"cola\.finetuned_teacher\.predictions\.dev: missing"):
         read(COLA, dev=None, label="l")

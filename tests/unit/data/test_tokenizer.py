@@ -176,7 +176,7 @@ def test_a_file_without_the_frame_gets_bert_s(tmp_path):
     ("config", "problem"),
     [
         ("5", "not a JSON object"),
-        ("[", "not a JSON object"),
+        ("[", "not JSON "),
         ('{"do_lower_case": "no"}', r"do_lower_case: neither true nor false \(got 'no'\)"),
         ('{"do_lower_case": null}', r"do_lower_case: neither true nor false \(got None\)"),
         ('{"strip_accents": 1}', r"strip_accents: neither true nor false \(got 1\)"),

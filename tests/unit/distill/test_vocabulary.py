@@ -87,7 +87,7 @@ def test_tokens_with_a_character_of_no_token_remain(tmp_path):
     assert {tokenizer.id_to_token(number) for number in kept} == set(tokens) - {"ab"}
 
 
-@pytest.mark.parametrize("stated", [7, 0])  # config.json's number of [PAD]: the tokenizer's, or a wrong one
+@pytest.mark.parametrize("stated", [7, 0])  # pad_token_id of config.json: the tokenizer's, or a wrong one
 def test_the_padding_row_stays_the_padding_row(tmp_path, stated):
     tokens = ["one", "o", "##n", "##e", "##o", "n", "e", *SPECIAL_TOKENS, "two"]
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")

@@ -288,9 +288,12 @@ def test_padding_does_not_matter():
     [
         ({"hidden_size": 36}, r"width: .* \(got 36\); allowed: 24 or less"),
         ({"intermediate_size": 60}, r"feed_forward: .* \(got 60\); allowed: 48 or less"),
-        ({"num_attention_heads": 4}, r"heads: width 12 .* 3 heads of 8 \(got 4\); allowed: 2, 3; fix: change heads"),
-        ({"num_attention_heads": 1}, r"heads: width 12 .* \(got 1\); allowed: 2, 3; fix: change heads or width"),
-        ({"hidden_size": 22, "num_attention_heads": 2}, r"heads: width 22 .* \(got 2\); allowed: none for this width"),
+        ({"num_attention_heads": 4}, r"heads: width 12 .* 3 heads of 8 \(got 4 heads\); allowed: 2, 3; fix: change"),
+        ({"num_attention_heads": 1}, r"heads: width 12 .* \(got 1 heads\); allowed: 2, 3; fix: change heads or width"),
+        (
+            {"hidden_size": 22, "num_attention_heads": 2},
+            r"heads: width 22 .* \(got 2 heads\); allowed: none for this width",
+        ),
     ],
 )
 def test_students_that_cannot_be_cut_are_rejected(changes, message):
