@@ -33,7 +33,7 @@ from tinybert.data.tokenizer import load_tokenizer, save_tokenizer
 from tinybert.distill.batches import predict
 from tinybert.distill.task_teacher import TaskTeacher, cut_classifier
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.model_folders import load_bert, save_model
+from tinybert.models.model_folders import OBJECTIVE_FILE, load_bert, save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json, read_jsonl, write_json, write_jsonl
@@ -131,6 +131,27 @@ def test_phase_2_keeps_what_phase_1_pruned(project):
     inner, final = (load_file(folder / "model.safetensors") for folder in folders)
     name = "bert.encoder.layer.1.intermediate.dense.weight"
     assert torch.equal(inner[name] == 0, final[name] == 0) and not torch.equal(inner[name], final[name])
+
+
+def test_pruning_continues_the_learnable_map_of_phase_2(project, monkeypatch):
+    params = tree()
+    params["students"]["tinybert4"]["prediction"] = {
+        "losses": {"prediction": 1.0, "hidden": 1.0}, "temperature": 2.0,
+        "layer_map": {"learnable": {"learning_rate": 0.5, "init": "last"}},
+    }  # fmt: skip
+    write_params(project, params)
+    finetune_teacher.main(stage("finetune_teacher"))
+    run_students("task_distill_prediction")
+    learned = load_file(paths.task_model("cola", 1, "tinybert4") / OBJECTIVE_FILE)["map.theta.0"]
+    assert abs(learned[1].item() - 1.0) > 0.1  # it began at 1
+
+    def stop(*arguments, **_):
+        assert torch.equal(arguments[2].map.theta[0], learned)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prune, "StageTraining", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prune.main(stage("prune", {"student": "tinybert4", "sparsity": "20"}))
 
 
 def test_a_ready_teacher_of_another_family_teaches(project):
