@@ -37,7 +37,7 @@ ALL_FILES = ("*.json", "model*.safetensors", "*.txt", "*.model")
 
 def _check_readable(text: str) -> str:
     """The text, which names a file or a model, or is searched for in a corpus."""
-    if not text.strip() or not text.isprintable():
+    if not text.strip() or not text.replace("\u00a0", " ").isprintable():  # spreadsheets write no-break spaces
         raise ValueError("must be text without line breaks and control characters")
     if any(len(part.encode()) > FILE_NAME_BYTES for part in text.split("/")) or len(text) > 4 * FILE_NAME_BYTES:
         raise ValueError(f"must be at most {FILE_NAME_BYTES} bytes long, as file names are")

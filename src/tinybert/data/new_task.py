@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
     name = options.name or (stem if re.match("[a-z]", stem) else f"task_{stem}")
     params = load_params()
     if hasattr(params.tasks, name):
-        raise UserError(f"--name: params.yaml has tasks.{name}; fix: another --name, or undo the edit of params.yaml")
+        raise UserError(f"--name: tasks.{name} is in params.yaml, or reserved; fix: another --name, or undo the edit")
     data = {"train": options.table, "dev": options.dev, "test": options.test, "unlabeled": options.unlabeled,
             "texts": options.text, "label": options.label, "separator": options.separator}  # fmt: skip
     data = {key: value for key, value in data.items() if value is not None}

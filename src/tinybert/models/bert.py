@@ -126,7 +126,9 @@ class Embeddings(nn.Module):
 
     def of(self, batch: Batch, layout: RealTokens) -> Tensor:
         """The embeddings of a batch: (tokens, width), or (batch, length, width) if nothing is moved."""
-        return self(layout.unpad(batch.input_ids), layout.unpad(batch.token_type_ids), layout.columns)
+        padding = self.word_embeddings.padding_idx  # batches pad with 0, which need not be [PAD]
+        ids = batch.input_ids.masked_fill(~batch.mask, padding) if batch.computes_padding else batch.input_ids
+        return self(layout.unpad(ids), layout.unpad(batch.token_type_ids), layout.columns)
 
 
 class SelfAttention(nn.Module):

@@ -225,11 +225,12 @@ def test_it_prints_what_the_table_holds(project, capsys):
 
 
 def test_two_columns_are_a_pair(project):
-    rows = [{"one": f"text {number}", "two": f"another {number % 7}", "same": number % 2} for number in range(60)]
-    pd.DataFrame(rows).to_csv(project / "pairs.csv", index=False)
-    main(["pairs.csv", "--text", "one", "two", "--label", "same"])
+    names = "one", "the\u00a0two", "same"  # with a no-break space, as spreadsheets have them
+    rows = [(f"text {number}", f"another {number % 7}", number % 2) for number in range(60)]
+    pd.DataFrame(rows, columns=names).to_csv(project / "pairs.csv", index=False)
+    main(["pairs.csv", "--text", *names[:2], "--label", "same"])
     task = load_params().tasks.pairs
-    assert task.data.texts == ("one", "two") and task.data.labels is None and task.max_length_tokens == 16
+    assert task.data.texts == names[:2] and task.data.labels is None and task.max_length_tokens == 16
 
 
 def test_large_scores_are_warned_of(project, capsys):
@@ -240,8 +241,8 @@ def test_large_scores_are_warned_of(project, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["topics.csv", "--name", "cola"], "--name: params.yaml has tasks.cola; fix: another --name"),
-        (["topics.csv", "--name", "source"], "--name: params.yaml has tasks.source; fix: another --name"),
+        (["topics.csv", "--name", "cola"], "--name: tasks.cola is in params.yaml, or reserved; fix: another --name"),
+        (["topics.csv", "--name", "source"], "--name: tasks.source is in params.yaml, or reserved; fix: "),
         (["absent.csv"], "TABLE: absent.csv does not exist; fix: correct the path"),
         (["topics.csv", "--label", "theme"], "TABLE: topics.csv: no column 'theme'; allowed: message, topic"),
         (["topics.csv", "--text", "a", "--text", "b"], "params.yaml: tasks.topics.data.texts: "),

@@ -1,5 +1,7 @@
 """`reduction: published` against the formulas of the published code, in float64 NumPy, padding included."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from tests.support.builders import STUDENT, TEACHER, classifier
 from tinybert.distill.batches import micro_batches
 from tinybert.distill.loop import Distiller, LiveTeacher
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
-from tinybert.models.outputs import Batch
+from tinybert.models.outputs import Batch, OutputSpec
 
 LENGTH, HEADS = 16, STUDENT.num_attention_heads
 LOSSES = {"attention": 1.0, "attention_kl": 1.0, "hidden": 1.0, "embedding": 1.0, "prediction": 1.0}
@@ -54,8 +56,9 @@ def outputs(model, batch: Batch) -> dict[str, list[np.ndarray]]:
     def gelu(values):
         return torch.nn.functional.gelu(torch.from_numpy(values)).numpy()
 
-    ids = np.pad(batch.input_ids.numpy(), ((0, 0), (0, LENGTH - batch.input_ids.shape[1])))
-    mask = np.pad(batch.mask.numpy(), ((0, 0), (0, LENGTH - batch.mask.shape[1])))
+    further = (0, 0), (0, LENGTH - batch.input_ids.shape[1])
+    mask = np.pad(batch.mask.numpy(), further)
+    ids = np.where(mask, np.pad(batch.input_ids.numpy(), further), model.config.pad_token_id)
     embedded = weights["bert.embeddings.word_embeddings.weight"][ids]
     embedded = embedded + weights["bert.embeddings.position_embeddings.weight"][:LENGTH]
     embedded = embedded + weights["bert.embeddings.token_type_embeddings.weight"][0]
@@ -128,6 +131,12 @@ def test_micro_batches_add_up_to_the_batch():
         assert len(parts) == steps
         sums.append(sum(Distiller(student.eval(), loss)(part, live(part.batch))[0].item() for part in parts))
     assert sums[0] == pytest.approx(sums[1], rel=1e-12)
+
+
+def test_padding_is_the_models_own_padding_token():
+    student, batch = classifier(replace(STUDENT, pad_token_id=4), seed=1).double().eval(), padded_rows()
+    found = student(batch.padded_to(LENGTH), OutputSpec(hidden=frozenset({0}))).hidden[0].detach().numpy()
+    np.testing.assert_allclose(found, outputs(student, batch)["hidden"][0].reshape(found.shape), rtol=1e-12, atol=1e-14)
 
 
 def test_real_tokens_see_nothing_of_the_padding():
