@@ -5,9 +5,9 @@ training rows, 32 in a batch; embedding, hidden and attention losses for 20 epoc
 for 3 epochs. The reference is benchmarks/reference.py: every row padded to 64 tokens (pairs: 128), the teacher asked at
 every step, fp32. Ours is the training run as the stages call it: little padding computed, bf16 if the hardware has
 it, the teacher's outputs cached (up to 8 GB). The intermediate phase fills the cache, the prediction phase
-opens it after an epoch of the intermediate one; the total of ours counts both. Ours runs its first epoch alone, which
-checks cached outputs as it reads them; then the two take turns: a step of the reference, all of whose steps are alike,
-and several of ours, whose batches come in the random order of an epoch. The last line is the ratio of the totals.
+opens it after an epoch of the intermediate one; the total of ours counts both. Ours runs its first epoch alone, whose
+steps may differ from later ones; then the two take turns: a step of the reference, all of whose steps are alike, and
+several of ours, whose batches come in the random order of an epoch. The last line is the ratio of the totals.
 """
 
 import argparse

@@ -110,7 +110,7 @@ def distill_student(
         UserError: A model, row, loss or setting that does not fit.
     """
     settings = settings or DistillSettings()
-    training, config = check_settings(losses, settings)
+    training, config = _check_settings(losses, settings)
     _check_kind("teacher", teacher, Teacher)
     _check_kind("student", student, Classifier | Architecture)
     tokenizer = _student_tokenizer(settings, student, teacher)
@@ -151,10 +151,11 @@ class _Checked(Training):
     precision: Literal["float32", "bfloat16"]
 
 
-def check_settings(losses: Mapping[str, float], settings: DistillSettings) -> tuple[_Checked, DistillationConfig]:
+def _check_settings(losses: Mapping[str, float], settings: DistillSettings) -> tuple[_Checked, DistillationConfig]:
     """The settings in the form of the stages; UserError for the first that params.yaml would not allow."""
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
+    losses = dict(losses) if isinstance(losses, Mapping) else losses
     of_losses = {"losses": losses, "temperature": settings.temperature, "relation_heads": settings.relation_heads}
     try:
         checked = _Checked.model_validate(settings, from_attributes=True)

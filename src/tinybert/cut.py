@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from tinybert.api import DistillSettings, check_settings, distill_student
+from tinybert.api import DistillSettings, distill_student
 from tinybert.compress.onnx_files import export_onnx, latencies
 from tinybert.compress.variants import LATENCY, number, read_classifier
 from tinybert.config.fields import HUGE, Architecture
@@ -53,7 +53,6 @@ def main(argv: Sequence[str]) -> None:
         text=task.columns, epochs=options.epochs, learning_rate=options.learning_rate,
         max_length_tokens=options.max_length, seed=SEED, tokenizer=tokenizer,
     )  # fmt: skip
-    check_settings(LOSSES, settings)
     parts = rows[:count], rows[count : 2 * count], rows[2 * count :]
     scored, compared, cut_on = (encode(part, task, tokenizer, max_length_tokens=options.max_length) for part in parts)
     longest = max(int(encoded.lengths.max()) for encoded in (scored, compared, cut_on))

@@ -46,7 +46,7 @@ class Fault:
     """What goes wrong with requests whose line "GET /path" the pattern `where` is found in, `times` times.
 
     status: this answer in place of the right one. cut: the body ends half-way; reset: and the connection is torn off.
-    corrupt: a byte of the body is another. delay_s: the answer waits so long.
+    delay_s: the answer waits so long.
     """
 
     where: str
@@ -54,7 +54,6 @@ class Fault:
     status: int | None = None
     cut: bool = False
     reset: bool = False
-    corrupt: bool = False
     delay_s: float = 0.0
 
 
@@ -251,8 +250,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, body, (headers or {}) | {"X-Error-Code": code, "X-Error-Message": message})
 
     def _send_content(self, content: bytes, headers: dict[str, str]) -> None:
-        if self.fault.corrupt and content:
-            content = content[:-1] + bytes([content[-1] ^ 1])
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not asked:
             self._send(200, content, headers | {"Accept-Ranges": "bytes"})

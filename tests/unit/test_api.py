@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -122,7 +123,7 @@ def test_a_shape_is_cut_out_of_the_teacher(folder):
 def test_labels_may_be_names_and_numbers(folder):
     names = [row | {"label": LABELS[row["label"]]} for row in ROWS]
     numbers = pd.DataFrame(ROWS).astype({"label": np.int64})
-    losses = {"hard": 1.0}
+    losses = MappingProxyType({"hard": 1.0})  # any mapping
     first, second = (distill_student("teacher", "student", rows, losses, SHORT).model for rows in (names, numbers))
     assert torch.equal(first.classifier.weight, second.classifier.weight)
 

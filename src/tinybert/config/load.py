@@ -3,7 +3,6 @@
 Profiles are overlays in profiles/ that hold only what another scale changes in params.yaml or in another profile.
 """
 
-import json
 import re
 import reprlib
 from collections.abc import Collection
@@ -179,7 +178,8 @@ def apply_profile(name: str, *, force: bool = False) -> None:
     check_params(tree, PROFILES / f"{name}.yaml")
     yaml = _yaml()
     yaml.default_flow_style, yaml.width = None, 120
+    yaml.representer.ignore_aliases = lambda _: True  # of parts that are shared
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
     with atomic_file(PARAMS) as handle:
         handle.write(f"{PROFILE_HEADER}{name} (merged into the default, whose comments explain the keys)\n")
-        yaml.dump(json.loads(json.dumps(tree)), handle)  # a copy without shared parts, which would become aliases
+        yaml.dump(tree, handle)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tinybert.config.schema import Corpus, HubCorpus
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import NO_TEXT, atomic_file, read_lines
+from tinybert.pipeline.files import NO_TEXT, atomic_file, parse_json, read_lines
 from tinybert.pipeline.hub import hub_access, hub_dataset
 from tinybert.pipeline.process import byte_bar
 from tinybert.synthetic.articles import articles as synthetic_articles
@@ -27,7 +27,7 @@ ENDINGS = (".txt", ".tokens", ".jsonl")  # of local files; .gz may follow
 
 
 def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
-    """Yields the documents of the source in `settings` (params: corpus); memory holds one article.
+    """Yields the documents of the source in `settings` (params: corpus); memory holds one article (synthetic: all).
 
     The unit "article" gives an article's paragraphs, one a line; "paragraph" each paragraph under its article's title.
     Section headings are dropped, because they are not sentences. The seed matters to the synthetic corpus only.
@@ -145,8 +145,8 @@ def matching_files(patterns: Iterable[str]) -> list[Path]:
 
 def _json_document(line: str, where: str) -> dict:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise UserError(f"{where}: no JSON ({error}); one object a line is expected") from None
     if not isinstance(record, dict) or "text" not in record:
         raise UserError(f'{where}: no "text"; one object a line with "text" and, if there is one, "title" is expected')

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from scipy.stats import entropy
 
-from tinybert.config.load import PARAMS, check_params, load_params, merge, read_yaml
+from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
 from tinybert.config.tasks import Task
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
@@ -170,8 +170,7 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
             changed.append("precision: float32, because this machine has no bf16")
     tree["tasks"][name] = CommentedMap(section)
     tree["tasks"][name].fa.set_block_style()
-    overlay = {"tasks": {"run": [name], name: section}, "domain": {"students": []}, "general": {"students": kept}}
-    if not check_params(merge(read_yaml(PARAMS), overlay)).reads_text:
+    if not check_params(tree).reads_text:
         changed.append("teacher.pretraining.max_steps: 1, because no model trains on text")
         tree["teacher"]["pretraining"]["max_steps"] = 1
         patterns = [str(paths.resolve(pattern)) for pattern in params.corpus.local.files]

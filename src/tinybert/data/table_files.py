@@ -1,10 +1,7 @@
 """Tables of the user, read row by row: CSV, TSV, JSON lines or Parquet, each plain or .gz, or a dataset of the Hub."""
 
-import atexit
 import csv
 import gzip
-import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -117,7 +114,8 @@ class Table:
             for number, fields in split:
                 if header is None and any(fields):
                     header = [name.strip() for name in fields]
-                    if len(set(header)) < len(header):
+                    named = list(filter(None, header))
+                    if len(set(named)) < len(named):
                         raise self.error(f"line {number}: two columns have one name: {_names(header)}; fix: rename one")
                 elif header is None:
                     continue
@@ -164,15 +162,13 @@ class Table:
 
     @cached_property
     def _split(self) -> Any:
-        """The split of the Hub; its Arrow files are removed with the process."""
+        """The split of the Hub."""
         assert self.hub
         fix = f"check {self.key.rpartition('.')[0]}.hub, or name local files"
         dataset, config, revision = self.hub.dataset, self.hub.config, self.hub.revision
-        folder = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         name = f"{dataset} ({config or 'default'}, {self.name}, {revision})"
         with hub_access(f"{self.key}: hub", name, fix=fix):
-            return hub_dataset(dataset, config, revision, split=self.name, cache_dir=folder)
+            return hub_dataset(dataset, config, revision, split=self.name)
 
     def _hub_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
         """Numbered classes come as their names, and as nothing if they are unknown (-1)."""

@@ -1,6 +1,5 @@
 """Rows of a GLUE task: synthetic, from the Hub, or from the official tab-separated files."""
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,12 +52,8 @@ def read_splits(task: Task, source: Source, *, settings: Tasks, seed: int) -> di
 def _hub(task: Task, settings: Tasks) -> dict[str, list[dict]]:
     hub = settings.hub
     fix = "check tasks.hub, or set tasks.source to local with tasks.local.folder, or to synthetic"
-    # Arrow files made of a damaged download would stay in the cache; the download itself is checked there.
-    with (
-        tempfile.TemporaryDirectory() as arrow,
-        hub_access("tasks.source: hub", f"{hub.dataset} ({task.name}, {hub.revision})", fix=fix),
-    ):
-        loaded = hub_dataset(hub.dataset, task.name, hub.revision, cache_dir=arrow)
+    with hub_access("tasks.source: hub", f"{hub.dataset} ({task.name}, {hub.revision})", fix=fix):
+        loaded = hub_dataset(hub.dataset, task.name, hub.revision)
         names = {split: split.replace("dev", "validation") for split in ("train", *task.dev_splits, *task.test_splits)}
         for split, name in names.items():
             if name not in loaded and split not in task.test_splits:

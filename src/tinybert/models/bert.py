@@ -126,9 +126,7 @@ class Embeddings(nn.Module):
 
     def of(self, batch: Batch, layout: RealTokens) -> Tensor:
         """The embeddings of a batch: (tokens, width), or (batch, length, width) if nothing is moved."""
-        padding = self.word_embeddings.padding_idx  # batches pad with 0, which need not be [PAD]
-        ids = batch.input_ids.masked_fill(~batch.mask, padding) if batch.computes_padding else batch.input_ids
-        return self(layout.unpad(ids), layout.unpad(batch.token_type_ids), layout.columns)
+        return self(layout.unpad(batch.input_ids), layout.unpad(batch.token_type_ids), layout.columns)
 
 
 class SelfAttention(nn.Module):
@@ -304,6 +302,8 @@ class BertModel(Sized, ABC):
 
     def forward(self, batch: Batch, spec: OutputSpec = OutputSpec()) -> ModelOutput:  # noqa: B008 (frozen)
         """The requested outputs of a batch; the class documents the shape of its logits."""
+        if batch.computes_padding:  # rows are padded with 0, which need not be [PAD]
+            batch = replace(batch, input_ids=batch.input_ids.masked_fill(~batch.mask, self.config.pad_token_id))
         outputs, hidden = self.bert(batch, spec, skips_unread=self.skips_unread)
         return replace(outputs, logits=self.head_logits(hidden, batch)) if spec.logits else outputs
 

@@ -1,4 +1,4 @@
-"""The Hub: downloads retry transient errors, drop damaged files, work offline from the cache, fail with one line."""
+"""The Hub: downloads retry transient errors, work offline from the cache, and fail with one line."""
 
 import os
 import sys
@@ -27,10 +27,6 @@ REASONS = {
 }
 BROKEN_CONNECTION = {"NetworkError", "RemoteProtocolError"}
 UNREACHABLE: set[str] = set()  # endpoints that this process could not reach
-
-
-class DamagedFileError(Exception):
-    """A downloaded file does not have the checksum that the Hub gives."""
 
 
 @contextmanager
@@ -70,50 +66,32 @@ def hub_folder(model: str, revision: str, files: list[str], *, key: str) -> Path
         from huggingface_hub import snapshot_download
 
         load = partial(snapshot_download, model, revision=revision, allow_patterns=files)
-        return Path(load_verified(load, "model", model, revision))
+        return Path(_with_retries(load))
 
 
 def hub_dataset(name: str, config: str | None, revision: str, **options: Any) -> Any:
-    """Calls `datasets.load_dataset` through `load_verified`. Call it inside `hub_access`."""
+    """Calls `datasets.load_dataset`, with retries. Call it inside `hub_access`.
+
+    Offline the library takes what it cached last of this dataset and config, of whatever revision, with a warning.
+    """
     from datasets import load_dataset
 
-    return load_verified(partial(load_dataset, name, config, revision=revision, **options), "dataset", name, revision)
+    return _with_retries(partial(load_dataset, name, config, revision=revision, **options))
 
 
-def load_verified(load: Callable[[], Any], repo_type: str, repository: str, revision: str) -> Any:
-    """Calls `load`, which downloads files of a repository ("model" or "dataset") into the Hub's cache.
+def _with_retries(load: Callable[[], Any]) -> Any:
+    """Calls `load`; after a server error or a broken connection again, at most twice.
 
-    After a server error, a broken connection or a damaged file it is called at most twice more; damaged files are
-    removed from the cache. The library itself retries only some of these errors, and compares sizes, not checksums.
+    The library itself retries only some of these errors.
     """
     for wait_s in (*RETRY_WAITS_S, None):
         try:
-            try:
-                return load()
-            finally:  # a damaged file may also be the cause of an error
-                _remove_damaged(repo_type, repository, revision)
+            return load()
         except Exception as error:
             _, is_transient = _diagnose(error)
             if wait_s is None or not is_transient:
                 raise
             time.sleep(wait_s)
-
-
-def _remove_damaged(repo_type: str, repository: str, revision: str) -> None:
-    """Removes the repository's damaged files from the cache; DamagedFileError if there are any."""
-    from huggingface_hub import verify_repo_checksums
-
-    try:
-        found = verify_repo_checksums(repository, repo_type=repo_type, revision=revision)
-    except Exception:
-        return  # nothing is cached (a stream), or no server gives the checksums now (offline)
-    names = sorted(mismatch["path"] for mismatch in found.mismatches)
-    for name in names:
-        path = Path(found.verified_path, name)
-        path.resolve().unlink(missing_ok=True)  # the content; `path` links to it
-        path.unlink(missing_ok=True)
-    if names:
-        raise DamagedFileError(f"{names[0]} is damaged: its checksum differs from the Hub's")
 
 
 def _endpoint() -> str:
@@ -139,8 +117,6 @@ def _diagnose(error: Exception) -> tuple[str, bool]:
 
     The libraries wrap the cause in other errors. Classes are compared by name, because the libraries are imported late.
     """
-    if isinstance(error, DamagedFileError):
-        return str(error), True
     causes: list[BaseException] = [error]
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)

@@ -1,11 +1,11 @@
-"""Synthetic examples of five GLUE tasks, in the columns and label types that the real sets have on the Hub."""
+"""Synthetic examples of four GLUE tasks, in the columns and label types that the real sets have on the Hub."""
 
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import chain
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from tinybert.pipeline.errors import UserError
 from tinybert.synthetic.grammar import Writer, lexicon, load, sentence, with_articles
@@ -20,9 +20,6 @@ SCENE_SHARE = 0.5  # of MRPC: scenes have many more wordings than the other stat
 # Shares of MRPC pairs with a denial: of one sentence in pairs that differ, of both in pairs that mean the same.
 DENIED_ONCE, DENIED_TWICE = 0.35, 0.2
 DENIALS = ("it is not true that", "it is false that")
-UNRELATED_SHARE = 0.3  # of STS-B's draws of two kinds; the other draws become two versions of one event
-KINDS = ("scene", "scene", "dealing", "price")
-OPTIONAL = ("town", "time", "month")
 SEPARATOR = " :: "  # of the two texts of a template
 
 
@@ -32,26 +29,25 @@ def examples(task: str, split: str, count: int, seed: int) -> list[dict]:
     `split` is "train" or "dev"; no text is in both, whatever the seeds. UserError if the templates yield too few rows.
 
     Returns:
-        Dicts of sentence (or sentence1 and sentence2), label and idx. The label is an int (cola: 1 acceptable; sst2: 1
-        positive; mrpc: 1 equivalent; rte: 0 entailment, 1 not), for stsb a float from 0 to 5.
+        Dicts of sentence (or sentence1 and sentence2), label (int; cola: 1 acceptable; sst2: 1 positive; mrpc: 1
+        equivalent; rte: 0 entailment, 1 not) and idx.
     """
     rng = Random(f"{task} {split} {seed}")
-    ones = round(count * POSITIVE_SHARE.get(task, 0))
+    ones = round(count * POSITIVE_SHARE[task])
     labels = [1] * ones + [0] * (count - ones)
-    if task in POSITIVE_SHARE:  # the sentences of an STS-B pair decide its score
-        rng.shuffle(labels)
+    rng.shuffle(labels)
     made: dict[str, dict] = {}
     for label in labels:
         for _ in range(MAX_TRIES_PER_ROW):
             row = PAIRS[task](rng, bool(label)) if task in PAIRS else {"sentence": single_text(task, rng, bool(label))}
-            text = " | ".join(value for value in row.values() if isinstance(value, str))
+            text = " | ".join(row.values())
             text_split = "train" if zlib.crc32(text.encode()) % DEV_EVERY else "dev"
             if text not in made and text_split == split and row.get("sentence1", "") != row.get("sentence2"):
                 break
         else:
             problem = f"{task} has too few different sentences (got {count}); allowed: at most {len(made)}"
             raise UserError(f"tasks.synthetic.{split}_examples: {problem}; fix: ask for fewer rows")
-        made[text] = {**row, "label": row.get("label", label), "idx": len(made)}
+        made[text] = {**row, "label": label, "idx": len(made)}
     return list(made.values())
 
 
@@ -62,7 +58,7 @@ def single_text(task: str, rng: Random, label: bool) -> str:
     return sentence(text) if task == "cola" else text
 
 
-def paraphrase(rng: Random, same: bool) -> dict[str, Any]:
+def paraphrase(rng: Random, same: bool) -> dict[str, str]:
     """A pair of the wanted kind, as the text columns of MRPC."""
     draw = _scenes if rng.random() < SCENE_SHARE else _statements
     one_denied = not same and rng.random() < DENIED_ONCE
@@ -75,7 +71,7 @@ def paraphrase(rng: Random, same: bool) -> dict[str, Any]:
     return _columns(*texts)
 
 
-def _columns(first: str, second: str) -> dict[str, Any]:
+def _columns(first: str, second: str) -> dict[str, str]:
     return {"sentence1": sentence(with_articles(first)), "sentence2": sentence(with_articles(second))}
 
 
@@ -115,7 +111,7 @@ def retelling(construction: Mapping[str, Any], rng: Random) -> tuple[list[str], 
     return same, other
 
 
-def entailment(rng: Random, not_entailed: bool) -> dict[str, Any]:
+def entailment(rng: Random, not_entailed: bool) -> dict[str, str]:
     """Text and hypothesis, as the text columns of RTE; half of the texts get a sentence that decides nothing."""
     construction = rng.choice(entailments())
     if callable(construction):
@@ -155,105 +151,6 @@ def _two_scenes(rng: Random, follows: bool) -> tuple[str, str]:
     return premise, chosen.refer("core")
 
 
-class Detail(NamedTuple):
-    """What a sentence says on one point. Details of one family are related; an empty family has no relations."""
-
-    text: str
-    meaning: str
-    family: str = ""
-
-
-Event = Mapping[str, Detail]  # without the details that the sentence does not mention
-
-
-def similar_pair(rng: Random, _: bool) -> dict[str, Any]:
-    """A pair and its score, as the columns of STS-B. Events of two kinds score 0."""
-    kind, other_kind = rng.choice(KINDS), rng.choice(KINDS)
-    first = _event(kind, rng)
-    if kind != other_kind and rng.random() < UNRELATED_SHARE:
-        second, score = _event(other_kind, rng), 0.0
-    else:
-        other_kind, second = kind, _variant(kind, first, rng)
-        score = similarity(kind, first, second)
-    texts = [_worded(kind, first, rng), _worded(other_kind, second, rng)]
-    if other_kind != "price":  # "a dozen percent" is not English
-        texts[1] = _synonym(texts[1], rng)
-    return {**_columns(*texts), "label": score}
-
-
-@cache
-def details(kind: str) -> dict[str, list[Detail]]:
-    """All that a sentence on this kind of event can say on each point."""
-    listed = load("pairs")["similarity"][kind]["details"]
-    return {name: [Detail(*item.split("/")) for item in items] for name, items in listed.items()}
-
-
-def similarity(kind: str, first: Event, second: Event) -> float:
-    """The score of two events of one kind, 0.0 to 5.0: the sum over the details of weight times credit."""
-    if kind == "dealing":
-        first, second = _as_pair(first), _as_pair(second)
-    weights = load("pairs")["similarity"][kind]["weights"]
-    return sum(float(weight) * credit(first.get(name), second.get(name)) for name, weight in weights.items())
-
-
-def credit(first: Detail | None, second: Detail | None) -> float:
-    """What two details share: 1 for the same meaning (synonyms have it) or if both sentences are silent; 0.5 for
-    related meanings (another kind of the same thing, another day, swapped roles) or if one is silent; else 0.
-    """
-    if first is None or second is None:
-        return 1.0 if first is second else 0.5
-    if first.meaning == second.meaning:
-        return 1.0
-    return 0.5 if first.family and first.family == second.family else 0.0
-
-
-def _as_pair(event: Event) -> Event:
-    """A dealing whose two people have one family, so that swapped roles count as related."""
-    family = "+".join(sorted((event["who"].meaning, event["whom"].meaning)))
-    return {**event, **{role: event[role]._replace(family=family) for role in ("who", "whom")}}
-
-
-def _event(kind: str, rng: Random) -> Event:
-    event = {name: rng.choice(choices) for name, choices in details(kind).items()}
-    for name in OPTIONAL:
-        if name in event and rng.random() < 0.3:
-            del event[name]
-    if kind == "dealing":
-        event["whom"] = _other_meaning(details(kind)["whom"], event["who"], rng)
-    return event
-
-
-def _variant(kind: str, first: Event, rng: Random) -> Event:
-    """Another version, which changes each detail of the first one with a probability that is itself drawn."""
-    change = rng.random()
-    varied = {name: _vary(name, choices, first.get(name), change, rng) for name, choices in details(kind).items()}
-    second = {name: detail for name, detail in varied.items() if detail}
-    if kind == "dealing" and (second["who"].meaning == second["whom"].meaning or rng.random() < 0.2):
-        second["who"], second["whom"] = first["whom"], first["who"]
-    return second
-
-
-def _vary(name: str, choices: list[Detail], detail: Detail | None, change: float, rng: Random) -> Detail | None:
-    if rng.random() >= change:  # the same meaning, perhaps in another word
-        return detail and rng.choice([choice for choice in choices if choice.meaning == detail.meaning])
-    if name in OPTIONAL and rng.random() < 0.3:
-        return None
-    related = [choice for choice in choices if detail and credit(detail, choice) == 0.5]
-    return rng.choice(related) if related and rng.random() < 0.5 else _other_meaning(choices, detail, rng)
-
-
-def _other_meaning(choices: list[Detail], taken: Detail | None, rng: Random) -> Detail:
-    return rng.choice([choice for choice in choices if taken is None or choice.meaning != taken.meaning])
-
-
-def _worded(kind: str, event: Event, rng: Random) -> str:
-    writer, constructions = Writer(rng, True), load("pairs")["similarity"][kind]
-    writer.variables = {name: detail.text for name, detail in event.items()}
-    writer.variables["in_town"] = f" in {event['town'].text}" if "town" in event else ""
-    writer.variables["clause"] = clause = writer.compose(constructions["clause"])
-    return writer.compose(constructions["dated"]) if {"time", "month"} & event.keys() else clause
-
-
-Make = Callable[[Random, bool], dict[str, Any]]
-PAIRS: dict[str, Make] = {"mrpc": paraphrase, "rte": entailment, "stsb": similar_pair}
+Make = Callable[[Random, bool], dict[str, str]]
+PAIRS: dict[str, Make] = {"mrpc": paraphrase, "rte": entailment}
 TASKS = ("cola", "sst2", *PAIRS)

@@ -64,6 +64,12 @@ def test_a_quoted_field_may_hold_separators_and_line_ends(tmp_path):
     assert read(path) == [("line 3", {"text": "a, b\nc", "label": "x"}), ("line 5", {"text": "d", "label": "y"})]
 
 
+def test_empty_columns_after_the_last_are_ignored(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("text,label,,\na,x,,\n")
+    assert read(path) == [("line 2", {"text": "a", "label": "x"})]
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_missing_column_names_those_there_are(tmp_path, ending):
     line = mistake(write(tmp_path, ending), "text", "topic")

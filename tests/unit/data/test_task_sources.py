@@ -196,7 +196,6 @@ def test_hub_splits_are_renamed_and_test_labels_dropped(fake_hub):
     assert list(splits) == ["train", "dev_matched", "dev_mismatched", "test_matched"]
     assert splits["dev_matched"] == [{"premise": "a", "hypothesis": "b", "label": 2, "idx": 4}]
     assert splits["test_matched"] == [{"premise": "a", "hypothesis": "b", "idx": 4}]
-    assert not Path(fake_hub.call[1].pop("cache_dir")).exists()
     assert fake_hub.call == (("someone/glue", "mnli"), {"revision": "abc"})
 
 
@@ -212,7 +211,7 @@ def test_hub_data_without_a_column_or_split_is_named(fake_hub):
 SYNTHETIC = SimpleNamespace(synthetic=SimpleNamespace(train_examples=12, dev_examples=5))
 
 
-@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "stsb", "rte"])
+@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "rte"])
 def test_synthetic_tasks_have_the_set_sizes_and_columns(name):
     task = TASKS[name]
     splits = read_splits(task, "synthetic", settings=SYNTHETIC, seed=3)

@@ -1,6 +1,7 @@
 """Vocabulary trimming keeps logits and knows all words; training only the vectors in use changes no weight."""
 
 import contextlib
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tinybert.distill.batches import Batches
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.vocabulary import frequent_tokens, only_used_words, trim_vocabulary
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
+from tinybert.models.outputs import OutputSpec
 
 TEXTS = ["the river flows past the mill", "old mills stand by the river", "the bridge crosses the river"] * 3
 OTHERS = ["a flowing river by the old bridge", "stands", "mill the bridge", "crossing xyz"]
@@ -146,6 +148,7 @@ def test_weights_are_those_of_training_all_vectors(student, monkeypatch):
 def test_only_used_vectors_are_parameters_and_padding_has_no_gradient():
     config = replace(STUDENT, pad_token_id=3)
     model, batches = classifier(config, seed=1), Batches(examples(4), batch_size=2, seed=0)
+    expected = copy.deepcopy(model).eval()
     full = model.bert.embeddings.word_embeddings
     used = sorted({0, 3, *np.concatenate(batches.rows.input_ids).tolist()})
     with only_used_words(model, batches, iter([])):
@@ -153,6 +156,8 @@ def test_only_used_vectors_are_parameters_and_padding_has_no_gradient():
         assert len(reduced.weight) == len(used) < 50
         ids = torch.tensor([[used[-1], 3]])
         assert torch.equal(reduced(ids), full(ids))
+        wide, spec = batches.rows.batch([0, 1]).padded_to(20), OutputSpec(hidden=frozenset({0}))
+        assert torch.equal(model.eval()(wide, spec).hidden[0], expected(wide, spec).hidden[0])
         reduced(ids).sum().backward()
         assert reduced.weight.grad.sum(dim=1).tolist() == [0.0] * (len(used) - 1) + [12.0]
     assert model.bert.embeddings.word_embeddings is full

@@ -12,18 +12,14 @@ from tinybert.pipeline.errors import UserError
 from tinybert.synthetic.articles import articles
 from tinybert.synthetic.examples import (
     TASKS,
-    Detail,
-    credit,
     entailments,
     examples,
     paraphrase,
     retelling,
-    similarity,
 )
 from tinybert.synthetic.grammar import Writer, lexicon, load
 
 SINGLE = ("cola", "sst2")
-KINDS = ("scene", "dealing", "price")
 MAJORITY_AT_MOST = {"cola": 0.72, "sst2": 0.52, "mrpc": 0.69, "rte": 0.52}
 
 
@@ -39,7 +35,7 @@ def sets() -> dict:
 def test_a_seed_gives_the_recorded_text():
     """The order of draws is part of the data: recorded results need it. Whoever changes words records a new hash."""
     made = [list(articles(42)), *(examples(task, "train", 100, 42) for task in TASKS)]
-    assert hashlib.sha256(json.dumps(made).encode()).hexdigest().startswith("d28be12951da8f42")
+    assert hashlib.sha256(json.dumps(made).encode()).hexdigest().startswith("bc9aea4e12b0dedb")
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -55,7 +51,7 @@ def test_columns_types_and_numbering(sets, task):
         rows = sets[task, split]
         assert [row["idx"] for row in rows] == list(range(1500))
         assert all(set(row) == wanted | {"label", "idx"} for row in rows)
-        assert all(type(row["label"]) is (float if task == "stsb" else int) for row in rows)
+        assert all(type(row["label"]) is int for row in rows)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -72,14 +68,6 @@ def test_balance(sets, task):
         share = Counter(row["label"] for row in sets[task, split])
         assert set(share) == {0, 1}
         assert max(share.values()) / 1500 <= MAJORITY_AT_MOST[task]
-
-
-def test_stsb_scores_spread_over_the_scale_in_quarter_points(sets):
-    labels = np.array([row["label"] for row in sets["stsb", "train"]])
-    assert labels.min() >= 0 and labels.max() == 5.0
-    assert np.array_equal(labels * 4, np.round(labels * 4))
-    assert (np.histogram(labels, bins=[0, 1, 2, 3, 4, 5.01])[0] > 50).all()
-    assert labels.std() > 1.0
 
 
 @pytest.mark.parametrize("task", MAJORITY_AT_MOST)
@@ -186,56 +174,6 @@ def test_implied_hypotheses_follow_from_the_verb():
         assert done[premise.split()[1]] == ("did not" not in hypothesis)
         premise, hypothesis = composed(construction, seed, False).split(" :: ")
         assert done.get(premise.split()[1]) in (None, "did not" in hypothesis)
-
-
-def detail(meaning: str, family: str = "") -> Detail:
-    return Detail(text=meaning, meaning=meaning, family=family)
-
-
-def test_stsb_credit_by_hand():
-    bought, borrowed, repaired = (
-        detail("bought", "bought"),
-        detail("borrowed", "bought"),
-        detail("repaired", "repaired"),
-    )
-    purchased = Detail("purchased", "bought", "bought")
-    assert credit(bought, purchased) == 1.0
-    assert credit(bought, borrowed) == 0.5
-    assert credit(bought, repaired) == 0.0
-    assert credit(bought, None) == credit(None, bought) == 0.5
-    assert credit(None, None) == 1.0
-    assert credit(detail("Anna"), detail("Tom")) == 0.0
-
-
-def test_stsb_rule_by_hand():
-    first = {
-        "who": detail("Anna"),
-        "deed": detail("bought", "bought"),
-        "thing": detail("car", "car"),
-        "amount": detail("two", "several"),
-        "town": detail("Leeds"),
-    }
-    second = {**first, "deed": detail("borrowed", "bought"), "amount": detail("six", "several")}
-    del second["town"]
-    third = {**first, "who": detail("Tom"), "thing": detail("cup", "cup"), "time": detail("at noon", "at")}
-    assert similarity("scene", first, first) == 5.0
-    # Half of the deed (1.5), of the amount (0.5) and of the town (0.5) is lost.
-    assert similarity("scene", first, second) == 5.0 - 0.75 - 0.25 - 0.25
-    # All of the agent (1.0) and of the thing (1.0), and half of the time (0.5).
-    assert similarity("scene", first, third) == 5.0 - 1.0 - 1.0 - 0.25
-
-
-def test_stsb_swapped_roles_count_half():
-    anna_helped_tom = {"who": detail("Anna"), "deed": detail("helped"), "whom": detail("Tom")}
-    tom_helped_anna = {"who": detail("Tom"), "deed": detail("helped"), "whom": detail("Anna")}
-    # Half of the two people is lost, 1.0 each; both sentences are silent on town and time.
-    assert similarity("dealing", anna_helped_tom, tom_helped_anna) == 5.0 - 0.5 - 0.5
-
-
-def test_stsb_weights_add_up_to_five():
-    kinds = load("pairs")["similarity"]
-    assert set(kinds) == set(KINDS)
-    assert all(sum(map(float, kind["weights"].values())) == 5.0 for kind in kinds.values())
 
 
 def test_mrpc_false_copies_are_no_retellings():
