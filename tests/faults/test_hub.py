@@ -138,7 +138,11 @@ def test_what_is_cached_loads_without_the_hub(hub, client):
     questions = ("teacher",), ("task_rows", "cola"), ("own_rows", PROFILE.tasks.hub.revision)
     first = [client.ask(*question) for question in questions]
     assert not any(isinstance(answer, str) for answer in first)
-    assert [client.ask(*question, HF_ENDPOINT="http://127.0.0.1:9") for question in questions] == first
+    unreachable = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    assert [client.ask(*question, **unreachable) for question in questions] == first
+    assert "the cache holds another revision only" in client.ask("own_rows", ABSENT, **unreachable)
+    hub.faults.append(Fault("", status=503))
+    assert "the cache holds another revision only" in client.ask("own_rows", ABSENT)
 
 
 QUESTIONS = {"tokenizer": BERT, "teacher": BERT, "task_rows": "nyu-mll/glue", "corpus": "Salesforce/wikitext"}

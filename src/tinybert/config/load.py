@@ -178,7 +178,7 @@ def apply_profile(name: str, *, force: bool = False) -> None:
     check_params(tree, PROFILES / f"{name}.yaml")
     yaml = _yaml()
     yaml.default_flow_style, yaml.width = None, 120
-    yaml.representer.ignore_aliases = lambda _: True  # of parts that are shared
+    yaml.representer.ignore_aliases = lambda _: True  # shared parts are written in full
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
     with atomic_file(PARAMS) as handle:
         handle.write(f"{PROFILE_HEADER}{name} (merged into the default, whose comments explain the keys)\n")

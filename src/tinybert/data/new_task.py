@@ -170,18 +170,23 @@ def write_section(name: str, section: dict[str, Any], params: Params) -> list[st
             changed.append("precision: float32, because this machine has no bf16")
     tree["tasks"][name] = CommentedMap(section)
     tree["tasks"][name].fa.set_block_style()
-    if not check_params(tree).reads_text:
+
+    def dumped() -> str:
+        text = io.StringIO()
+        yaml.dump(tree, text)
+        return text.getvalue()
+
+    safe = YAML(typ="safe", pure=True)
+    if not check_params(safe.load(dumped())).reads_text:
         changed.append("teacher.pretraining.max_steps: 1, because no model trains on text")
         tree["teacher"]["pretraining"]["max_steps"] = 1
         patterns = [str(paths.resolve(pattern)) for pattern in params.corpus.local.files]
         if params.corpus.source == "local" and not any(glob.glob(found, recursive=True) for found in patterns):
             tree["corpus"]["source"] = "synthetic"
             changed.append("corpus.source: synthetic, because the files of corpus.local are absent")
-    text = io.StringIO()
-    yaml.dump(tree, text)
-    check_params(YAML(typ="safe", pure=True).load(text.getvalue()))
+    check_params(safe.load(text := dumped()))
     with atomic_file(PARAMS) as handle:
-        handle.write(text.getvalue())
+        handle.write(text)
     return changed
 
 

@@ -190,4 +190,4 @@ def tables_of(task: str, data: TableData) -> dict[str, Table]:
 
 
 def _names(columns: Sequence[str]) -> str:
-    return f"{', '.join(map(str, columns)):.200}"
+    return f"{', '.join(map(str, filter(None, columns))):.200}"

@@ -1,6 +1,7 @@
 """The Hub: downloads retry transient errors, work offline from the cache, and fail with one line."""
 
 import os
+import re
 import sys
 import time
 import urllib.error
@@ -17,6 +18,7 @@ from tinybert.pipeline.errors import UserError
 PROBE_TIMEOUT_S = 10
 REASON_CHARACTERS = 200
 RETRY_WAITS_S = (2, 8)
+COMMIT = re.compile("[0-9a-f]{40}")
 
 # The libraries' own texts take several lines, or do not say what to do. A gated repository is also "not found".
 REASONS = {
@@ -70,17 +72,19 @@ def hub_folder(model: str, revision: str, files: list[str], *, key: str) -> Path
 
 
 def hub_dataset(name: str, config: str | None, revision: str, **options: Any) -> Any:
-    """Calls `datasets.load_dataset`, with retries. Call it inside `hub_access`.
-
-    Offline the library takes what it cached last of this dataset and config, of whatever revision, with a warning.
-    """
+    """Calls `datasets.load_dataset`, with retries. Call it inside `hub_access`."""
     from datasets import load_dataset
 
-    return _with_retries(partial(load_dataset, name, config, revision=revision, **options))
+    loaded = _with_retries(partial(load_dataset, name, config, revision=revision, **options))
+    # After most errors the library takes what it cached last of this dataset, of whatever revision.
+    files = str(getattr(loaded, "cache_files", ""))  # their folders are named after the commit; a stream has none
+    if files and COMMIT.fullmatch(revision) and revision not in files:
+        raise FileNotFoundError("the cache holds another revision only")
+    return loaded
 
 
 def _with_retries(load: Callable[[], Any]) -> Any:
-    """Calls `load`; after a server error or a broken connection again, at most twice.
+    """Calls `load`, and up to twice more after a server error or a broken connection.
 
     The library itself retries only some of these errors.
     """

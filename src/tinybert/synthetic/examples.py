@@ -10,7 +10,7 @@ from typing import Any
 from tinybert.pipeline.errors import UserError
 from tinybert.synthetic.grammar import Writer, lexicon, load, sentence, with_articles
 
-# Share of label 1 in each classification task, about that of the real ones.
+# Share of label 1 in each task, about that of the real ones.
 POSITIVE_SHARE = {"cola": 0.7, "sst2": 0.5, "mrpc": 0.67, "rte": 0.5}
 # Every fifth text, by checksum, can only be a dev text: no seed and no count can make the splits overlap.
 DEV_EVERY = 5
