@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from tinybert.data.table_files import Table
 from tinybert.distill.batches import logits_of, predict
 from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import BertConfig, SequenceClassifier
+from tinybert.models.model_folders import load_bert
 from tinybert.pipeline.errors import UserError
 
 SEED, MOST_SCORED_ROWS, LOSSES = 42, 1_000, {"prediction": 1.0}
@@ -42,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
     options, started = _options(argv), time.monotonic()
     if options.output.exists():
         raise UserError(f"--output: exists (got {options.output}); fix: name a new folder, or remove it")
-    teacher, tokenizer, task = read_classifier(options)
+    teacher, tokenizer, task = read_classifier(options, partial(load_bert, SequenceClassifier))
     table, data = Table(str(options.rows), "ROWS"), TableData.model_construct(texts=tuple(options.text))
     rows = [own_row(table, found, None, data) for found in table.rows(data.texts)]
     random.Random(SEED).shuffle(rows)

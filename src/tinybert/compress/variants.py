@@ -13,18 +13,18 @@ from tokenizers import Tokenizer
 
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, latencies, write_portable
 from tinybert.compress.quantization import calibration_feeds, plan_int8, write_int8, write_published_int8
-from tinybert.config.fields import HUGE
+from tinybert.config.fields import HUGE, read_config
 from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Calibration, Latency, Quantization
 from tinybert.config.tasks import METRICS_BY_KIND, TableData, Task, task_of
 from tinybert.data.encoding import Encoded, encode
 from tinybert.data.own_tasks import COLUMNS, NUMBER, Labels, own_row
 from tinybert.data.table_files import Table
-from tinybert.data.tokenizer import folder_tokenizer, tokenizer_settings
+from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, tokenizer_settings
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.model_folders import Classifier, load_bert
+from tinybert.models.model_folders import Classifier, load_relative
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
@@ -119,9 +119,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    description = "Writes ONNX files of a fine-tuned BERT classifier, measures them, and chooses an INT8 one."
+    description = "Writes ONNX files of a fine-tuned classifier, measures them, and chooses an INT8 one."
     parser = argparse.ArgumentParser(prog="tinybert quantize", description=description)
-    parser.add_argument("folder", type=Path, help="BertForSequenceClassification in safetensors, with its tokenizer")
+    parser.add_argument("folder", type=Path, help="a BERT, RoBERTa, DistilBERT or ELECTRA classifier, in safetensors")
     parser.add_argument("rows", type=Path, help=".csv, .tsv, .jsonl or .parquet, also .gz; not the training rows")
     parser.add_argument("--text", nargs="+", default=["text"], metavar="COLUMN", help="one text column or two (text)")
     parser.add_argument("--label", default="label", metavar="COLUMN", help="class names or numbers, or scores (label)")
@@ -148,9 +148,15 @@ def number(kind: type, least: float, most: float) -> Callable[[str], Any]:
     return number_within_limits
 
 
-def read_classifier(options: argparse.Namespace) -> tuple[SequenceClassifier, Tokenizer, Task]:
+def read_classifier(
+    options: argparse.Namespace, load: Callable[[Path], SequenceClassifier]
+) -> tuple[SequenceClassifier, Tokenizer, Task]:
     """Loads model and tokenizer of FOLDER and makes its task on the --text columns; `tinybert cut` uses it too."""
-    model, tokenizer = load_bert(SequenceClassifier, options.folder), folder_tokenizer(options.folder, key="FOLDER")
+    model = load(options.folder)
+    if read_config(options.folder).get("model_type", "bert") == "bert":
+        tokenizer = folder_tokenizer(options.folder, key="FOLDER")
+    else:
+        tokenizer = load_tokenizer(options.folder, fix="tokenizer.save_pretrained(FOLDER) of transformers")
     if (found := tokenizer.get_vocab_size()) > (most := model.config.vocab_size):
         raise UserError(f"FOLDER: its tokenizer is too large (got {found}); allowed: {most}; fix: use the model's")
     if not all(options.text) or not len(set(options.text)) == len(options.text) <= len(COLUMNS):
@@ -160,7 +166,7 @@ def read_classifier(options: argparse.Namespace) -> tuple[SequenceClassifier, To
 
 def _subject(options: argparse.Namespace) -> Subject:
     """The model with its rows; calibration rows are drawn and not scored."""
-    model, tokenizer, task = read_classifier(options)
+    model, tokenizer, task = read_classifier(options, load_relative)
     known = [metric for metric in METRICS_BY_KIND[task.kind] if metric != "f1" or len(task.labels) == 2]
     metric = options.metric or task.headline
     if metric not in known:

@@ -70,11 +70,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: str | Path, *, max_length_token
     write_json(folder / "tokenizer_config.json", settings | names)
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
+def load_tokenizer(folder: str | Path, *, fix: str = "dvc repro, which writes it") -> Tokenizer:
     """Loads the tokenizer in `folder`, without truncation and padding; UserError if it is absent or unreadable."""
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
-        raise UserError(f"{path}: absent; fix: dvc repro, which writes it")
+        raise UserError(f"{path}: absent; fix: {fix}")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions, which quote the file

@@ -5,7 +5,7 @@ not return (unmasked scores, some layers, the vocabulary at masked positions), a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -331,6 +331,7 @@ class SequenceClassifier(BertModel):
     """BERT with a classification head; logits (batch, classes), one "class" for a regression."""
 
     architecture = "BertForSequenceClassification"
+    pooler_activation: Callable[[Tensor], Tensor] = staticmethod(torch.tanh)
 
     def __init__(self, config: BertConfig, labels: tuple[str, ...]) -> None:
         super().__init__(config)
@@ -340,7 +341,7 @@ class SequenceClassifier(BertModel):
         self.initialize()
 
     def head_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        pooled = torch.tanh(self.bert.pooler.dense(hidden[:, 0] if hidden.ndim == 3 else hidden))
+        pooled = self.pooler_activation(self.bert.pooler.dense(hidden[:, 0] if hidden.ndim == 3 else hidden))
         return self.classifier(dropout(pooled, self.dropout, self.training))
 
     def flops(self, tokens: int) -> int:

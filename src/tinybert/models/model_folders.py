@@ -24,6 +24,7 @@ from tinybert.config.tasks import Task
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, ForeignConfig, PredictedTeacher
+from tinybert.models.relatives import RELATIVES, as_bert
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import one_line, read_json, write_file, write_json
 
@@ -31,9 +32,9 @@ PROVENANCE_FILE = "training.json"
 OBJECTIVE_FILE = "objective.safetensors"  # the parameters that its losses learned
 HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
 MASKED_LM_HEAD = "cls.predictions.transform.dense.weight"
-INTEGER_BUFFERS = ("bert.embeddings.position_ids", "embeddings.position_ids")  # in older files; not weights
+INTEGER_BUFFER = "embeddings.position_ids"  # in older files; not a weight
 # What the computation supports; the first value is Hugging Face's default.
-ALLOWED_VALUES = {"hidden_act": ("gelu",), "position_embedding_type": ("absolute",)}
+ALLOWED_VALUES = {"hidden_act": ("gelu",), "activation": ("gelu",), "position_embedding_type": ("absolute",)}
 
 Classifier = SequenceClassifier | BiLstmClassifier
 TaskModel = Classifier | ForeignClassifier | PredictedTeacher
@@ -111,6 +112,21 @@ def load_bert(kind: type[OneModel], folder: str | Path) -> OneModel:
     return cast(OneModel, load_model(folder, [kind.architecture]))
 
 
+def load_relative(folder: str | Path) -> SequenceClassifier:
+    """A sequence classifier of a BERT or one of its relatives, with the same logits; UserError like `load_model`."""
+    family = read_config(folder).get("model_type", "bert")
+    if family == "bert":
+        return load_bert(SequenceClassifier, folder)
+    stored, weights = _read_folder(folder, ("bert", *RELATIVES))
+    try:
+        config, weights = as_bert(family, stored, weights)
+    except UserError as error:
+        raise UserError(f"{folder}/config.json: {error}") from None
+    model = _build(SequenceClassifier, folder, config, weights).eval()
+    model.pooler_activation = RELATIVES[family].activation
+    return model
+
+
 def load_task_model(folder: str | Path) -> Classifier:
     """As load_model, but UserError for a masked LM."""
     return cast(Classifier, load_model(folder, CLASSIFIERS))
@@ -146,7 +162,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:  # the last: unknown dtypes
         raise UserError(f"{path}: damaged ({one_line(error):.200}); fix: get the file again") from None
     for name, tensor in stored.items():
-        if name not in INTEGER_BUFFERS and not (tensor.is_floating_point() and tensor.float().isfinite().all()):
+        if not name.endswith(INTEGER_BUFFER) and not (tensor.is_floating_point() and tensor.float().isfinite().all()):
             kind = "NaN or infinity" if tensor.is_floating_point() else str(tensor.dtype)
             raise UserError(f"{path}: {name[:80]!r}: no weight (got {kind}); allowed: finite floats; fix: get it again")
     return stored
@@ -174,7 +190,8 @@ def _read_folder(
         fix = "run tinybert convert on a folder with pytorch_model.bin, and name that folder"
         raise UserError(f"{weights}: absent; allowed: safetensors, no pickles; fix: {fix}")
     stored = read_weights(weights)
-    return config, stored if config.get("model_type") == "bilstm" else {_our_name(key): stored[key] for key in stored}
+    is_bert = config.get("model_type", "bert") == "bert"
+    return config, {_our_name(key): stored[key] for key in stored} if is_bert else stored
 
 
 def _our_name(name: str) -> str:

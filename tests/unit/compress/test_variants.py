@@ -180,7 +180,7 @@ def test_a_gate_that_nothing_passes_leaves_the_measured_files(work, monkeypatch,
 
 
 def test_pairs_and_scores_are_taken_too(work):
-    rows = write_classifier(work / "pairs", "stsb", TASKS["stsb"].outputs)
+    rows = write_classifier(work / "pairs", "mrpc", TASKS["stsb"].outputs)
     write_jsonl("pairs.jsonl", rows)
     columns = [name for name in rows[0] if name.startswith("sentence")]
     options = ["pairs.jsonl", "--text", *columns, "--metric", "spearman", "--max-score-drop", "1"]
@@ -256,11 +256,20 @@ def test_a_folder_that_is_no_classifier_is_one_line(work):
         cli.main(["quantize", "mine", "rows.csv"])
 
 
-def test_another_family_than_bert_is_one_line(work):
-    save_family("roberta", work / "roberta", ("bad", "good"))
-    with pytest.raises(
-        SystemExit, match=r"^roberta/config.json: model_type: not supported \(got 'roberta'\); allowed: "
-    ):
+@pytest.mark.parametrize("family", ["distilbert", "roberta"])
+def test_relatives_of_bert_are_taken_too(work, family):
+    save_family(family, work / family, ("bad", "good"))
+    cli.main(["quantize", family, "rows.csv", "--max-score-drop", "1"])
+    assert {path.name for path in (work / family / "onnx").iterdir()} == FILES | {"model_quantized.onnx"}
+
+
+def test_mistakes_in_a_folder_are_one_line(work):
+    save_family("modernbert", work / "modern", ("bad", "good"))
+    line = r"^modern/config.json: model_type: not supported \(got 'modernbert'\); allowed: bert or roberta or"
+    with pytest.raises(SystemExit, match=line):
+        cli.main(["quantize", "modern", "rows.csv"])
+    (save_family("roberta", work / "roberta", ("bad", "good")) / "tokenizer.json").unlink()
+    with pytest.raises(SystemExit, match=r"^roberta/tokenizer.json: absent; fix: tokenizer.save_pretrained\(FOLDER\)"):
         cli.main(["quantize", "roberta", "rows.csv"])
 
 
@@ -286,7 +295,7 @@ def test_a_damaged_tokenizer_config_is_one_line(work):
 
 
 def test_scores_must_be_finite(work):
-    write_classifier(work / "pairs", "stsb", TASKS["stsb"].outputs)
+    write_classifier(work / "pairs", "mrpc", TASKS["stsb"].outputs)
     write_csv("scores.csv", [("a", "1.5"), ("b", "nan")])
     with pytest.raises(
         SystemExit, match=r"^ROWS: scores.csv: line 3, column label: no score \(got 'nan'\); allowed: a number"
