@@ -43,7 +43,7 @@ def project(tmp_path, monkeypatch):
 
 def ship(task: str, name: str = "tinybert4", *, kind: str = "bert"):
     """The final folder of a small model with random weights, its rows, and our own logits of them."""
-    rows, about = examples(task, "dev", 12, seed=0), TASKS[task]
+    rows, about = examples("mrpc" if task == "stsb" else task, "dev", 12, seed=0), TASKS[task]
     texts = [row[column] for row in rows for column in about.columns] + ["the shop was closed . it was shut ."]
     tokenizer = train_tokenizer(texts, vocabulary_size=300)
     vocabulary, labels = tokenizer.get_vocab_size(), about.outputs
