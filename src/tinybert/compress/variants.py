@@ -24,7 +24,8 @@ from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, tokenizer_
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores
 from tinybert.models.bert import SequenceClassifier
-from tinybert.models.model_folders import Classifier, load_relative
+from tinybert.models.model_folders import Classifier, load_any_bert
+from tinybert.models.relatives import RELATIVES, ROBERTA
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
@@ -153,11 +154,14 @@ def read_classifier(
 ) -> tuple[SequenceClassifier, Tokenizer, Task]:
     """Loads model and tokenizer of FOLDER and makes its task on the --text columns; `tinybert cut` uses it too."""
     model = load(options.folder)
-    if read_config(options.folder).get("model_type", "bert") == "bert":
+    if RELATIVES.get(read_config(options.folder).get("model_type", "bert")) is not ROBERTA:
         tokenizer = folder_tokenizer(options.folder, key="FOLDER")
     else:
-        tokenizer = load_tokenizer(options.folder, fix="tokenizer.save_pretrained(FOLDER) of transformers")
-    if (found := tokenizer.get_vocab_size()) > (most := model.config.vocab_size):
+        fix = "tokenizer.save_pretrained(FOLDER) of transformers"
+        tokenizer = load_tokenizer(options.folder, fix=fix)
+        if tokenizer.post_processor is None:
+            raise UserError(f"{options.folder}/tokenizer.json: adds no special tokens; fix: {fix}")
+    if (found := max(tokenizer.get_vocab().values()) + 1) > (most := model.config.vocab_size):
         raise UserError(f"FOLDER: its tokenizer is too large (got {found}); allowed: {most}; fix: use the model's")
     if not all(options.text) or not len(set(options.text)) == len(options.text) <= len(COLUMNS):
         raise UserError(f"--text: must be one column, or two different ones (got {options.text}); fix: name these")
@@ -166,7 +170,7 @@ def read_classifier(
 
 def _subject(options: argparse.Namespace) -> Subject:
     """The model with its rows; calibration rows are drawn and not scored."""
-    model, tokenizer, task = read_classifier(options, load_relative)
+    model, tokenizer, task = read_classifier(options, load_any_bert)
     known = [metric for metric in METRICS_BY_KIND[task.kind] if metric != "f1" or len(task.labels) == 2]
     metric = options.metric or task.headline
     if metric not in known:

@@ -34,7 +34,12 @@ HEADS = ("cls.", "classifier.")  # what the names of a head's weights begin with
 MASKED_LM_HEAD = "cls.predictions.transform.dense.weight"
 INTEGER_BUFFER = "embeddings.position_ids"  # in older files; not a weight
 # What the computation supports; the first value is Hugging Face's default.
-ALLOWED_VALUES = {"hidden_act": ("gelu",), "activation": ("gelu",), "position_embedding_type": ("absolute",)}
+ALLOWED_VALUES: dict[str, tuple] = {
+    "hidden_act": ("gelu",),
+    "activation": ("gelu",),
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+}
 
 Classifier = SequenceClassifier | BiLstmClassifier
 TaskModel = Classifier | ForeignClassifier | PredictedTeacher
@@ -103,8 +108,12 @@ def load_model(folder: str | Path, allowed: Iterable[str] = KINDS) -> OwnModel:
     for name in allowed:
         if isinstance(names, list) and names[:1] == [name]:
             return _build(KINDS[name], folder, config, weights).eval()
-    found, choice = f"not supported here (got {names!r:.80})", ", ".join(allowed)
-    raise UserError(f"{folder}/config.json: architectures: {found}; allowed: {choice}; fix: choose another model")
+    raise _unsupported(folder, names, ", ".join(allowed))
+
+
+def _unsupported(folder: str | Path, names: Any, allowed: str) -> UserError:
+    found = f"not supported here (got {names!r:.80})"
+    return UserError(f"{folder}/config.json: architectures: {found}; allowed: {allowed}; fix: choose another model")
 
 
 def load_bert(kind: type[OneModel], folder: str | Path) -> OneModel:
@@ -112,18 +121,20 @@ def load_bert(kind: type[OneModel], folder: str | Path) -> OneModel:
     return cast(OneModel, load_model(folder, [kind.architecture]))
 
 
-def load_relative(folder: str | Path) -> SequenceClassifier:
+def load_any_bert(folder: str | Path) -> SequenceClassifier:
     """A sequence classifier of a BERT or one of its relatives, with the same logits; UserError like `load_model`."""
-    family = read_config(folder).get("model_type", "bert")
-    if family == "bert":
+    if read_config(folder).get("model_type", "bert") == "bert":
         return load_bert(SequenceClassifier, folder)
     stored, weights = _read_folder(folder, ("bert", *RELATIVES))
+    relative, names = RELATIVES[stored["model_type"]], stored.get("architectures")
+    if not str(names).endswith("ForSequenceClassification']"):
+        raise _unsupported(folder, names, "...ForSequenceClassification")
     try:
-        config, weights = as_bert(family, stored, weights)
+        config, weights = as_bert(relative, stored, weights)
     except UserError as error:
         raise UserError(f"{folder}/config.json: {error}") from None
     model = _build(SequenceClassifier, folder, config, weights).eval()
-    model.pooler_activation = RELATIVES[family].activation
+    model.pooler_activation = relative.activation
     return model
 
 
@@ -183,7 +194,7 @@ def _read_folder(
         raise UserError(f"{path}: a task teacher with its own vocabulary; allowed: students; fix: name no teacher")
     for key, allowed in ({"model_type": model_types} | ALLOWED_VALUES).items():
         if config.get(key, allowed[0]) not in allowed:
-            names, found = " or ".join(allowed), f"{config[key]!r:.40}"
+            names, found = " or ".join(map(str, allowed)), f"{config[key]!r:.40}"
             fix = "choose another model; other families can be teachers (tasks.<task>.finetuned_teacher)"
             raise UserError(f"{path}: {key}: not supported (got {found}); allowed: {names}; fix: {fix}")
     if not weights.is_file():
@@ -191,12 +202,12 @@ def _read_folder(
         raise UserError(f"{weights}: absent; allowed: safetensors, no pickles; fix: {fix}")
     stored = read_weights(weights)
     is_bert = config.get("model_type", "bert") == "bert"
-    return config, {_our_name(key): stored[key] for key in stored} if is_bert else stored
+    return config, {_our_name(key, is_bert): stored[key] for key in stored}
 
 
-def _our_name(name: str) -> str:
+def _our_name(name: str, is_bert: bool) -> str:
     """Files of an encoder alone lack the prefix; the oldest ones name a layer norm's weights gamma and beta."""
-    name = name if name.startswith(("bert.", *HEADS)) else f"bert.{name}"
+    name = f"bert.{name}" if is_bert and not name.startswith(("bert.", *HEADS)) else name
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 

@@ -9,21 +9,23 @@ from torch import Tensor
 
 from tinybert.pipeline.errors import UserError
 
-EMBEDDINGS = "bert.embeddings."
+WORDS = "bert.embeddings.word_embeddings.weight"
+POSITIONS = "bert.embeddings.position_embeddings.weight"
+SEGMENTS = "bert.embeddings.token_type_embeddings.weight"
+HEAD = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
 
 
 class Relative(NamedTuple):
     """How a family differs from BERT."""
 
     names: Mapping[str, str]  # parts of the names of its weights -> BERT's, replaced in this order
-    activation: Callable[[Tensor], Tensor]  # of the pooler, which it calls the head's dense layer
+    activation: Callable[[Tensor], Tensor]  # of the pooler; the family calls it the head's dense layer
     fields: Mapping[str, str] = {}  # BERT's fields of config.json -> its own
-    has_segments: bool = False  # whether it tells the two texts of a pair apart by their segments
     numbers_from_padding: bool = False  # whether its positions are numbered from pad_token_id + 1
 
 
-HEAD = {"classifier.dense.": "bert.pooler.dense.", "classifier.out_proj.": "classifier."}
-ROBERTA = Relative({"roberta.": "bert."} | HEAD, torch.tanh, numbers_from_padding=True)
+# Older files of RoBERTa hold a pooler that its head does not read.
+ROBERTA = Relative({"roberta.pooler.": "unused.", "roberta.": "bert."} | HEAD, torch.tanh, numbers_from_padding=True)
 DISTILBERT = Relative(
     {
         "distilbert.transformer.": "bert.encoder.",
@@ -47,34 +49,39 @@ RELATIVES = {
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
     "distilbert": DISTILBERT,
-    "electra": Relative({"electra.": "bert."} | HEAD, F.gelu, has_segments=True),
+    "electra": Relative({"electra.": "bert."} | HEAD, F.gelu),
 }
 
 
 def as_bert(
-    family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]
+    relative: Relative, config: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config and weights of a BERT that computes the same, except for the pooler's activation.
+    """Renames and completes a relative's files.
 
     Args:
-        family: One of RELATIVES.
         config: Its config.json.
         weights: By the family's names.
+
+    Returns:
+        The config and weights of a BERT that computes the same, except for the pooler's activation.
+
+    Raises:
+        UserError: Its embeddings are narrower than its layers.
     """
-    relative = RELATIVES[family]
     renamed = {}
     for name, tensor in weights.items():
         for theirs, ours in relative.names.items():
             name = name.replace(theirs, ours)
         renamed[name] = tensor
-    if f"{EMBEDDINGS[:-1]}_project.weight" in renamed:
+    if "bert.embeddings_project.weight" in renamed:
         raise UserError("embedding_size: differs from hidden_size; allowed: equal sizes; fix: choose another model")
     adapted = dict(config) | {ours: config[theirs] for ours, theirs in relative.fields.items() if theirs in config}
-    if (name := f"{EMBEDDINGS}position_embeddings.weight") in renamed and relative.numbers_from_padding:
-        renamed[name] = renamed[name][config.get("pad_token_id", 1) + 1 :]
-        adapted["max_position_embeddings"] = len(renamed[name])
-    if (name := f"{EMBEDDINGS}word_embeddings.weight") in renamed and not relative.has_segments:
-        segments = f"{EMBEDDINGS}token_type_embeddings.weight"
-        first = renamed.get(segments, torch.zeros(1, renamed[name].shape[1]))[:1]
-        adapted["type_vocab_size"], renamed[segments] = 2, first.repeat(2, 1)
+    if WORDS in renamed and SEGMENTS not in renamed:  # DistilBERT has none
+        renamed[SEGMENTS] = torch.zeros_like(renamed[WORDS][:1])
+    if SEGMENTS in renamed and len(renamed[SEGMENTS]) == 1:  # the same for both texts of a pair
+        renamed[SEGMENTS] = torch.cat([renamed[SEGMENTS]] * 2)
+    adapted["type_vocab_size"] = len(renamed.get(SEGMENTS, "12"))
+    if POSITIONS in renamed and relative.numbers_from_padding and isinstance(config.get("pad_token_id", 1), int):
+        renamed[POSITIONS] = renamed[POSITIONS][config.get("pad_token_id", 1) + 1 :]
+        adapted["max_position_embeddings"] = len(renamed[POSITIONS])
     return adapted, renamed
