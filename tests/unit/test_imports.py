@@ -63,5 +63,5 @@ def test_size_of_functions_and_parameter_lists():
 def test_the_tree_does_not_grow():
     """The goal is 9,000 lines in 80 modules; lower these bounds whenever the tree shrinks."""
     files = [path for folder in ("src", "stages") for path in (ROOT / folder).rglob("*.py")]
-    assert len(files) <= 93
+    assert len(files) <= 92
     assert sum(len(path.read_text().splitlines()) for path in files) <= 14_600

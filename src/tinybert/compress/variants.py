@@ -24,8 +24,8 @@ from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer, tokenizer_
 from tinybert.distill.batches import PREDICTION_BATCH_SIZE, decide
 from tinybert.evaluate.scoring import Predictions, choose_variant, score_drops, variant_scores
 from tinybert.models.bert import SequenceClassifier
+from tinybert.models.foreign import RELATIVES, ROBERTA
 from tinybert.models.model_folders import Classifier, load_any_bert
-from tinybert.models.relatives import RELATIVES, ROBERTA
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, file_sizes_mb, write_json
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS

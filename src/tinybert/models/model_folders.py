@@ -23,8 +23,14 @@ from tinybert.config.fields import read_config
 from tinybert.config.tasks import Task
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, ForeignConfig, PredictedTeacher
-from tinybert.models.relatives import RELATIVES, as_bert
+from tinybert.models.foreign import (
+    OWN_TOKENIZER,
+    RELATIVES,
+    ForeignClassifier,
+    ForeignConfig,
+    PredictedTeacher,
+    as_bert,
+)
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import one_line, read_json, write_file, write_json
 

@@ -77,8 +77,8 @@ def hub_dataset(name: str, config: str | None, revision: str, **options: Any) ->
 
     loaded = _with_retries(partial(load_dataset, name, config, revision=revision, **options))
     # After most errors the library takes what it cached last of this dataset, of whatever revision.
-    files = str(getattr(loaded, "cache_files", ""))  # their folders are named after the commit; a stream has none
-    if files and COMMIT.fullmatch(revision) and revision not in files:
+    files = str(getattr(loaded, "cache_files", ""))  # their folders are named after the commit
+    if "filename" in files and COMMIT.fullmatch(revision) and revision not in files:  # streams and memory have none
         raise FileNotFoundError("the cache holds another revision only")
     return loaded
 
