@@ -34,6 +34,7 @@ def main(stage: Stage) -> None:
     unlabeled = (row | marks for row in read_jsonl(paths.unlabeled(task.name)))
     write_jsonl(paths.augmented(task.name), chain(augmented, unlabeled))
     stage.write_metrics({"original": len(rows), "augmented": len(augmented)})
+    stage.earlier_seconds = checkpoint.earlier_seconds
     checkpoint.remove()
 
 

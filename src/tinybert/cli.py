@@ -193,7 +193,7 @@ MODULES = {
     "ask": ("evaluate.language_model", "Asks the teacher and the domain students a question with one [MASK]."),
     "init": ("data.new_task", "Writes a task for your own table into params.yaml."),
     "study": ("report.studies", "Runs a published comparison of studies/ and tests its claims."),
-    "quantize": ("compress.variants", "Writes ONNX and INT8 files of a fine-tuned classifier; measures what they lose."),
+    "quantize": ("compress.variants", "Writes ONNX and INT8 files of a classifier, and measures what they lose."),
 }
 
 

@@ -83,7 +83,7 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
 
     Inputs of the graph: input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
     sizes dynamic. Output: logits, float32 (batch, classes). Raises RuntimeError and writes no file if ONNX Runtime and
-    PyTorch differ by more than 1e-4 in a logit of random rows or of the padded batches `real_rows`.
+    PyTorch differ by more than 1e-4, and 1e-5 of the largest logit, in random rows or the padded batches `real_rows`.
     """
     plain, served = (copy.deepcopy(model).cpu().float().eval() for _ in range(2))
     if isinstance(served, SequenceClassifier):
@@ -148,10 +148,11 @@ def _compare(plain: Classifier, path: Path, batches: Sequence[Batch]) -> None:
         with torch.inference_mode():
             expected = plain(batch).required_logits.numpy()
         difference = float(np.abs(served.logits(feeds_of(batch)) - expected).max())
-        if not difference <= LARGEST_DIFFERENCE:  # true for NaN as well
+        allowed = LARGEST_DIFFERENCE + 1e-5 * float(np.abs(expected).max())  # a score can be in the thousands
+        if not difference <= allowed:  # true for NaN as well
             place = "batch {}, length {}".format(*batch.input_ids.shape)
             problem = f"the exported graph differs from PyTorch by {difference:.2g} in a logit at {place}"
-            raise RuntimeError(f"{problem}; allowed: at most {LARGEST_DIFFERENCE:g}")
+            raise RuntimeError(f"{problem}; allowed: at most {allowed:.2g}")
 
 
 def _padded_batch(model: Classifier, batch_size: int, length: int) -> Batch:

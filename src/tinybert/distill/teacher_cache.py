@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tinybert.config.tasks import Task
 from tinybert.data.encoding import Encoded
-from tinybert.distill import objective
+from tinybert.distill import losses, objective
 from tinybert.distill.batches import Batches, labeled_by_teacher
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationLoss
@@ -278,6 +278,6 @@ class CachedTeacher(LiveTeacher):
             digest.update(name.encode() + tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         for rows in (self.examples.input_ids, self.examples.token_type_ids, [self.examples.lengths]):
             digest.update(np.concatenate(rows).tobytes())
-        for module in (outputs, bert, packed_linear, foreign, objective, sys.modules[__name__]):
+        for module in (outputs, bert, packed_linear, foreign, losses, objective, sys.modules[__name__]):
             digest.update(normalized(Path(inspect.getfile(module))).encode())
         return digest.hexdigest()

@@ -15,6 +15,7 @@ from tinybert.config.schema import Sampling
 from tinybert.config.tasks import TASKS
 from tinybert.data.encoding import encode
 from tinybert.data.tokenizer import train_tokenizer
+from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import BertConfig, MaskedLM
 from tinybert.pipeline import paths
 
@@ -44,13 +45,24 @@ def inputs(monkeypatch):
     monkeypatch.setattr(augment, "word_vectors", lambda *_, seed: WordVectors(["a", "b"], np.eye(2)))
 
 
+class Resumed(Checkpoint):
+    """A checkpoint of a run that was interrupted after seven seconds."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.earlier_seconds = 7.0
+
+
 def augmented(params, monkeypatch, folder):
     """What the stage writes, and its metrics."""
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(augment, "Checkpoint", Resumed)
     written, metrics = [], {}
     monkeypatch.setattr(augment, "write_jsonl", lambda path, rows: written.extend(rows))
     identity = {"name": "augment", "items": {"task": "cola"}, "fingerprint": lambda: lambda: "run"}
-    augment.main(SimpleNamespace(params=Declared(params), write_metrics=metrics.update, **identity))
+    stage = SimpleNamespace(params=Declared(params), write_metrics=metrics.update, **identity)
+    augment.main(stage)
+    assert stage.earlier_seconds == 7.0
     return written, metrics
 
 

@@ -109,6 +109,17 @@ def test_a_regression_has_one_logit(tmp_path):
     assert OnnxClassifier(tmp_path / "score.onnx", 1).logits(feeds_of(padded_batch([2, 4], 4))).shape == (2, 1)
 
 
+def test_rounding_of_large_outputs_is_no_difference(tmp_path, monkeypatch):
+    model, right = classifier(labels=1), OnnxClassifier.logits
+    with torch.no_grad():
+        model.classifier.bias += 1000.0
+    monkeypatch.setattr(OnnxClassifier, "logits", lambda self, feeds: right(self, feeds) + 5e-3)
+    export_onnx(model, tmp_path / "score.onnx")
+    monkeypatch.setattr(OnnxClassifier, "logits", lambda self, feeds: right(self, feeds) + 2e-2)
+    with pytest.raises(RuntimeError, match=r"differs .*; allowed: at most 0\.01"):
+        export_onnx(model, tmp_path / "score.onnx")
+
+
 def test_a_graph_that_differs_is_refused_and_leaves_no_file(tmp_path, monkeypatch):
     right = OnnxClassifier.logits
     monkeypatch.setattr(OnnxClassifier, "logits", lambda self, feeds: right(self, feeds) + 2e-4)

@@ -181,7 +181,7 @@ def test_another_teacher_data_or_map_has_other_files(tmp_path, change):
     assert len(names(tmp_path) - first) >= 1
 
 
-@pytest.mark.parametrize("module", ["bert.py", "outputs.py", "packed_linear.py", "objective.py"])
+@pytest.mark.parametrize("module", ["bert.py", "outputs.py", "packed_linear.py", "losses.py", "objective.py"])
 def test_other_code_has_other_files(tmp_path, monkeypatch, module):
     cached_teacher(tmp_path)
     first = names(tmp_path)
