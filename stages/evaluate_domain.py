@@ -34,12 +34,14 @@ def main(stage: Stage) -> None:
     evaluated = partial(lm.all_scores, texts=texts, questions=questions, prompts=prompts)
     teacher = load_bert(MaskedLM, paths.TEACHER)
     (of_teacher, _), answers_of_teacher = evaluated(teacher), lm.best_answers(teacher, tokenizer, prompts)
+    untrained: dict = {}
     for name, seed in product(params.domain.students, params.seeds):
         student, part = load_bert(MaskedLM, paths.domain_student(name, seed)), f"{name}-{seed}"
-        torch.manual_seed(params.seed)
         of_student, predictions = evaluated(student)
-        of_untrained = evaluated(MaskedLM(student.config))[0]
-        metrics: dict = {"teacher": of_teacher, "student": of_student, "untrained": of_untrained}
+        if student.config not in untrained:
+            torch.manual_seed(params.seed)
+            untrained[student.config] = evaluated(MaskedLM(student.config))[0]
+        metrics: dict = {"teacher": of_teacher, "student": of_student, "untrained": untrained[student.config]}
         both = texts | {"cloze": prompts}
         metrics["agreement"] = {what: lm.agreement(student, teacher, batches) for what, batches in both.items()}
         stage.write_metrics(metrics | {"questions_dropped": dropped}, part)

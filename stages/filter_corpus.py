@@ -14,7 +14,8 @@ def main(stage: Stage) -> None:
         for split in ("train", "heldout"):
             try:
                 source, target = paths.corpus("general", split), folder / f"{split}.jsonl"
-                metrics[split] = filter_file(source, target, stage.params.filter)
+                required = bool(stage.params.domain.students)
+                metrics[split] = filter_file(source, target, stage.params.filter, required=required)
             except UserError as error:
                 raise UserError(f"{split} documents: {error}") from None
     stage.write_metrics(metrics)

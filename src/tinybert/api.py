@@ -31,7 +31,7 @@ from tinybert.models.bert import SequenceClassifier
 from tinybert.models.foreign import OWN_TOKENIZER, ForeignClassifier, load_foreign
 from tinybert.models.model_folders import Classifier, TaskModel, load_bert, load_classifier, load_task_model, save_model
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_folder
+from tinybert.pipeline.files import NO_TEXT, atomic_folder
 
 Teacher = SequenceClassifier | ForeignClassifier
 AnyTeacher = str | Path | Teacher
@@ -256,7 +256,7 @@ def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: s
     for number, row in enumerate(records):
         for column in task.columns:
             text = row.get(column) if isinstance(row, Mapping) else None
-            if not isinstance(text, str) or not text.strip():
+            if not isinstance(text, str) or not text.strip() or NO_TEXT.search(text):
                 raise UserError(f"rows[{number}].{column}: no text (got {text!r:.40}); fix: settings.text")
         found.append({column: row[column] for column in task.columns})
         if label is not None:

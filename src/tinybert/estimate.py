@@ -4,6 +4,7 @@ Sizes that depend on a download are NaN, and so is all that follows from them.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, product
@@ -304,12 +305,13 @@ def text_rows(params: Params) -> RowStatistics:
     if corpus.source == "synthetic":
         texts = [document["text"] for document in documents(corpus, seed=params.seed)]
     else:  # the first articles, and their share of the files' bytes
-        files, texts, read_bytes = matching_files(corpus.local.files), [], list[int]()
-        for article in (article for file in files for article in file_articles(file, on_read=read_bytes.append)):
+        files, texts, read = matching_files(corpus.local.files), [], Counter[str]()
+        on_read = lambda size_bytes: read.update(bytes=size_bytes)  # noqa: E731
+        for article in (article for file in files for article in file_articles(file, on_read=on_read)):
             texts.append(article["text"])
-            if sum(read_bytes) >= SEEN_BYTES:
+            if read["bytes"] >= SEEN_BYTES:
                 break
-        read_share = min(1.0, sum(read_bytes) / max(1, sum(file.stat().st_size for file in files)))
+        read_share = min(1.0, read["bytes"] / max(1, sum(file.stat().st_size for file in files)))
     paragraphs = [line for text in texts for line in text.split("\n") if line.strip()]
     documents_read = len(paragraphs if corpus.unit == "paragraph" else texts)
     read_share = max(read_share, documents_read / (corpus.max_documents or math.inf))

@@ -14,7 +14,7 @@ from tinybert.config.load import check_params
 from tinybert.config.tasks import TASKS
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import printable, write_json, write_jsonl
+from tinybert.pipeline.files import printable, read_jsonl, write_json, write_jsonl
 from tinybert.stage import check_items
 
 
@@ -51,6 +51,16 @@ def test_a_filter_that_keeps_nothing(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"^train documents: filter: none of 1 documents is kept"):
         filter_corpus.main(FakeStage("filter_corpus", {}, params))
     assert not paths.corpus("domain", "train").parent.exists()
+
+
+def test_a_domain_that_no_model_reads_may_match_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "heldout"):
+        write_jsonl(paths.corpus("general", split), [{"title": "", "text": text} for text in ("first", "last")])
+    stage = FakeStage("filter_corpus", {}, check_params(default_tree({"domain.students": []})))
+    filter_corpus.main(stage)
+    assert [row["text"] for row in read_jsonl(paths.corpus("domain", "train"))] == ["last"]
+    assert stage.metrics["train"]["documents"] == {"found": 2, "kept": 0, "kept_share": 0.0}
 
 
 def test_tables_are_checked_first_and_all_mistakes_are_listed(project, monkeypatch):

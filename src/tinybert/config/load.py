@@ -6,7 +6,6 @@ Profiles are overlays in profiles/ that hold only what another scale changes in 
 import re
 import reprlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +38,10 @@ PLAIN_MESSAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """A mapping with the tag !replace in an overlay: it replaces the other mapping instead of being merged."""
-
-    value: dict[str, Any]
-
-
 def read_yaml(path: str | Path) -> Any:
-    """The plain tree of a YAML file, read as DVC reads it (YAML 1.2: 5e-5 is a number, on is text); UserError if none.
-
-    A mapping with the tag !replace becomes a Replacement, which the schema rejects.
-    """
+    """The plain tree of a YAML file, read as DVC reads it (YAML 1.2: 5e-5 is a number); UserError if it is none."""
     try:
-        return _yaml().load(Path(path).read_bytes())
+        return YAML(typ="safe", pure=True).load(Path(path).read_bytes())
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except Exception as error:  # the library also passes on errors of int(), float(), date() and recursion
@@ -61,12 +50,6 @@ def read_yaml(path: str | Path) -> Any:
             # Without the library's advice to programmers.
             mistake = f"line {mark.line + 1}, column {mark.column + 1}: {printable(error.problem)}"
         raise UserError(f"{path}: no valid YAML: {mistake}"[:LINE_CHARACTERS]) from None
-
-
-def _yaml() -> YAML:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.constructor.add_constructor("!replace", lambda by, node: Replacement(by.construct_mapping(node, deep=True)))
-    return yaml
 
 
 def load_params(path: str | Path = PARAMS) -> Params:
@@ -137,9 +120,7 @@ class StageParams:
 
 
 def merge(tree: Any, overlay: Any) -> Any:
-    """The tree with the overlay's values: mappings merge; other values, and mappings with the tag !replace, replace."""
-    if isinstance(overlay, Replacement):
-        return overlay.value
+    """The tree with the overlay's values: mappings merge, other values replace."""
     if not isinstance(overlay, dict):
         return overlay
     base = tree if isinstance(tree, dict) else {}
@@ -176,7 +157,7 @@ def apply_profile(name: str, *, force: bool = False) -> None:
         fix = f"git checkout {PARAMS}, which drops them, or add FORCE=1 (tinybert: --force) to keep them"
         raise UserError(f"{PARAMS}: has uncommitted changes; fix: {fix}")
     check_params(tree, PROFILES / f"{name}.yaml")
-    yaml = _yaml()
+    yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.width = None, 120
     yaml.representer.ignore_aliases = lambda _: True  # shared parts are written in full
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None

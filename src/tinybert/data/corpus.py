@@ -113,7 +113,7 @@ def _hub_rows(hub: HubCorpus, on_read: Callable[[int], object]) -> Iterator[str]
             if not isinstance(row.get("text"), str):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             on_read(len(row["text"].encode()))
-            yield row["text"]
+            yield row["text"].replace("\0", " ")
 
 
 def file_articles(path: Path, *, on_read: Callable[[int], object] = lambda size_bytes: None) -> Iterator[dict]:

@@ -54,17 +54,21 @@ class Rule:
         return text.casefold() if self.settings.ignore_case else text
 
 
-def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dict[str, dict]:
+def filter_file(source: str | Path, target: str | Path, settings: Filter, *, required: bool = True) -> dict[str, dict]:
     """Copies the documents of the JSON-lines file `source` that match `settings` to `target`.
 
     A document is kept if it has at least min_hits hits, and at least min_hits_per_1000_words of them per 1,000 words.
     Titles are not searched. Memory holds one document.
 
+    Args:
+        required: Whether a model learns from the domain. If not, a domain without matches gets the last document: the
+            next stage needs one.
+
     Returns:
         found, kept and kept_share of documents, words, each subject's documents and each term's documents.
 
     Raises:
-        UserError: No document is kept; then no file is written.
+        UserError: No document is kept although one is required; then no file is written.
     """
     rule, found, kept = Rule(settings), TermCounts(), TermCounts()
     most_hits, highest_density = 0, 0.0
@@ -77,7 +81,9 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter) -> dic
             if hits >= settings.min_hits and density >= settings.min_hits_per_1000_words:
                 kept.update(counts)
                 handle.write(json.dumps(document, ensure_ascii=False) + "\n")
-        if not kept["documents"]:
+        if not kept["documents"] and not required:
+            handle.write(json.dumps(document, ensure_ascii=False) + "\n")
+        elif not kept["documents"]:
             problem = f"none of {found['documents']} documents is kept"
             of_hits = f"filter.min_hits is {settings.min_hits} (at most {most_hits} hits in one document)"
             limit = f"{settings.min_hits_per_1000_words} (at most {highest_density:.2f})"

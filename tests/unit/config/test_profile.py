@@ -11,7 +11,6 @@ from tinybert.cli import main
 from tinybert.config.fields import Architecture
 from tinybert.config.load import (
     PROFILE_HEADER,
-    Replacement,
     check_params,
     load_params,
     merge,
@@ -25,9 +24,9 @@ NAMES = sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml"))
 
 
 def leaves(tree, path=()) -> dict:
-    """Every value that is no mapping, by its path; a replacement is a value."""
+    """Every value that is no mapping, by its path."""
     if not isinstance(tree, dict):
-        return {path: tree.value if isinstance(tree, Replacement) else tree}
+        return {path: tree}
     return {key: value for name, part in tree.items() for key, value in leaves(part, (*path, name)).items()}
 
 
@@ -53,12 +52,11 @@ def test_merged_profiles_differ_where_the_overlay_says(name):
 
 
 def test_mappings_merge_and_all_else_replaces(tmp_path):
-    default = {"a": {"b": 1, "c": [1, 2]}, "d": {"teacher": "top"}, "e": {"teacher": "top"}, "f": "random"}
-    text = "a: {c: [3]}\nd: !replace {folder: x}\ne: {folder: x}\nf: {teacher: top}\ng: {h: !replace {i: 1}}"
+    default = {"a": {"b": 1, "c": [1, 2]}, "e": {"teacher": "top"}, "f": "random"}
+    text = "a: {c: [3]}\ne: {folder: x}\nf: {teacher: top}\ng: {h: {i: 1}}"
     (tmp_path / "overlay.yaml").write_text(text)
     assert merge(default, read_yaml(tmp_path / "overlay.yaml")) == {
         "a": {"b": 1, "c": [3]},
-        "d": {"folder": "x"},
         "e": {"teacher": "top", "folder": "x"},
         "f": {"teacher": "top"},
         "g": {"h": {"i": 1}},

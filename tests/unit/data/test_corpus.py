@@ -243,6 +243,11 @@ def test_hub_rows_are_streamed_from_the_pinned_revision(fake_hub):
     assert fake_hub.call == (("someone/wiki", "raw"), options)
 
 
+def test_nul_characters_of_hub_rows_become_spaces(fake_hub):
+    fake_hub.rows = [{"text": " = A = \n"}, {"text": " Body\0text . \n"}]
+    assert list(documents(hub_settings(), seed=0)) == [{"title": "A", "text": "Body text ."}]
+
+
 def test_hub_rows_without_text_name_the_columns(fake_hub):
     fake_hub.rows = [{"content": "x", "id": 1}]
     with pytest.raises(UserError, match="someone/wiki has no text column; it has content, id"):
