@@ -1,7 +1,7 @@
 """Linear models of a task, on TF-IDF features and on static embeddings from the teacher."""
 
 from tinybert.config.tasks import read_task
-from tinybert.data.encoding import encode, fraction_of, read_rows
+from tinybert.data.encoding import encode, read_rows
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.evaluate.baselines import LinearModel, static_features, tfidf_features
@@ -15,12 +15,10 @@ from tinybert.stage import Stage, run_stage
 def main(stage: Stage) -> None:
     """Fits each model on the training rows, scores it beside the teacher and the majority class, counts its FLOPs."""
     params, task = stage.params, read_task(stage.items["task"])
-    settings, tokenizer = params.tasks[task.name], load_tokenizer(paths.TOKENIZER)
-    limit = settings.max_length_tokens
+    tokenizer, limit = load_tokenizer(paths.TOKENIZER), params.tasks[task.name].max_length_tokens
     teacher = TaskTeacher.load(task, params.seed, tokenizer, max_length_tokens=limit)
     references = predict_references(teacher)
-    rows = fraction_of(read_rows(task, "train"), settings.train_fraction, seed=params.seed)  # those of the students
-    train = encode(rows, task, tokenizer, max_length_tokens=limit)
+    train = encode(read_rows(task, "train"), task, tokenizer, max_length_tokens=limit)
     # The static embeddings are of the students' word pieces, which a teacher with another vocabulary lacks.
     encoder = teacher.model if isinstance(teacher.model, BertModel) else load_bert(MaskedLM, paths.TEACHER)
     dev, _ = references[task.dev_splits[0]]

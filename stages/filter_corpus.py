@@ -9,12 +9,11 @@ from tinybert.stage import Stage, run_stage
 
 def main(stage: Stage) -> None:
     """Filters both parts of the general corpus by the same rule."""
-    metrics = {}
+    metrics, required = {}, bool(stage.params.domain.students)
     with atomic_folder(paths.corpus("domain", "train").parent) as folder:
         for split in ("train", "heldout"):
             try:
                 source, target = paths.corpus("general", split), folder / f"{split}.jsonl"
-                required = bool(stage.params.domain.students)
                 metrics[split] = filter_file(source, target, stage.params.filter, required=required)
             except UserError as error:
                 raise UserError(f"{split} documents: {error}") from None

@@ -256,8 +256,10 @@ def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: s
     for number, row in enumerate(records):
         for column in task.columns:
             text = row.get(column) if isinstance(row, Mapping) else None
-            if not isinstance(text, str) or not text.strip() or NO_TEXT.search(text):
+            if not isinstance(text, str) or not text.strip():
                 raise UserError(f"rows[{number}].{column}: no text (got {text!r:.40}); fix: settings.text")
+            if NO_TEXT.search(text):
+                raise UserError(f"rows[{number}].{column}: NUL or half a surrogate pair (got {text!r:.40})")
         found.append({column: row[column] for column in task.columns})
         if label is not None:
             found[-1]["label"] = _gold(row.get(label), task, f"rows[{number}].{label}")

@@ -168,7 +168,7 @@ def test_scores_and_several_labels(folder, labels, problem_type, gold, loss):
     [
         ({"rows": []}, "rows: none; fix: give at least one"),
         ({"rows": [{"texts": "a"}]}, "rows[0].text: no text (got None); fix: settings.text"),
-        ({"rows": [{"text": "\ud800"}]}, "rows[0].text: no text (got '\\ud800'); fix: settings.text"),
+        ({"rows": [{"text": "\ud800"}]}, "rows[0].text: NUL or half a surrogate pair (got '\\ud800')"),
         ({"losses": {"hard": 1.0}, "rows": [{"text": "a"}]}, "rows[0].label: no label for the loss hard (got None)"),
         ({"losses": {"hard": 1.0}, "rows": [{"text": "a", "label": 2}]}, "rows[0].label: no label for the loss hard"),
         ({"losses": {"warmth": 1.0}}, "losses.warmth: is not a loss; allowed: hard, prediction"),

@@ -81,7 +81,7 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter, *, req
             if hits >= settings.min_hits and density >= settings.min_hits_per_1000_words:
                 kept.update(counts)
                 handle.write(json.dumps(document, ensure_ascii=False) + "\n")
-        if not kept["documents"] and not required:
+        if found["documents"] and not kept["documents"] and not required:
             handle.write(json.dumps(document, ensure_ascii=False) + "\n")
         elif not kept["documents"]:
             problem = f"none of {found['documents']} documents is kept"

@@ -35,7 +35,11 @@ def predicted_logits(model: MaskedLM, batches: Sequence[Batch]) -> Iterator[torc
     model.to(device).eval()
     for batch in batches:
         model.config.check_length(batch.input_ids.shape[1], "domain_evaluation.quiz")
-        yield model(batch.to(device)).logits.cpu()
+        logits = model(batch.to(device)).logits.cpu()
+        if not logits.isfinite().all():
+            raise UserError("domain_evaluation: a model's logits are not finite, its training diverged; "
+                            "fix: lower learning_rate")  # fmt: skip
+        yield logits
 
 
 def masked_lm_scores(model: MaskedLM, batches: Sequence[Batch]) -> tuple[dict[str, float], Predictions]:
