@@ -1,13 +1,35 @@
 """The real `dvc repro` on a tiny params.yaml, twice, and what it leaves."""
 
-import json
 import shutil
 import sqlite3
 
 import pytest
+import yaml
 
 from tests.support.project import copy_project, run
+from tests.support.root import ROOT
+from tinybert.compress.onnx_files import write_portable
+from tinybert.config.load import load_params
+from tinybert.data.sequences import Sequences
+from tinybert.data.tokenizer import load_tokenizer
+from tinybert.distill.batches import Masker, spread_batches
+from tinybert.evaluate.language_model import agreement, masked_lm_scores
+from tinybert.evaluate.scoring import choose_variant
+from tinybert.models.bert import MaskedLM
+from tinybert.models.model_folders import load_bert
+from tinybert.pipeline import paths
+from tinybert.pipeline.files import read_json
+from tinybert.stage import declared
 
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+ITEMS = {
+    "corpus": "domain",
+    "student": "tinybert4",
+    "task": "cola",
+    "seed": "42",
+    "model": "tinybert4",
+    "sparsity": "20",
+}
 DOMAIN = ["domain_distill@little_professor-42", "domain_distill@little_professor-43", "evaluate_domain"]
 
 
@@ -72,9 +94,49 @@ def test_every_stage_leaves_its_metrics_and_only_plain_numbers(project):
         "tokenize/general.json",
     ]
     assert not any("seconds" in (project / "metrics" / name).read_text() for name in files)
-    pruned = json.loads((project / "metrics/prune/cola-tinybert4-20.json").read_text())
+    pruned = read_json(project / "metrics/prune/cola-tinybert4-20.json")
     assert pruned["sparsity"] == pytest.approx(0.2, abs=0.001)
     assert pruned["steps"] == 4
+    assert read_json(project / "metrics/augment/cola.json")["original"] == 36  # train_fraction: 0.9 of 40
+
+
+@pytest.mark.parametrize("name", sorted(STAGES.keys() - {"check_params", "code"}))
+def test_a_stage_needs_its_declared_inputs_only(project, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(project)
+    items = {item: ITEMS[item] for item in STAGES[name].get("matrix", {})}
+    if name == "domain_distill":
+        items["student"] = "little_professor"
+    names = {f"item.{item}": value for item, value in items.items()} | {"seed": "42"}
+    shutil.copy(project / "mlflow.db", tmp_path)
+    for path in ("params.yaml", "dvc.yaml", "stages", "src", *declared("deps", name, names)):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        if not (tmp_path / path).exists():
+            (tmp_path / path).symlink_to(project / path)
+    options = [part for item, value in items.items() for part in (f"--{item}", value)]
+    done = run(tmp_path, f"stages.{name}", *options)
+    assert done.returncode == 0, done.stderr
+
+
+def test_domain_metrics_are_those_of_the_models(project, monkeypatch):
+    monkeypatch.chdir(project)
+    params = load_params()
+    masker, heldout = Masker.of(params.masking, load_tokenizer(paths.TOKENIZER)), paths.sequences("domain", "heldout")
+    limit = params.domain_evaluation.heldout_sequences
+    texts = spread_batches(Sequences.open(heldout), masker, limit=limit, seed=params.seed)
+    folders = {"student": paths.domain_student("little_professor", 43), "teacher": paths.TEACHER}
+    models = {name: load_bert(MaskedLM, folder) for name, folder in folders.items()}
+    found = read_json(paths.metrics("evaluate_domain", "little_professor-43"))
+    for name, model in models.items():
+        assert found[name]["domain"] == pytest.approx(masked_lm_scores(model, texts)[0], rel=1e-4)
+    assert found["agreement"]["domain"] == pytest.approx(agreement(**models, batches=texts), rel=1e-4)
+    assert found["untrained"]["domain"] != found["student"]["domain"]
+
+
+def test_the_packaged_int8_file_is_the_chosen_one(project, tmp_path):
+    folder = project / "models/final/cola/tinybert4"
+    found = read_json(project / "metrics/quantize/cola-tinybert4.json")
+    write_portable(folder / f"{choose_variant(found, 'matthews', 1.0)}.onnx", tmp_path / "expected.onnx")
+    assert (folder / "onnx/model_quantized.onnx").read_bytes() == (tmp_path / "expected.onnx").read_bytes()
 
 
 def test_the_report_is_there_and_self_contained(project):

@@ -130,9 +130,9 @@ def test_bad_names_reach_neither_shell_nor_paths(project):
     assert not (project / "pwned").exists() and not (project / "models").exists()
 
 
-def test_commands_quote_what_comes_from_params(project):
-    """Also where one stage alone is asked for, and the check of params is passed by."""
-    tree = tiny_params()
+def test_commands_quote_what_comes_from_params(tmp_path):
+    """Also if only one stage runs, without the check of params."""
+    project, tree = copy_project(tmp_path), tiny_params()
     tree["students"]["lazy; touch pwned"] = tree["students"]["lazy"]
     tree["general"]["students"] = ["lazy; touch pwned"]
     write_params(project, tree)

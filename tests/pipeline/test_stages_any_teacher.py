@@ -74,7 +74,7 @@ def stage(name: str, items: dict[str, str] | None = None, **changes) -> FakeStag
     """A stage for CoLA; `changes`: "ready" (finetuned_teacher), "encoder" (teacher_encoder), "vocabulary_tokens"."""
     settings = SimpleNamespace(
         max_length_tokens=16, finetuned_teacher=changes.get("ready"), teacher=LONG, intermediate=SHORT,
-        prediction=SHORT, pruning=SHORT, train_fraction=1.0,
+        prediction=SHORT, pruning=SHORT, train_fraction=0.5,
     )  # fmt: skip
 
     class Tasks(dict):
@@ -172,6 +172,7 @@ def test_a_ready_teacher_of_another_family_teaches(project):
     assert {"pkd"} < set(found["task_distill_intermediate"]["curve"][-1])
     assert found["task_distill_prediction"]["curve"][-1]["prediction"] > 0
     assert found["prune"]["sparsity"] == pytest.approx(0.2, abs=0.01)
+    assert found["prune"]["steps"] == 2 * math.ceil(0.5 * 32 / 8)  # of half the rows, the train_fraction
 
 
 def test_the_dev_score_is_that_of_transformers(project):

@@ -10,6 +10,7 @@ from tests.support.builders import TEACHER, classifier
 from tests.support.fake_stage import FakeStage, enter_project, write_cola
 from tinybert.config.fields import Training
 from tinybert.data.tokenizer import save_tokenizer
+from tinybert.distill.task_teacher import TaskTeacher
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths
@@ -20,7 +21,7 @@ TEXTS = ("fish swim", "swim fish the", "the fish", "swim the", "fish the fish")
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """The rows and training settings of each run that the stage starts, without training anything."""
+    """Rows, training settings and checkpoint folder of each run that the stage starts, without training anything."""
     tokenizer = enter_project(tmp_path, monkeypatch, TEXTS)
     config = replace(TEACHER, vocab_size=tokenizer.get_vocab_size())
     save_model(classifier(config), paths.task_model("cola", 1, "teacher"))
@@ -33,7 +34,7 @@ def runs(tmp_path, monkeypatch):
     found = []
 
     def record(student, loss, batches, settings, *, run):
-        found.append((batches, settings))
+        found.append((batches, settings, run.checkpoint.folder))
 
     monkeypatch.setattr(finetune_student, "train", record)
     return found
@@ -66,11 +67,22 @@ def training(epochs: int, batch_size: int, max_steps: int | None = None) -> Trai
 def test_it_has_the_steps_of_both_phases_and_no_augmented_rows(runs, phases, steps):
     stage = stage_of(*phases)
     finetune_student.main(stage)
-    assert [settings.seed for _, settings in runs] == [1, 2]
-    for batches, settings in runs:
+    assert [settings.seed for _, settings, _ in runs] == [1, 2]
+    assert len({folder for *_, folder in runs}) == 2
+    for batches, settings, _ in runs:
         assert settings.training.steps(len(batches)) == steps
         assert sum(len(batch.input_ids) for batch in batches.epoch(0)) == len(TEXTS)
         assert settings.training.batch_size == 2
     assert set(stage.metrics) == {"cola-small/1", "cola-small/2"}
     assert set(stage.metrics["cola-small/1"]["dev"]) >= {"teacher", "student", "majority", "collapsed"}
     assert paths.predictions("finetune_student", "cola-small/2").is_file()
+
+
+def test_rows_without_teacher_outputs_are_left_out(runs, monkeypatch):
+    def without_row_1(teacher, rows, split="train"):
+        return [row for row in rows if split != "train" or row["idx"] != 1]
+
+    monkeypatch.setattr(TaskTeacher, "known", without_row_1)
+    finetune_student.main(stage_of(training(2, 2)))
+    batches, settings, _ = runs[0]
+    assert settings.training.steps(len(batches)) == 2 * 5 and len(batches.rows) == 4  # 9 of 11 rows are known

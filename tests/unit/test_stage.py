@@ -1,7 +1,10 @@
 """What a stage writes beside its outputs."""
 
+from pathlib import Path
+
 from tinybert.config.load import StageParams
 from tinybert.pipeline import paths
+from tinybert.pipeline.files import atomic_file
 from tinybert.pipeline.tracking import Run
 from tinybert.stage import Stage
 
@@ -32,3 +35,30 @@ def test_steps_of_a_curve_are_exact(tmp_path, monkeypatch):
     general = stage("general_distill", {"student": "lazy"}, {})
     general.write_curve([{"step": 1_234_567, "total": 1.23456789}])
     assert paths.curve("general_distill", "lazy").read_text().split() == ["step,total", "1234567,1.23457"]
+
+
+def test_a_fingerprint_is_of_params_code_and_inputs(tmp_path, monkeypatch):
+    def digest(rate=1.0):
+        return Stage("prune", {}, StageParams({}, []), {"rate": rate}, {"item.task": "cola"}, Run()).fingerprint()
+
+    def write_rows(name, text):
+        with atomic_file(Path("data/cola") / name) as handle:
+            handle.write(text)
+
+    monkeypatch.chdir(tmp_path)
+    deps = "[data/params_checked, data/code/prune, 'data/${item.task}']"
+    Path("dvc.yaml").write_text(f"stages: {{prune: {{deps: {deps}}}}}")
+    write_rows("rows", "1")
+    code = ["a"]
+    monkeypatch.setattr("tinybert.stage.code_digest", lambda name: code[0])
+    before, started = digest()(), digest()
+    assert digest()() == before != digest(2.0)()
+    code[0] = "b"
+    assert digest()() != before == started()  # code is read at the start
+    code[0] = "a"
+    write_rows("rows", "2")
+    assert digest()() != before != started()  # inputs are read at the call
+    write_rows("rows", "1")
+    assert digest()() == before
+    Path("data/cola/rows").rename("data/cola/others")
+    assert digest()() != before

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from stages import augment
 from tests.support.project import ROOT
+from tinybert.augment.substitution import read_sentences
 from tinybert.augment.word_vectors import WordVectors
 from tinybert.config.load import load_params
 from tinybert.config.schema import Sampling
@@ -75,6 +76,18 @@ def test_each_strategy_makes_as_many_copies_as_params_say(strategy, copies, para
     assert [row for row in written if "augmented" not in row] == ROWS
     assert metrics == {"original": 2, "augmented": len(written)}
     assert len(written) == 2 if copies == 0 else 2 < len(written) <= 2 * (1 + copies)
+
+
+def test_substitution_reads_its_settings(params, inputs, monkeypatch, tmp_path):
+    def record(*given, **named):
+        asked.update(named)
+        return read_sentences(*given, **named)
+
+    asked = {}
+    params.augmentation.substitution.__dict__.update(probability=0.0, stop_words="off")
+    monkeypatch.setattr(augment, "read_sentences", record)
+    assert augmented(params, monkeypatch, tmp_path)[0] == ROWS
+    assert asked == {"max_tokens": params.tasks.cola.max_length_tokens - 2, "unchanged": frozenset()}
 
 
 def test_unlabeled_rows_are_added_as_rows_without_a_gold_label(params, inputs, monkeypatch, tmp_path):

@@ -26,6 +26,8 @@ def test_all_variants_compute_the_same_model_when_smoothed(tmp_path):
         np.testing.assert_allclose(found, logits[0], atol=0.01)
     operators = [node.op_type for node in onnx.load(tmp_path / "student/int8-qoperator.onnx").graph.node]
     assert operators.count("QuantizeLinear") == 4 + 5 + 1
+    dynamic = [node.op_type for node in onnx.load(tmp_path / "student/int8-dynamic.onnx").graph.node]
+    assert dynamic.count("Clip") == 4 + 5 + 1 - 2
     assert operators.count("Mul") == 4 + 5 + 1 - 2 + 3  # none for attention's two outputs; those of the three tables
 
 

@@ -23,6 +23,7 @@ from tinybert.compress.quantization import (
     quantize_symmetric,
     replace_layers,
     scale_and_zero_point,
+    smoothing_factors,
     write_int8,
     write_published_int8,
 )
@@ -245,6 +246,11 @@ def test_excluding_every_node_is_an_error(models):
     with pytest.raises(UserError, match=expected) as error:
         planned(models["fp32"], exclude=("*",))
     assert "\n" not in str(error.value)
+
+
+def test_a_silent_channel_counts_as_a_thousandth_of_the_largest():
+    found = smoothing_factors(np.array([-512.0, 0.0]), np.array([300.0, 0.0]), np.array([[0.01], [1.0]]), 1.0)
+    np.testing.assert_allclose(found, [1000**0.5, 1000**-0.5], rtol=1e-5)
 
 
 def test_smoothing_helps_a_channel_far_larger_than_the_rest(tmp_path):

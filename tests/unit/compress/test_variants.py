@@ -13,7 +13,7 @@ from tests.support.builders import STUDENT, classifier
 from tests.support.families import save_family
 from tinybert import cli
 from tinybert.compress import variants
-from tinybert.compress.onnx_files import OnnxClassifier, random_feeds
+from tinybert.compress.onnx_files import OnnxClassifier, random_feeds, write_portable
 from tinybert.compress.variants import passing_variant
 from tinybert.config.tasks import TASKS
 from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer, train_tokenizer
@@ -133,6 +133,8 @@ def test_the_command_writes_measures_and_chooses(work, capsys):
     with torch.inference_mode():
         expected = load_model("model")(Batch(ids, mask.bool(), types)).logits.numpy()
     np.testing.assert_allclose(OnnxClassifier("model/onnx/model.onnx", 1).logits(feeds), expected, atol=1e-5)
+    write_portable(f"model/onnx/{results['chosen']}.onnx", "expected.onnx")
+    assert (work / "model/onnx/model_quantized.onnx").read_bytes() == (work / "expected.onnx").read_bytes()
 
 
 def test_rows_are_cut_to_the_tokenizers_limit(work):

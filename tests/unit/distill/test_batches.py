@@ -14,6 +14,7 @@ from tinybert.config.schema import Masking
 from tinybert.config.tasks import TASKS, Task
 from tinybert.data.encoding import encode
 from tinybert.data.sequences import Sequences
+from tinybert.data.tokenizer import train_tokenizer
 from tinybert.distill.batches import (
     Batches,
     Masker,
@@ -86,6 +87,11 @@ def test_seed_and_epoch_alone_decide_the_order_of_rows():
     found = [ids[mask].tolist() for ids, mask in zip(first.input_ids, first.mask, strict=True)]
     assert found == [rows.input_ids[number].tolist() for number in first.numbers]
     assert abs(np.corrcoef(order(1, 0)[:-1], order(1, 0)[1:])[0, 1]) < 0.1
+
+
+def test_a_masker_knows_the_tokenizers_special_tokens():
+    tokenizer = train_tokenizer(["fish swim"], vocabulary_size=40)
+    assert Masker.of(MASKING, tokenizer) == Masker(MASKING, (0, 1, 2, 3, 4), 4, tokenizer.get_vocab_size())
 
 
 def test_masking_follows_its_shares():

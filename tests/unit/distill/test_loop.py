@@ -11,7 +11,16 @@ from tests.support.builders import PRECISIONS, STUDENT, TEACHER, classifier, lea
 from tinybert.config.fields import Training
 from tinybert.data.encoding import Encoded
 from tinybert.distill.batches import Batches
-from tinybert.distill.loop import Distiller, LiveTeacher, Settings, adamw, lr_factor, start_accelerator, train
+from tinybert.distill.loop import (
+    Distiller,
+    LiveTeacher,
+    Settings,
+    adamw,
+    lr_factor,
+    optimizer_step,
+    start_accelerator,
+    train,
+)
 from tinybert.distill.metric_log import TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.resume import Checkpoint
@@ -80,6 +89,15 @@ def test_steps_are_all_epochs_or_max_steps():
     assert settings(epochs=0).training.steps(len(batches)) == 0
 
 
+def test_gradients_are_clipped_to_the_norm_of_params():
+    module = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.zeros_(module.weight)
+    module.weight.grad = torch.tensor([[3.0, 4.0]])
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    assert optimizer_step(0, module, optimizer, start_accelerator("float32"), settings()).item() == 5.0
+    assert module.weight[0].tolist() == pytest.approx([-0.6, -0.8], rel=1e-5)
+
+
 def test_training_lowers_every_term_and_logs_a_curve():
     points = []
     _, _, curve = distill(
@@ -90,6 +108,7 @@ def test_training_lowers_every_term_and_logs_a_curve():
     assert points == curve
     assert [curve[0]["step"], curve[-1]["step"], curve[-1]["epoch"]] == [1, 60, 19]
     assert curve[-1]["hidden"] < 0.8 * curve[0]["hidden"]
+    assert curve[-1]["prediction"] < 0.8 * curve[0]["prediction"]
     assert curve[0]["total"] == pytest.approx(curve[0]["prediction"] + curve[0]["hidden"], rel=1e-5)
 
 

@@ -143,24 +143,6 @@ def test_relations_in_numpy_between_models_of_other_widths():
     assert found.item() == pytest.approx(expected / (2 * sum(lengths)), rel=1e-12)
 
 
-def relation(student, teacher, mask):
-    scores = (losses.relation_scores(part, part, heads=2) for part in (student, teacher))
-    return losses.attention_kl(*scores, mask)
-
-
-def test_distances_to_oneself_are_zero():
-    mask = torch.ones(2, 3, dtype=torch.bool)
-    scores, states, logits = torch.randn(2, 4, 3, 3), torch.randn(2, 3, 8), torch.randn(6, 9)
-    assert losses.attention(scores, scores, mask) == 0
-    assert losses.attention_kl(scores, scores, mask) == 0
-    assert losses.hidden(logits, logits) == 0
-    assert losses.pkd(logits, logits) == 0
-    assert losses.logit_mse(logits, logits) == 0
-    assert relation(states, states, mask) == 0
-    assert losses.cosine(logits, logits).abs() < 1e-6
-    assert losses.prediction(logits, logits, temperature=2.0).abs() < 1e-6
-
-
 def test_no_predicted_token_is_no_loss():
     """A process may get rows without one."""
     nothing, labels = torch.zeros(0, 9, requires_grad=True), torch.zeros(0, dtype=torch.int64)

@@ -8,7 +8,7 @@ import torch
 
 from tests.support.builders import STUDENT, TEACHER, classifier
 from tinybert.distill.batches import micro_batches
-from tinybert.distill.loop import Distiller, LiveTeacher
+from tinybert.distill.loop import Distiller, LiveTeacher, start_accelerator
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.models.outputs import Batch, OutputSpec
 
@@ -29,13 +29,6 @@ def loss_of(losses=LOSSES, **settings) -> DistillationLoss:
     torch.manual_seed(3)
     config = DistillationConfig(losses, padded_tokens=LENGTH, temperature=2.0, **settings)
     return DistillationLoss(config, STUDENT, TEACHER).double()
-
-
-class Session:
-    """The part of Accelerate that a live teacher uses."""
-
-    device = torch.device("cpu")
-    mixed_precision = "no"
 
 
 def outputs(model, batch: Batch) -> dict[str, list[np.ndarray]]:
@@ -113,7 +106,7 @@ def test_all_terms_equal_the_published_formulas():
     student, teacher, batch, loss = classifier(seed=1).double(), classifier(TEACHER, seed=2), padded_rows(), loss_of()
     expected = published_terms(outputs(student, batch), outputs(teacher, batch), loss)
     live = LiveTeacher(teacher, loss)
-    live.begin(Session())
+    live.begin(start_accelerator("float32"))
     [part] = micro_batches(batch, processes=1, process=0, accumulation_steps=1)
     total, terms = Distiller(student.eval(), loss)(part, live(batch))
     assert {name: term.item() for name, term in terms.items()} == pytest.approx(expected, rel=1e-9)
@@ -124,7 +117,7 @@ def test_micro_batches_add_up_to_the_batch():
     student, teacher = classifier(seed=1).double(), classifier(TEACHER, seed=2).double()
     batch, loss = padded_rows(), loss_of()
     live = LiveTeacher(teacher, loss)
-    live.begin(Session())
+    live.begin(start_accelerator("float32"))
     sums = []
     for steps in (1, 3):
         parts = micro_batches(batch, processes=1, process=0, accumulation_steps=steps)

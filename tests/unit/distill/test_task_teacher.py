@@ -17,7 +17,7 @@ from tinybert.config.fields import HubModel, ModelSource, Training
 from tinybert.config.tasks import TASKS, ReadyTeacher
 from tinybert.data.encoding import encode
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
-from tinybert.distill.batches import Batches, labeled_by_teacher, predict
+from tinybert.distill.batches import Batches, predict
 from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.task_teacher import TaskTeacher, start_task_teacher
@@ -118,13 +118,6 @@ def test_a_batch_is_compared_with_the_teachers_own_rows(tmp_path, foreign):
 def test_losses_of_tokens_are_refused(foreign, loss):
     with pytest.raises(UserError, match=f"losses: no targets for {loss} .*; allowed: hard, prediction, logit_mse, pkd"):
         DistillationLoss(DistillationConfig({loss: 1.0}, relation_heads=4), STUDENT, foreign.model.config)
-
-
-def test_augmented_rows_get_the_teachers_labels(foreign):
-    examples, asked = foreign.read_both([row | {"augmented": row["idx"] > 11} for row in rows()])
-    found = labeled_by_teacher(examples, asked, foreign.model, COLA).gold
-    assert found[:12].tolist() == [idx % 2 for idx in range(12)]
-    assert found[12:].tolist() == predict(foreign.model, asked, COLA)[12:].tolist()
 
 
 def test_a_table_teaches_by_row_numbers(tmp_path):

@@ -3,16 +3,20 @@
 import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from tests.support.builders import PRECISIONS, STUDENT, TEACHER, classifier, learnable
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples
 from tinybert.config.fields import Training
+from tinybert.config.tasks import TASKS
 from tinybert.distill import teacher_cache
-from tinybert.distill.batches import Batches
+from tinybert.distill.batches import Batches, predict
 from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
 from tinybert.distill.teacher_cache import CachedTeacher, OutputFile, TeacherCache
@@ -144,6 +148,25 @@ def test_short_runs_and_a_limit_of_0_cache_nothing(tmp_path, limit_bytes, epochs
     assert_same_losses(teacher, rel=1e-6)
 
 
+def test_losses_that_read_padding_ask_the_live_teacher(tmp_path):
+    cached = cached_teacher(tmp_path, loss_of(LAYERS, padded_tokens=16))
+    assert names(tmp_path) == set()
+    assert len(cached(cached.examples.batch(ROWS)).hidden[2]) == len(ROWS) * 16
+
+
+@pytest.mark.parametrize("losses", [{"hard": 1.0, "prediction": 1.0}, {"prediction": 1.0}])
+def test_hard_labels_of_varied_rows_are_the_teachers(tmp_path, losses):
+    model, rows = classifier(TEACHER, seed=2), replace(examples(40), varied=np.arange(40) % 2 == 1)
+    with torch.no_grad():
+        model.classifier.weight.mul_(50)  # predictions of both classes
+    predicted = predict(model, rows, TASKS["cola"])
+    assert (predicted != rows.gold)[1::2].any()
+    cached = cached_teacher(tmp_path, loss_of(losses), data=rows, model=model)
+    found = cached.student_batches(rows, TASKS["cola"], batch_size=8, seed=0).rows.gold
+    expected = np.where(rows.varied, predicted, rows.gold) if "hard" in losses else rows.gold
+    assert found.tolist() == expected.tolist()
+
+
 def test_phases_share_the_logits(tmp_path):
     cached_teacher(tmp_path, loss_of(LAYERS))
     before = names(tmp_path)
@@ -165,23 +188,33 @@ def test_logits_do_not_depend_on_the_phase_that_fills_the_cache(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "new"),
     [
-        {"model": classifier(TEACHER, seed=5)},
-        {"data": examples(seed=9)},
-        {"loss": loss_of(LAYERS, "top")},
-        {"loss": loss_of(LAYERS, "mean")},
+        ({"model": classifier(TEACHER, seed=5)}, 6),
+        ({"model": classifier(replace(TEACHER, layer_norm_eps=1e-3), seed=2)}, 6),
+        ({"data": examples(seed=9)}, 6),
+        ({"loss": loss_of(LAYERS, "top")}, 5),  # logits are shared
+        ({"loss": loss_of(LAYERS, "mean")}, 5),
     ],
-    ids=["weights", "data", "map", "weighing"],
+    ids=["weights", "config", "data", "map", "weighing"],
 )
-def test_another_teacher_data_or_map_has_other_files(tmp_path, change):
+def test_another_teacher_data_or_map_has_other_files(tmp_path, change, new):
     cached_teacher(tmp_path)
     first = names(tmp_path)
     assert_same_losses(cached_teacher(tmp_path, **change))
-    assert len(names(tmp_path) - first) >= 1
+    assert len(names(tmp_path) - first) == new
 
 
-@pytest.mark.parametrize("module", ["bert.py", "outputs.py", "packed_linear.py", "losses.py", "objective.py"])
+def test_another_precision_has_other_files(tmp_path):
+    cached = cached_teacher(tmp_path)
+    before, cached.accelerator = cached._digest(), SimpleNamespace(mixed_precision="bf16")
+    assert cached._digest() != before
+
+
+MODULES = ["bert.py", "foreign.py", "losses.py", "objective.py", "outputs.py", "packed_linear.py", "teacher_cache.py"]
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_other_code_has_other_files(tmp_path, monkeypatch, module):
     cached_teacher(tmp_path)
     first = names(tmp_path)
@@ -266,14 +299,19 @@ def test_the_least_recently_used_files_are_removed_first(tmp_path):
     size = sum(path.stat().st_size for path in tmp_path.glob("*.rows"))
     first = names(tmp_path)
     cached_teacher(tmp_path, model=classifier(TEACHER, seed=3))
-    for name in first:
-        os.utime(tmp_path / name)
     second = names(tmp_path) - first
-    for name in second:
-        os.utime(tmp_path / name, (1, 1))
+    for seconds, group in ((1, first), (2, second)):
+        for name in group:
+            os.utime(tmp_path / name, (seconds, seconds))
+    cached_teacher(tmp_path, model=classifier(TEACHER, seed=2))  # reads the first again
     cached_teacher(tmp_path, model=classifier(TEACHER, seed=4), limit_bytes=2 * size)
     assert first <= names(tmp_path)
     assert not second & names(tmp_path)
+
+
+def test_files_that_are_there_need_no_further_room(tmp_path):
+    needed = sum(file.size_bytes for file in cached_teacher(tmp_path).files)
+    assert cached_teacher(tmp_path, limit_bytes=needed).rows_asked == 1
 
 
 def test_a_full_disk_leaves_nothing_and_training_continues(tmp_path, monkeypatch, capsys):

@@ -33,6 +33,15 @@ LABELS = [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
 PREDICTIONS = [1, 1, 1, 0, 1, 1, 0, 0, 0, 0]
 
 
+def test_saved_predictions_are_those_of_the_first_split():
+    references = {}
+    for split, labels in {"dev_matched": [0, 1, 2], "dev_mismatched": [2, 1]}.items():
+        gold, ids = np.array(labels), [np.zeros(1, dtype=np.int64)] * len(labels)
+        references[split] = Encoded(ids, ids, gold), {"teacher": gold, "majority": 0 * gold}
+    scores, saved = compare_splits(lambda rows: rows.gold, references, TASKS["mnli"])
+    assert list(scores) == list(references) and saved["student"].labels.tolist() == [0, 1, 2]
+
+
 def test_accuracy_and_f1():
     assert score(TASKS["mrpc"], PREDICTIONS, LABELS) == pytest.approx({"accuracy": 0.7, "f1": 6 / 9})
 

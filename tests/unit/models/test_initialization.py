@@ -59,12 +59,6 @@ def test_start_from_teacher_layers_of_the_same_shape_copies_them():
     assert embeddings[0].data_ptr() != embeddings[1].data_ptr()
 
 
-def test_start_from_a_wider_teacher_brings_the_way_back():
-    started = start(NARROW, teacher="uniform")
-    assert started.model.config.hidden_size == 12
-    assert started.projection.shape == (24, 12)
-
-
 def test_a_bilstm_starts_from_the_teachers_word_embeddings():
     teacher = masked_lm(TEACHER)
     student = start(BILSTM, teacher="bottom").model

@@ -13,7 +13,7 @@ from tinybert.distill import losses, task_teacher
 from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import MaskedLM, SequenceClassifier
 from tinybert.models.outputs import OutputSpec
-from tinybert.models.subcloning import _fit_classifier, subclone
+from tinybert.models.subcloning import _fit_classifier, _kept_directions, subclone
 from tinybert.pipeline.errors import UserError
 
 KEPT = [1, 3, 4, 8, 9, 11, 12, 15, 17, 18, 20, 22]  # planted: the teacher dimensions that hold something
@@ -99,6 +99,30 @@ def test_the_energetic_dimensions_are_kept():
     synthetic = cut.model.bert.embeddings.word_embeddings.weight.detach().numpy()
     expected = planted_teacher().bert.embeddings.word_embeddings.weight.detach().numpy() @ selection
     np.testing.assert_allclose(synthetic, expected, atol=1e-5)
+
+
+def test_basis_and_projection_against_numpy():
+    teacher, batches = strong_teacher(), text()
+    cut = subclone(teacher, NARROW, (2, 4), batches=batches)
+
+    @torch.no_grad()
+    def states(model, layers):
+        spec = OutputSpec(hidden=frozenset(layers), logits=False)
+        found = [model.eval()(one, spec).hidden for one in batches]
+        return [torch.cat([hidden[layer] for hidden in found]) for layer in layers]
+
+    ours, theirs = states(cut.model, (0, 1, 2)), states(teacher, (0, 2, 4))
+    kept, basis = _kept_directions(theirs, 12)
+    basis, moments = basis.double().numpy(), sum(one.double().T @ one.double() / len(one) for one in theirs)
+    principal = np.linalg.eigh(moments.numpy())[1][:, -12:]
+    np.testing.assert_allclose(basis @ basis.T, principal @ principal.T, atol=1e-4)
+    turned = basis[kept.numpy()]  # as close as possible to the kept dimensions: symmetric and positive
+    np.testing.assert_allclose(turned, turned.T, atol=1e-5)
+    assert np.linalg.eigvalsh(turned).min() > 0
+    inputs, target = (torch.cat(side).double().numpy() for side in (ours, theirs))
+    system = inputs.T @ inputs + 4 * np.square(inputs).sum() / len(inputs) * np.eye(12)
+    expected = basis + np.linalg.solve(system, inputs.T @ (target - inputs @ basis.T)).T
+    np.testing.assert_allclose(cut.projection, expected, atol=1e-4)
 
 
 def test_scores_of_kept_head_dimensions_keep_their_size():
