@@ -27,7 +27,7 @@ from benchmarks.narrowing import Narrower
 from benchmarks.timing import synchronize
 from tinybert.config.load import PARAMS, check_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.config.students import RELATION_LOSSES, Student, check_students, training_of
+from tinybert.config.students import Student, check_students, training_of
 from tinybert.data.sequences import Sequences
 from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.batches import Batches, Masker, MicroBatch, spread_batches
@@ -177,10 +177,6 @@ def wide_student(student: Student, config: BertConfig, teacher: MaskedLM) -> Ini
     heads, allowed = config.num_attention_heads, teacher.config.num_attention_heads
     if heads != allowed:
         raise UserError(f"--init: narrowing keeps all heads (got {heads}); allowed: {allowed}; fix: another --init")
-    if student.general.active_losses.keys() & set(RELATION_LOSSES) and heads % student.general.relation_heads:
-        # Otherwise they do not divide the widths in between.
-        problem = f"narrowing cannot cut widths into relation_heads (got {student.general.relation_heads})"
-        raise UserError(f"--init: {problem}; allowed: divisors of {heads}, the student's heads; fix: another --init")
     sizes = {name: getattr(teacher.config, name) for name in ("hidden_size", "intermediate_size")}
     return subclone(teacher, replace(config, **sizes), student.init.teacher, batches=[])
 

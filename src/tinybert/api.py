@@ -20,7 +20,8 @@ from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Optimizer
 from tinybert.config.students import LayerMap, Learnable, StageLosses
 from tinybert.config.tasks import MULTILABEL, Task, task_of
-from tinybert.data.tokenizer import folder_tokenizer, save_tokenizer
+from tinybert.data.own_tasks import is_one_hot
+from tinybert.data.tokenizer import check_wordpiece, folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -48,7 +49,6 @@ class DistillSettings:
         text: The column of the text, or the two columns of a pair.
         label: The column of the gold labels: class names or numbers, a score, or a list of classes.
         layer_map: A name of params.yaml's layer maps, or a teacher layer for each student layer.
-        relation_heads: Of the relation losses.
         tokenizer: The student's, or its folder; None: that of the student's folder, or of the teacher's if it has none.
             Required if the teacher is a BERT object.
     """
@@ -61,7 +61,6 @@ class DistillSettings:
     max_length_tokens: int = 128
     temperature: float = 1.0
     layer_map: str | tuple[int, ...] = "uniform"
-    relation_heads: int | None = None
     seed: int = 42
     precision: str = "float32"
     optimizer: Optimizer = OPTIMIZER
@@ -78,7 +77,9 @@ class DistilledStudent:
     max_length_tokens: int
 
     def save(self, folder: str | Path) -> None:
-        """Replaces `folder` with the model and its tokenizer; transformers can load them if the model is a BERT."""
+        """Writes model and tokenizer as `folder`; UserError if it exists and is no model, which would be replaced."""
+        if Path(folder).is_dir() and any(Path(folder).iterdir()) and not (Path(folder) / "config.json").is_file():
+            raise UserError(f"folder: exists, and is no model (got {folder}); allowed: a new folder; fix: name another")
         with atomic_folder(folder) as target:
             save_model(self.model, target)
             save_tokenizer(self.tokenizer, target, max_length_tokens=self.max_length_tokens)
@@ -156,7 +157,7 @@ def _check_settings(losses: Mapping[str, float], settings: DistillSettings) -> t
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
     losses = dict(losses) if isinstance(losses, Mapping) else losses
-    of_losses = {"losses": losses, "temperature": settings.temperature, "relation_heads": settings.relation_heads}
+    of_losses = {"losses": losses, "temperature": settings.temperature}
     try:
         checked = _Checked.model_validate(settings, from_attributes=True)
         stage = StageLosses.model_validate(of_losses)
@@ -165,15 +166,16 @@ def _check_settings(losses: Mapping[str, float], settings: DistillSettings) -> t
     if isinstance(checked.layer_map, Learnable):
         raise UserError("layer_map: learnable maps need the pipeline (got a mapping); allowed: a name, teacher layers")
     return checked, DistillationConfig(
-        stage.active_losses, checked.layer_map, temperature=settings.temperature,
-        relation_heads=settings.relation_heads or 1, seed=settings.seed,
-    )  # fmt: skip
+        stage.active_losses, checked.layer_map, temperature=settings.temperature, seed=settings.seed
+    )
 
 
 def _student_tokenizer(settings: DistillSettings, student: AnyStudent, teacher: AnyTeacher) -> Tokenizer:
     """The tokenizer of the settings; without one, that of the first folder unless the teacher is a BERT object."""
     if found := settings.tokenizer:
         _check_kind("tokenizer", found, Tokenizer)
+        if isinstance(found, Tokenizer):
+            check_wordpiece(found, "tokenizer")
         return found if isinstance(found, Tokenizer) else folder_tokenizer(found, key="tokenizer")
     models = () if isinstance(teacher, SequenceClassifier) else (student, teacher)
     for folder in [Path(model) for model in models if isinstance(model, (str, Path))]:
@@ -203,7 +205,9 @@ def _start_student(
         if not isinstance(teacher, SequenceClassifier):
             raise UserError("student: no BERT teacher to cut it from (got a shape); allowed: a folder; fix: name one")
         check_tokens(teacher, teacher, tokenizer)
-        return cut_classifier(teacher, student, "uniform", task_teacher.read(rows, "train"))
+        examples = task_teacher.read(rows, "train")
+        teacher.config.check_length(int(examples.lengths.max()), "max_length_tokens")
+        return cut_classifier(teacher, student, "uniform", examples)
     started = student if isinstance(student, Classifier) else _load_student(student, task)
     _check_student(started, teacher, task)
     check_tokens(started, teacher, tokenizer)
@@ -269,6 +273,8 @@ def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: s
 def _gold(value: Any, task: Task, where: str) -> Any:
     """A class number, a score, or a list of class numbers; classes may be given by name."""
     if task.is_multilabel and isinstance(value, (list, tuple)):
+        if is_one_hot(value):
+            raise UserError(f"{where}: 0 and 1 for each class (got {value!r:.40}); allowed: the classes of the row")
         return [_gold(one, replace(task, kind="classification"), where) for one in value]
     if task.is_regression and isinstance(value, Real) and math.isfinite(value):
         return float(value)

@@ -168,7 +168,7 @@ def test_lists_fit_together_or_are_refused(tree):
 
 ARCHITECTURE = {"layers": 2, "width": 64, "heads": 4, "feed_forward": 256, "dropout": 0.0}
 LOSSES = ["hard", "prediction", "logit_mse", "attention", "attention_kl", "hidden", "embedding", "cosine", "pkd",
-          "query_key_relation", "value_relation", "atention"]  # fmt: skip
+          "atention"]  # fmt: skip
 MAPS = ["uniform", "top", "bottom", "mean", "random", "learnable", [1, 4], [4, 1], [1], [0, 1], [1, 9], [2, 3, 4],
         {"learnable": {"learning_rate": 1e-3, "init": "last"}}, None]  # fmt: skip
 
@@ -186,7 +186,6 @@ def students(draw) -> dict:
         "losses": draw(st.dictionaries(mostly("hidden", st.sampled_from(LOSSES)), weights, min_size=1, max_size=4)),
         "temperature": draw(mostly(2.0, st.sampled_from([None, 0, 1e-300]))),
         "alpha": draw(mostly(0.25, st.sampled_from([0, 1, 1.5]))),
-        "relation_heads": draw(mostly(4, st.sampled_from([None, 5, 64, 0]))),
         "layer_map": draw(mostly(None, st.sampled_from(MAPS))),
     }
     start = draw(mostly("random", st.sampled_from([{}, {"teacher": "top"}, {"teacher": [1, 4]}, {"folder": "x"}, "x"])))

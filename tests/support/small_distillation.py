@@ -29,7 +29,7 @@ from tinybert.pipeline.process import is_main_process
 OPTIMIZER = SimpleNamespace(weight_decay=0.01, max_gradient_norm=1.0, warmup_fraction=0.1)
 MASKING = Masking(rate=0.3, mask_fraction=0.8, random_fraction=0.1)
 MASKER = Masker(MASKING, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size=50)
-WEIGHTS = {"hard": 1.0, "prediction": 1.0, "attention": 1.0, "hidden": 1.0, "value_relation": 1.0}
+WEIGHTS = {"hard": 1.0, "prediction": 1.0, "attention": 1.0, "hidden": 1.0}
 
 
 def sequences() -> Sequences:
@@ -61,7 +61,7 @@ def distill(
     shape = replace(STUDENT, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     student, teacher = masked_lm(shape, seed=1), masked_lm(TEACHER, seed=2)
     torch.manual_seed(3)
-    config = DistillationConfig(WEIGHTS, layer_map="random", temperature=2.0, relation_heads=3, seed=5)
+    config = DistillationConfig(WEIGHTS, layer_map="random", temperature=2.0, seed=5)
     loss = DistillationLoss(config, shape, TEACHER)
     batches = SlowBatches(sequences(), MASKER, batch_size=8, seed=7)
     batches.pause = pause

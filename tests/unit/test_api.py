@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.support.builders import classifier as small_classifier
@@ -134,6 +136,13 @@ def test_classes_may_be_named_by_numbers():
     assert found == [0, 1, 0]  # 0 is no name, so it is a class number
 
 
+def test_a_list_of_classes_is_no_row_of_zeros_and_ones():
+    tags = task_with("a", "b", "c", kind="multilabel")
+    assert _gold(["c", 0], tags, "rows[0].label") == [2, 0]
+    with pytest.raises(UserError, match=r"^rows\[0\]\.label: 0 and 1 for each class \(got \[1, 0, 1\]\)"):
+        _gold([1, 0, 1], tags, "rows[0].label")
+
+
 def test_a_regression_keeps_its_head(folder):
     write_model(folder / "scorer", classifier("a/d", "0", ("LABEL_0",)))
     task = task_with(kind="regression")
@@ -147,6 +156,12 @@ def test_a_classifier_goes_on_with_its_head(folder):
     none = DistillSettings(**vars(SHORT) | {"epochs": 0})
     again = distill_student("teacher", "saved", ROWS, PREDICTION, none).model
     assert torch.equal(again.classifier.weight, first.model.classifier.weight.cpu()) and again.labels == LABELS
+    first.save("saved")  # in place of the earlier model
+    (folder / "other").mkdir()
+    (folder / "other/thesis.txt").write_text("")
+    with pytest.raises(UserError, match=r"^folder: exists, and is no model \(got other\)"):
+        first.save("other")
+    assert (folder / "other/thesis.txt").is_file()
 
 
 @pytest.mark.parametrize(
@@ -184,6 +199,15 @@ def test_scores_and_several_labels(folder, labels, problem_type, gold, loss):
         ({"rows": ["a text"]}, "rows[0].text: no text (got None); fix: settings.text"),
         ({"optimizer": {"weight_decay": -1.0}}, "optimizer."),
         ({"tokenizer": 5}, "tokenizer: no folder and no object of this package (got int)"),
+        ({"tokenizer": Tokenizer(WordPiece())}, "tokenizer: its tokenizer is a WordPiece after a NoneType"),
+        (
+            {
+                "student": Architecture(layers=1, width=12, heads=3, feed_forward=24, dropout=0.0),
+                "rows": [{"text": "the " * 150}],
+                "max_length_tokens": 256,
+            },
+            "max_length_tokens: too long for the model (got 152 tokens); allowed: at most 128",
+        ),
         ({"epochs": -1}, "epochs: should be greater than or equal to 0 (got -1)"),
         ({"max_length_tokens": 4}, "max_length_tokens: should be greater than or equal to 8 (got 4)"),
         ({"teacher": "absent"}, "absent/config.json: absent; fix: name a folder with config.json"),

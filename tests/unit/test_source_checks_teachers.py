@@ -32,8 +32,8 @@ def mistakes(*arguments, **settings) -> list[str]:
 def test_another_family_teaches_rows_only(tmp_path, key):
     source = {"folder": str(save_family("roberta", tmp_path, LABELS))}
     check(source, key, losses=("prediction", "logit_mse", "hard", "pkd"))
-    for loss in ("attention", "hidden", "embedding", "cosine", "value_relation"):
-        assert mistakes(source, key, intermediate={"losses": {loss: 1.0}, "relation_heads": 2}) == [
+    for loss in ("attention", "hidden", "embedding", "cosine"):
+        assert mistakes(source, key, intermediate={"losses": {loss: 1.0}}) == [
             f"students.tinybert4.intermediate.losses: no targets for {loss}: {key} names a roberta with its own "
             f"vocabulary (got {loss}); allowed: hard, prediction, logit_mse, pkd; fix: use these, or set "
             "students.tinybert4.intermediate to null"

@@ -21,7 +21,6 @@ from tinybert.config.fields import (
     PositiveFraction,
     PositiveInt,
     Real,
-    SmallPositiveInt,
     StudentArchitecture,
     Training,
 )
@@ -41,7 +40,7 @@ class LossInfo(NamedTuple):
     """
 
     unit: Literal["predictions", "rows", "tokens", "pairs"]
-    reads: Literal["logits", "hidden", "scores", "relations"]
+    reads: Literal["logits", "hidden", "scores"]
     layers: Literal["embedding", "all", "all_but_last", "last"] | None = None
     reads_teacher: bool = True
 
@@ -68,11 +67,8 @@ LOSSES = {
     "embedding": LossInfo("tokens", "hidden", "embedding"),
     "cosine": LossInfo("tokens", "hidden", "last"),
     "pkd": LossInfo("rows", "hidden", "all_but_last"),
-    "query_key_relation": LossInfo("tokens", "relations", "last"),
-    "value_relation": LossInfo("tokens", "relations", "last"),
 }
 LOGIT_LOSSES = tuple(name for name, info in LOSSES.items() if info.reads == "logits")
-RELATION_LOSSES = tuple(name for name, info in LOSSES.items() if info.reads == "relations")
 PUBLISHED_REDUCTIONS = ("hard", "prediction", "attention", "attention_kl", "hidden", "embedding")
 MAPPED_LOSSES = tuple(name for name, info in LOSSES.items() if info.needs_map)
 # Losses that compare rows, not tokens: the teacher may have another vocabulary.
@@ -185,7 +181,6 @@ class StageLosses(ConfigModel):
     Attributes:
         losses: λ by loss name; a loss that is not named is off.
         temperature: T of the prediction loss.
-        relation_heads: Into how many heads the relation losses cut the widths.
         reduction: Losses are means over real tokens, or over what the published code divides by, padding included.
         layer_map: In place of the student's own.
         training: In place of the track's or the task's.
@@ -195,7 +190,6 @@ class StageLosses(ConfigModel):
     losses: Annotated[dict[Name, NonNegative], Field(min_length=1)]
     temperature: Annotated[Real, Field(ge=0.01, le=1000)] | None = None
     alpha: Fraction = 0.5
-    relation_heads: SmallPositiveInt | None = None
     reduction: Literal["real_tokens", "published"] = "real_tokens"
     layer_map: LayerMap | None = None
     training: Training | None = None
@@ -212,8 +206,6 @@ class StageLosses(ConfigModel):
             raise ValueError(f"alpha: no loss is left on (got {self.alpha}); fix: change alpha, or add another loss")
         if self.losses.get("prediction") and self.temperature is None:
             raise ValueError("temperature: missing; the prediction loss needs one, such as 2.0")
-        if any(self.losses.get(name) for name in RELATION_LOSSES) and not self.relation_heads:
-            raise ValueError("relation_heads: missing; the relation losses need a number that divides both widths")
         unpublished = [name for name in on if name not in PUBLISHED_REDUCTIONS]
         if self.reduction == "published" and unpublished:
             allowed = ", ".join(PUBLISHED_REDUCTIONS)
@@ -304,23 +296,15 @@ def check_students(students: Mapping[str, Student], teacher: Architecture, stage
                 layer_map = losses.layer_map or student.layer_map
                 owner = f"{key}{stage}." if losses.layer_map else key
                 mapped_layers(layer_map, shape.layers, teacher.layers, key=f"{owner}layer_map")
-            check_losses(losses.active_losses, losses.relation_heads, shape, teacher, key=f"{key}{stage}.")
+            check_losses(losses.active_losses, shape, teacher, key=f"{key}{stage}.")
 
 
-def check_losses(
-    losses: Collection[str], relation_heads: int | None, student: StudentArchitecture, teacher: Architecture, key: str
-) -> None:
+def check_losses(losses: Collection[str], student: StudentArchitecture, teacher: Architecture, key: str) -> None:
     """Checks the heads that the losses compare; a BiLSTM has no such losses."""
     for name in sorted(losses):
-        reads = LOSSES[name].reads
-        if reads == "scores" and student.kind == "bert" and student.heads != teacher.heads:
+        if LOSSES[name].reads == "scores" and student.kind == "bert" and student.heads != teacher.heads:
             problem = f"the student has {student.heads} heads, the teacher {teacher.heads}"
-            fix = f"set architecture.heads to {teacher.heads}, or use query_key_relation and value_relation instead"
-            raise UserError(f"{key}losses.{name}: {problem}; fix: {fix}")
-        no_divisor = relation_heads is None or student.width % relation_heads or teacher.width % relation_heads
-        if reads == "relations" and no_divisor:
-            widths = f"the student's width {student.width} and the teacher's {teacher.width}"
-            raise UserError(f"{key}losses.{name}: relation_heads {relation_heads} must divide {widths}")
+            raise UserError(f"{key}losses.{name}: {problem}; fix: set architecture.heads to {teacher.heads}")
 
 
 def check_subclone(student: StudentArchitecture, teacher: Architecture, *, key: str = "architecture.") -> None:

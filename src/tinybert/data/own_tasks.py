@@ -52,6 +52,8 @@ class Labels:
             if not isinstance(cell, list):
                 allowed = "a list, or text with a separator set"
                 raise ValueError(f"no list of classes (got {cell!r:.40}); allowed: {allowed}")
+            if is_one_hot(cell):
+                raise ValueError(f"0 and 1 for each class (got {cell!r:.40}); allowed: the classes of the row")
             return sorted({self._id(name) for name in cell})
         return self.score(cell) if self.data.kind == "regression" else self._id(cell)
 
@@ -62,6 +64,7 @@ class Labels:
             are_integers = all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names)
             names.sort(key=(lambda name: (int(name), name)) if are_integers else None)
         if (positive := self.data.positive) in names:
+            self.are_given = self.are_given and names.index(positive) == 1  # or they are not in a teacher's order
             names.remove(positive)
             names.insert(1, positive)
         places = {name: number for number, name in enumerate(names)}
@@ -103,6 +106,12 @@ class Labels:
         if not abs(score) < 1e9:
             raise ValueError(f"no score (got {cell!r:.40}); allowed: a number between -1e9 and 1e9")
         return score
+
+
+def is_one_hot(labels: Sequence) -> bool:
+    """Whether a row's labels are 0 and 1 for each class: classes 0 and 1 would be repeated."""
+    found = set(map(str, labels))
+    return len(found) < len(labels) and found <= {"0", "1", "False", "True"}
 
 
 def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
@@ -260,8 +269,8 @@ def own_row(table: Table, found: Row, labels: Labels | None, data: TableData) ->
             got = "nothing" if text is None or text == "" else f"{text!r:.40}"
             raise table.error(f"{where}, column {name}: no text (got {got}); allowed: text; fix: remove the row")
         row[column] = text.strip()
-    if data.id:
-        row["id"] = row_id(cells[data.id])
+    if data.id and NO_TEXT.search(row.setdefault("id", row_id(cells[data.id]))):
+        raise table.error(f"{where}, column {data.id}: no text (got {row['id']!r:.40}); allowed: text; fix: correct it")
     if labels:
         try:
             row["label"] = labels.parse(cells[data.label])

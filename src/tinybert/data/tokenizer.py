@@ -42,7 +42,8 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
         wanted = f"the characters of this corpus alone need {len(numbered)}"
         raise UserError(f"teacher.synthetic.vocabulary_size: {vocabulary_size} is too small; {wanted}")
     trainer = WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=numbered, show_progress=False)
-    tokenizer.train_from_iterator((" ".join([word] * count) for word, count in words.items()), trainer)
+    parts = ((word, min(count - done, 1000)) for word, count in words.items() for done in range(0, count, 1000))
+    tokenizer.train_from_iterator((" ".join([word] * count) for word, count in parts), trainer)
     return _framed(_bert_tokenizer(tokenizer.get_vocab(), lowercase))
 
 
@@ -126,12 +127,17 @@ def _bert_from(folder: Path, where: str) -> Tokenizer:
         tokenizer = _bert_tokenizer(vocabulary, _normalizer(folder, tokens))
     else:
         raise UserError(f"{where} has neither tokenizer.json nor vocab.txt; fix: add one of them")
+    check_wordpiece(tokenizer, where)
+    return _framed(tokenizer)
+
+
+def check_wordpiece(tokenizer: Tokenizer, where: str) -> None:
+    """Raises UserError, which begins with `where`, if it is no WordPiece tokenizer of a BERT."""
     if not isinstance(tokenizer.model, WordPiece) or not isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         found = f"a {type(tokenizer.model).__name__} after a {type(tokenizer.normalizer).__name__}"
         raise UserError(f"{where}: its tokenizer is {found}; a BERT WordPiece tokenizer is needed")
     if missing := [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is None]:
         raise UserError(f"{where}: the vocabulary lacks {', '.join(missing)}; fix: use the vocabulary of a BERT")
-    return _framed(tokenizer)
 
 
 def _bert_tokenizer(vocabulary: dict[str, int], normalizer: normalizers.BertNormalizer) -> Tokenizer:

@@ -78,7 +78,7 @@ def attention(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> T
 def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -> Tensor:
     """KL(softmax(A^T) ‖ softmax(A^S)) over real keys, mean over heads and real queries.
 
-    Source: MiniLM (Wang et al. 2020, eq. 7), here at every mapped layer and for its relations (`relation_scores`).
+    Source: MiniLM (Wang et al. 2020, eq. 7), here at every mapped layer.
     """
     real_pairs = _real_pairs(mask)
     student, teacher = (
@@ -87,22 +87,6 @@ def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -
     )
     divergence = (teacher.exp() * (teacher - student)).masked_fill(~real_pairs, 0.0)
     return divergence.sum() / (mask.sum() * student_scores.shape[1])
-
-
-def relation_scores(left: Tensor, right: Tensor, *, heads: int) -> Tensor:
-    """Scaled dot products of all token pairs in each relation head, to be compared by `attention_kl`.
-
-    Args:
-        left: Queries, keys or values of a layer, (batch, length, width).
-        right: The same shape; q and k give the query-key relation, v and v the value relation.
-        heads: Relation heads that the width is cut into; teacher and student may differ in their attention heads.
-
-    Returns:
-        (batch, heads, query, key). Source: MiniLM eq. 8 and 9, MiniLMv2 (Wang et al. 2021, sec. 3.1).
-    """
-    left, right = (wide(states).unflatten(-1, (heads, -1)).transpose(1, 2) for states in (left, right))
-    with torch.autocast(left.device.type, enabled=False):  # it would round the float32 states to bfloat16
-        return (left * left.shape[-1] ** -0.5) @ right.transpose(-1, -2)
 
 
 def hidden(student_states: Tensor, teacher_states: Tensor) -> Tensor:
@@ -155,7 +139,6 @@ def published_prediction(student_logits: Tensor, teacher_logits: Tensor, *, temp
 
 
 embedding = hidden
-query_key_relation = value_relation = attention_kl  # of `relation_scores`
 
 
 class _CrossEntropy(torch.autograd.Function):

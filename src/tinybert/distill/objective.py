@@ -16,7 +16,7 @@ from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
 from tinybert.models.foreign import ForeignConfig
 from tinybert.models.model_folders import OBJECTIVE_FILE, Config, read_weights
-from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec, RealTokens
+from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
@@ -34,7 +34,6 @@ class DistillationConfig:
         layer_map: A named map, a teacher layer for each student layer, or a learnable map.
         map_is_new: Whether a learnable map starts again instead of continuing from the stage before.
         projection: "shared" by all layers, or "per_layer".
-        relation_heads: Into how many heads the relation losses cut the widths.
         padded_tokens: The length that rows are padded to under `reduction: published`; None: real tokens only.
         seed: Of a random map.
     """
@@ -44,7 +43,6 @@ class DistillationConfig:
     map_is_new: bool = False
     projection: str = "shared"
     temperature: float = 1.0
-    relation_heads: int = 1
     padded_tokens: int | None = None
     seed: int = 0
 
@@ -63,7 +61,6 @@ class DistillationConfig:
             map_is_new=stage_losses.layer_map is not None,
             projection=student.projection,
             temperature=stage_losses.temperature or 1.0,
-            relation_heads=stage_losses.relation_heads or 1,
             padded_tokens=length_tokens if stage_losses.reduction == "published" else None,
             seed=seed,
         )
@@ -138,9 +135,8 @@ class DistillationLoss(nn.Module):
         # Of states and scores, for which a BERT teacher must read the student's tokens.
         self.compares_tokens = any(info.reads != "logits" for info in self.infos.values())
         # What the student exposes; nothing else is computed.
-        hidden, scores, relations = map(self._layers, ("hidden", "scores", "relations"))
         reads_logits = any(info.reads == "logits" for info in self.infos.values())
-        self.student_spec = OutputSpec(hidden, scores, relations, reads_logits)
+        self.student_spec = OutputSpec(self._layers("hidden"), self._layers("scores"), reads_logits)
         # The length to which all rows are padded; 0 if the models skip padding.
         self.padded_tokens = (config.padded_tokens or 0) if self.student_spec.hidden or self.student_spec.scores else 0
         self.map = LayerWeights([], "mean")
@@ -182,14 +178,14 @@ class DistillationLoss(nn.Module):
         def read(layers: frozenset[int]) -> frozenset[int]:
             return frozenset().union(*(self.map.read(layer, at_any_step=at_any_step) for layer in layers))
 
-        return OutputSpec(read(spec.hidden), read(spec.scores), read(spec.qkv), logits)
+        return OutputSpec(read(spec.hidden), read(spec.scores), logits)
 
     def targets(self, teacher: ModelOutput) -> DistillationTargets:
         """What the student imitates: the teacher's hidden states and scores, weighted by the layer map."""
         spec = self.student_spec
         hidden = {layer: self.map.target(layer, teacher.hidden) for layer in spec.hidden}
         scores = {layer: self.map.target(layer, teacher.scores) for layer in spec.scores}
-        return DistillationTargets(hidden, scores, teacher.queries, teacher.keys, teacher.values, teacher.logits)
+        return DistillationTargets(hidden, scores, teacher.logits)
 
     def forward(self, student: ModelOutput, teacher: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         """The unweighted loss terms of a batch, a scalar by loss name.
@@ -226,22 +222,12 @@ class DistillationLoss(nn.Module):
         for layer in info.student_layers(self.depth):
             if info.reads == "scores":
                 yield student.scores[layer], targets.scores[layer], batch.mask
-            elif info.reads == "relations":
-                fields = ("queries", "keys") if name == "query_key_relation" else ("values", "values")
-                # The map mixes relation scores: the axes of queries and keys differ from layer to layer.
-                theirs = {read: self._relation(fields, targets, read, batch.real) for read in self.map.read(layer)}
-                ours = self._relation(fields, student, layer, batch.real)
-                yield ours, self.map.target(layer, theirs), batch.mask
             else:
                 both = student.hidden[layer], targets.hidden[layer]
                 # A loss that is a mean over rows compares [CLS], the first token of each row.
                 states, target = map(batch.real.first, both) if info.unit == "rows" else both
                 projection = self._projection_name(layer)  # none if the widths are equal
                 yield self.projections[projection](states) if projection in self.projections else states, target
-
-    def _relation(self, fields: tuple[str, str], outputs: ModelOutput, layer: int, real: RealTokens) -> Tensor:
-        left, right = (real.pad(getattr(outputs, field)[layer]) for field in fields)
-        return losses.relation_scores(left, right, heads=self.config.relation_heads)
 
     def start_projections(self, weight: Tensor | None) -> None:
         """Sets every projection, of later stages too.
@@ -290,4 +276,4 @@ def _check_pair(config: DistillationConfig, student: Config, teacher: Config) ->
         if isinstance(teacher, ForeignConfig) and name not in teacher.losses:
             raise UserError(f"losses: no targets for {name} from this teacher; allowed: {', '.join(teacher.losses)}")
     if isinstance(student, BertConfig) and isinstance(teacher, BertConfig):
-        check_losses(config.weights, config.relation_heads, student.shape, teacher.shape, key="")
+        check_losses(config.weights, student.shape, teacher.shape, key="")

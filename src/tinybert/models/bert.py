@@ -202,23 +202,22 @@ class Layer(nn.Module):
     def forward(
         self, hidden: Tensor, layout: RealTokens, want: Set[str] = OUTPUT_ONLY, only: ReadTokens | None = None
     ) -> dict[str, Tensor]:
-        """The fields of ModelOutput that `want` names, and those they are computed from.
+        """The fields of ModelOutput that `want` names.
 
         Args:
             hidden: (tokens, width), or (batch, length, width) if nothing is moved.
             layout: Which tokens attend to each other.
-            want: Some of "hidden" (the layer's output), "scores", "queries", "keys", "values".
+            want: "hidden" (the layer's output), "scores", or both.
             only: The tokens of which queries and output are computed; keys and values are those of all. None: all.
                 Not for scores.
         """
         attend, read = self.attention.self, hidden[only.index] if only else hidden
         query, key, scores = attend.query(read), attend.key(hidden), None
-        found = {"queries": query, "keys": key}
+        found = {}
         if "scores" in want:
             found["scores"] = scores = attend.scores(layout.pad(query), layout.pad(key))
-        if want & {"hidden", "values"}:
-            found["values"] = value = attend.value(hidden)
         if "hidden" in want:
+            value = attend.value(hidden)
             attended = self.attention.output(layout.attend(attend, (query, key, value), scores, only), read)
             found["hidden"] = self.output(linear_gelu(self.intermediate.dense, attended), attended)
         return found
@@ -245,7 +244,7 @@ class Bert(nn.Module):
         if 0 in spec.hidden:
             found.hidden[0] = layout.outputs_of(hidden)
         depth = len(self.encoder.layer)
-        last = depth if spec.logits else max(spec.hidden | spec.scores | spec.qkv, default=0)
+        last = depth if spec.logits else max(spec.hidden | spec.scores, default=0)
         skips_unread = skips_unread and not any(depth in layers for layers in spec.layers.values())
         read = None
         if spec.logits:

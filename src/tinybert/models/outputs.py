@@ -23,13 +23,12 @@ class OutputSpec:
 
     hidden: frozenset[int] = frozenset()  # hidden states: 0 is the embedding output, m the output of layer m
     scores: frozenset[int] = frozenset()  # layers (1-based) whose unmasked pre-softmax attention scores are returned
-    qkv: frozenset[int] = frozenset()  # layers whose queries, keys and values are returned
     logits: bool = True  # whether the head runs
 
     @property
     def layers(self) -> dict[str, frozenset[int]]:
         """Field of ModelOutput -> the layers that fill it."""
-        return {"hidden": self.hidden, "scores": self.scores} | dict.fromkeys(("queries", "keys", "values"), self.qkv)
+        return {"hidden": self.hidden, "scores": self.scores}
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,6 @@ class ModelOutput:
 
     hidden: dict[int, Tensor] = field(default_factory=dict)  # (tokens, width)
     scores: dict[int, Tensor] = field(default_factory=dict)  # (batch, heads, queries, keys), before mask and softmax
-    queries: dict[int, Tensor] = field(default_factory=dict)  # (tokens, width), all heads side by side
-    keys: dict[int, Tensor] = field(default_factory=dict)
-    values: dict[int, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None  # (batch, classes), or (predicted tokens, vocabulary) of a masked LM
 
     @property
@@ -52,7 +48,7 @@ class ModelOutput:
 
 @dataclass(frozen=True)
 class DistillationTargets(ModelOutput):
-    """The teacher's outputs under the layer map: hidden and scores by student layer, the others by teacher layer."""
+    """The teacher's outputs under the layer map: hidden and scores by student layer."""
 
 
 @dataclass(frozen=True)

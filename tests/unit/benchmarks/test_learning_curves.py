@@ -325,10 +325,6 @@ def test_losses_that_read_logits_are_computed_on_masked_text(project):
              "general": {"losses": {"hidden": 1.0}}},
             r"--init: narrowing keeps all heads \(got 2\); allowed: 3",
         ),
-        (
-            {"general": {"losses": {"value_relation": 1.0}, "relation_heads": 2}},
-            r"--init: narrowing cannot cut widths into relation_heads \(got 2\); allowed: divisors of 3",
-        ),
     ],
 )  # fmt: skip
 def test_students_that_cannot_be_narrowed(changes, message, project, tmp_path):

@@ -14,7 +14,7 @@ FILES = {"train": "t.csv", "dev": "d.csv", "id": "id", "probabilities": ["p0", "
 def tree(*, losses=("prediction",), intermediate=None, **task) -> dict:
     """Tiny params of one student with these losses, and `task`'s keys in place of the task's own."""
     found = tiny_params()
-    phase = {"losses": dict.fromkeys(losses, 1.0), "temperature": 2.0, "relation_heads": 2}
+    phase = {"losses": dict.fromkeys(losses, 1.0), "temperature": 2.0}
     found["students"]["tinybert4"] |= {"prediction": phase, "intermediate": intermediate}
     found["tasks"]["students"] = found["quantization"]["models"] = ["tinybert4"]
     found["tasks"]["cola"] = found["tasks"]["cola"] | task

@@ -49,6 +49,13 @@ def test_classes_are_read_from_train_and_sorted(tmp_path):
         assert row == {"text": f"text {row['idx']}", "label": row["idx"] % 3, "idx": row["idx"]}
 
 
+@pytest.mark.parametrize(("positive", "labels", "has_order"), [("x", ("y", "x"), False), ("y", ("x", "y"), True)])
+def test_the_hubs_order_is_a_teachers_unless_positive_changes_it(tmp_path, monkeypatch, positive, labels, has_order):
+    monkeypatch.setattr(Table, "class_names", lambda table, column: ("x", "y"))
+    task, _ = read(tmp_path, labeled("x", "y"), metric="f1", positive=positive)
+    assert (task.labels, task.has_label_order) == (labels, has_order)
+
+
 def test_scores_that_the_hub_numbers_as_classes_are_scores(tmp_path, monkeypatch):
     monkeypatch.setattr(Table, "class_names", lambda table, column: ("0", "1"))
     rows = [{"text": f"text {number}", "label": str(number % 2)} for number in range(30)]
@@ -268,6 +275,8 @@ def test_a_label_with_one_text_remains_in_train(tmp_path):
         (labeled("3", copies=12), {"kind": "regression"}, "train.jsonl: column label: one score only (got 3.0)"),
         (CLASSES, {"kind": "multilabel"}, "train.jsonl: line 1, column label: no list of classes (got 'x')"),
         ([{"text": str(n), "label": []} for n in range(12)], {"kind": "multilabel"}, "column label: one class only"),
+        ([{"text": "a", "label": [1, 0, 1]}], {"kind": "multilabel"}, "line 1, column label: 0 and 1 for each class"),
+        ([{"text": "a", "label": "x", "i": "\ud8000"}], {"id": "i"}, "line 1, column i: no text (got '\\ud8000')"),
         (CLASSES, {"splits": {"dev": labeled("w")}}, "dev.jsonl: line 1, column label: unknown class (got 'w')"),
         ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train of mine has at most one"),
     ],

@@ -120,29 +120,6 @@ def test_cls_by_hand_reads_directions_alone():
     assert losses.pkd(student, teacher).item() == pytest.approx(((0.6 - 1) ** 2 + 0.8**2 + 0) / 2)
 
 
-def test_relations_in_numpy_between_models_of_other_widths():
-    """Relation heads are cut from the whole width, so that 6 and 8 dimensions compare in 2 heads."""
-    rng = np.random.default_rng(0)
-    shapes = {"student": (2, 4, 6), "teacher": (2, 4, 8)}
-    parts = {role: (rng.normal(size=shape), rng.normal(size=shape)) for role, shape in shapes.items()}
-    lengths = [4, 3]
-    expected = 0.0
-    for row, length in enumerate(lengths):
-        for head in range(2):
-            rows = {}
-            for role, (left, right) in parts.items():
-                width = left.shape[-1] // 2
-                columns = slice(head * width, (head + 1) * width)
-                scores = left[row, :length, columns] @ right[row, :length, columns].T / np.sqrt(width)
-                rows[role] = softmax(scores)
-            expected += (rows["teacher"] * np.log(rows["teacher"] / rows["student"])).sum()
-    mask = torch.arange(4) < torch.tensor(lengths)[:, None]
-    tensors = {role: tuple(map(torch.tensor, pair)) for role, pair in parts.items()}
-    scores = [losses.relation_scores(*tensors[role], heads=2) for role in ("student", "teacher")]
-    found = losses.attention_kl(*scores, mask)
-    assert found.item() == pytest.approx(expected / (2 * sum(lengths)), rel=1e-12)
-
-
 def test_no_predicted_token_is_no_loss():
     """A process may get rows without one."""
     nothing, labels = torch.zeros(0, 9, requires_grad=True), torch.zeros(0, dtype=torch.int64)
@@ -175,14 +152,6 @@ def test_half_precision_logits_compare_in_float32_under_autocast():
     assert found[0].item() == pytest.approx(4 * (p * np.log(p / q)).sum(-1).mean(), rel=1e-4)
     expected = -np.log(softmax(student.double().numpy())[np.arange(64), np.arange(64)]).mean()
     assert found[1].item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_half_precision_relations_are_float32_under_autocast():
-    states = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
-    with torch.autocast("cpu", torch.bfloat16):
-        found = losses.relation_scores(states, states, heads=2)
-    heads = states.double().unflatten(-1, (2, -1)).transpose(1, 2)
-    torch.testing.assert_close(found, (heads @ heads.mT / 2).float(), rtol=1e-6, atol=1e-6)
 
 
 def test_hard_of_several_labels_is_their_mean_binary_cross_entropy():

@@ -9,7 +9,6 @@ import torch
 from tests.support.builders import STUDENT, TEACHER, batch, classifier, learnable, masked_lm
 from tests.support.project import default_tree
 from tinybert.config.load import check_params
-from tinybert.config.students import RELATION_LOSSES
 from tinybert.config.tasks import MULTILABEL
 from tinybert.distill import losses
 from tinybert.distill.objective import DistillationConfig, DistillationLoss
@@ -17,8 +16,8 @@ from tinybert.models.outputs import OutputSpec
 from tinybert.pipeline.errors import UserError
 
 ALL = {"hard": 1.0, "prediction": 2.0, "attention": 0.5, "hidden": 3.0, "embedding": 0.25}
-OTHERS = {"logit_mse": 0.1, "attention_kl": 1.0, "cosine": 1.0, "pkd": 2.0} | dict.fromkeys(RELATION_LOSSES, 1.0)
-EVERYTHING = DistillationConfig(ALL | OTHERS, temperature=2.0, relation_heads=3)
+OTHERS = {"logit_mse": 0.1, "attention_kl": 1.0, "cosine": 1.0, "pkd": 2.0}
+EVERYTHING = DistillationConfig(ALL | OTHERS, temperature=2.0)
 
 
 def config_of(tree, student, stage) -> DistillationConfig:
@@ -39,11 +38,9 @@ def test_asks_only_for_what_its_losses_read():
     hard = DistillationLoss(DistillationConfig({"hard": 1.0}), STUDENT)
     assert hard.student_spec == OutputSpec()
     assert hard.teacher_spec() == OutputSpec(logits=False)
-    top = DistillationLoss(
-        DistillationConfig({"value_relation": 1.0, "cosine": 1.0}, relation_heads=3), STUDENT, TEACHER
-    )
-    assert top.student_spec == OutputSpec(frozenset({2}), qkv=frozenset({2}), logits=False)
-    assert top.teacher_spec() == OutputSpec(frozenset({4}), qkv=frozenset({4}), logits=False)
+    top = DistillationLoss(DistillationConfig({"cosine": 1.0}), STUDENT, TEACHER)
+    assert top.student_spec == OutputSpec(frozenset({2}), logits=False)
+    assert top.teacher_spec() == OutputSpec(frozenset({4}), logits=False)
     patient = DistillationLoss(DistillationConfig({"pkd": 1.0}), STUDENT, TEACHER)
     assert patient.teacher_spec() == OutputSpec(frozenset({2}), logits=False)  # all student layers but the last
     layers = DistillationLoss(DistillationConfig({"attention": 1.0, "hidden": 1.0}, layer_map=(1, 3)), STUDENT, TEACHER)
@@ -107,7 +104,7 @@ def test_the_whole_sum_is_invariant_to_padding():
 
 def test_a_student_that_is_the_teacher_has_no_distance():
     weights = {name: 1.0 for name in EVERYTHING.weights if name != "hard"}
-    objective = DistillationLoss(DistillationConfig(weights, relation_heads=3), TEACHER, TEACHER)
+    objective = DistillationLoss(DistillationConfig(weights), TEACHER, TEACHER)
     terms = run(objective, masked_lm(TEACHER), masked_lm(TEACHER), masked_batch())
     assert not objective.projections
     assert all(abs(value) < 1e-6 for value in terms.values())
@@ -128,12 +125,12 @@ def test_all_settings_of_a_stage_are_taken():
     student = tree["students"]["tinybert4"]
     student["general"] = {"losses": {"hidden": 1.0, "prediction": 1.0}, "temperature": 3.0, "layer_map": "top"}
     student["general"]["reduction"] = "published"
-    student["intermediate"] = {"losses": {"value_relation": 1.0}, "relation_heads": 8}
+    student["intermediate"] = {"losses": {"cosine": 1.0}}
     assert config_of(tree, "tinybert4", "general") == DistillationConfig(
         {"hidden": 1.0, "prediction": 1.0}, "top", True, "per_layer", temperature=3.0, padded_tokens=64, seed=42
     )
     assert config_of(tree, "tinybert4", "intermediate") == DistillationConfig(
-        {"value_relation": 1.0}, projection="per_layer", relation_heads=8, seed=42
+        {"cosine": 1.0}, projection="per_layer", seed=42
     )
 
 
@@ -229,16 +226,6 @@ def test_pkd_reads_the_first_token_of_all_layers_but_the_last():
     assert objective(s, t, example)["pkd"].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_relations_compare_models_of_unequal_heads():
-    student_config = replace(STUDENT, num_attention_heads=2)
-    config = DistillationConfig({"query_key_relation": 1.0, "value_relation": 1.0}, relation_heads=6)
-    objective = DistillationLoss(config, student_config, TEACHER)
-    terms = run(objective, masked_lm(student_config), masked_lm(TEACHER, seed=1), batch())
-    assert all(value > 1e-6 for value in terms.values())
-    with pytest.raises(UserError, match="relation_heads 5 must divide the student's width 12"):
-        DistillationLoss(replace(config, relation_heads=5), student_config, TEACHER)
-
-
 def test_projections_start_from_a_given_matrix():
     objective = DistillationLoss(DistillationConfig({"hidden": 1.0, "embedding": 1.0}), STUDENT, TEACHER)
     matrix = torch.randn(24, 12)
@@ -279,21 +266,6 @@ def test_damaged_projections_are_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=f"{path.name}: damaged"):
         DistillationLoss(DistillationConfig({"hidden": 1.0}), STUDENT, TEACHER).load(tmp_path)
-
-
-def test_relations_do_not_change_when_a_teacher_layer_is_turned():
-    """Under a map over blocks too: relations of each layer are mixed, not queries of layers with other axes."""
-    turn = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
-    config = DistillationConfig({"query_key_relation": 1.0}, layer_map="mean", relation_heads=3)
-    student, teacher, example = masked_lm().double(), masked_lm(TEACHER, seed=1).double(), batch()
-    before = run(DistillationLoss(config, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
-    attention = teacher.bert.encoder.layer[2].attention.self
-    with torch.no_grad():
-        for part in (attention.query, attention.key):
-            part.weight.copy_((turn @ part.weight.view(3, 8, 24)).reshape(24, 24))
-            part.bias.copy_((part.bias.view(3, 8) @ turn.T).flatten())
-    after = run(DistillationLoss(config, STUDENT, TEACHER), student, teacher, example)["query_key_relation"]
-    assert after.item() == pytest.approx(before.item(), rel=1e-9)
 
 
 def test_only_a_stages_own_learnable_map_starts_again(tmp_path):

@@ -114,10 +114,17 @@ def test_a_batch_is_compared_with_the_teachers_own_rows(tmp_path, foreign):
     assert term.item() == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("loss", ["attention", "hidden", "embedding", "cosine", "value_relation"])
+@pytest.mark.parametrize("loss", ["attention", "hidden", "embedding", "cosine"])
 def test_losses_of_tokens_are_refused(foreign, loss):
     with pytest.raises(UserError, match=f"losses: no targets for {loss} .*; allowed: hard, prediction, logit_mse, pkd"):
-        DistillationLoss(DistillationConfig({loss: 1.0}, relation_heads=4), STUDENT, foreign.model.config)
+        DistillationLoss(DistillationConfig({loss: 1.0}), STUDENT, foreign.model.config)
+
+
+def test_masked_words_are_masked_for_a_foreign_teacher_too(foreign):
+    tokenizer = foreign.model.tokenizer
+    found = foreign.read([{"idx": 0, "sentence": f"{WORDS[0]} [MASK]", "label": 1}], "train").input_ids[0]
+    assert found.tolist() == tokenizer(f"{WORDS[0]} {tokenizer.mask_token}").input_ids
+    assert tokenizer.mask_token_id in found and tokenizer.mask_token != "[MASK]"
 
 
 def test_a_table_teaches_by_row_numbers(tmp_path):

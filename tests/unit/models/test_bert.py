@@ -110,15 +110,6 @@ def test_fused_and_explicit_attention_agree_with_gradients(tokens, is_fused, mon
     assert not any(gradient[padding].any() for gradient in chosen[2:])  # of keys and values
 
 
-def test_queries_keys_and_values_are_those_of_the_weights():
-    model, example = masked_lm(), batch(positions=torch.arange(1))
-    found = model(example, OutputSpec(frozenset({0}), qkv=frozenset({1})))
-    layer = model.bert.encoder.layer[0].attention.self
-    for name, part in (("query", found.queries), ("key", found.keys), ("value", found.values)):
-        expected = found.hidden[0] @ getattr(layer, name).weight.T + getattr(layer, name).bias
-        assert torch.allclose(part[1], expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("shape", "parameters"),
     [((30522, 312, 4, 12, 1200), 14_350_248), ((30522, 768, 12, 12, 3072), 109_482_240)],
@@ -153,18 +144,13 @@ def test_flops_are_those_that_pytorch_counts_in_hugging_face(shape, labels):
 def test_wider_padding_changes_nothing():
     model = masked_lm()
     # the first token of each row, where padding puts it
-    narrow, wide = (
-        model(batch(width=width, positions=torch.arange(3) * width), replace(EVERYTHING, qkv=frozenset({1, 2})))
-        for width in (7, 20)
-    )
+    narrow, wide = (model(batch(width=width, positions=torch.arange(3) * width), EVERYTHING) for width in (7, 20))
     real = batch().mask
     pairs = (real[:, :, None] & real[:, None, :])[:, None].expand(-1, 3, -1, -1)
     for layer in range(3):
         assert torch.allclose(narrow.hidden[layer], wide.hidden[layer], atol=1e-6)
     for layer in (1, 2):
         assert torch.allclose(narrow.scores[layer][pairs], wide.scores[layer][..., :7, :7][pairs], atol=1e-6)
-        for part in ("queries", "keys", "values"):
-            assert torch.allclose(getattr(narrow, part)[layer], getattr(wide, part)[layer], atol=1e-6)
     assert torch.allclose(narrow.logits, wide.logits, atol=1e-6)
 
 
@@ -185,10 +171,6 @@ def test_nothing_above_the_highest_wanted_layer_is_computed():
     calls.clear()
     model(batch(), OutputSpec(frozenset({1}), frozenset({3}), logits=False))
     assert calls == [1, 1, 2, 2]  # of layer 3 the scores alone, from its queries and keys
-    calls.clear()
-    found = model(batch(), OutputSpec(qkv=frozenset({2}), logits=False))
-    assert calls == [1, 1, 2]  # of layer 2 the values, but no output
-    assert [set(part) for part in (found.queries, found.keys, found.values, found.hidden)] == [{2}, {2}, {2}, set()]
 
 
 def test_scores_alone_equal_those_of_a_whole_layer():
@@ -240,13 +222,12 @@ def test_the_last_layer_computes_only_what_the_head_reads(build, read, lengths):
 def test_tokens_are_a_multiple_and_outputs_are_of_real_ones():
     """The numbers of tokens of products repeat, and no output changes."""
     lengths = (30, 20, 25)
-    example, spec = batch(lengths, width=60), OutputSpec(frozenset({0, 1, 2}), frozenset({1}), frozenset({2}))
+    example, spec = batch(lengths, width=60), OutputSpec(frozenset({0, 1, 2}), frozenset({1}))
     model, computed = classifier(replace(STUDENT, max_position_embeddings=60)), []
     model.bert.encoder.layer[0].output.register_forward_hook(lambda *call: computed.append(len(call[-1])))
     found = model(example, spec)
     assert computed == [128]
-    exposed = [*found.hidden.values(), found.queries[2], found.values[2]]
-    assert {len(states) for states in exposed} == {75}
+    assert {len(states) for states in found.hidden.values()} == {75}
     for row, length in enumerate(lengths):
         alone = model(batch_rows(example, row, length), spec)
         start = sum(lengths[:row])

@@ -29,17 +29,16 @@ def test_outputs_do_not_depend_on_whether_padding_is_computed(monkeypatch):
     lengths = torch.tensor([6, 6, 5, 6])  # 23 of 24 places
     mask = torch.arange(6) < lengths[:, None]
     batch = Batch(torch.randint(1, 30, (4, 6)) * mask, mask, torch.zeros(4, 6, dtype=torch.int64))
-    every = OutputSpec(frozenset({0, 1, 2}), frozenset({1, 2}), frozenset({1, 2}))
+    every = OutputSpec(frozenset({0, 1, 2}), frozenset({1, 2}))
     found = {}
     for share in (1.0, 0.9):  # moved, dense
         monkeypatch.setattr("tinybert.models.bert.DENSE_FROM", share)
         with torch.no_grad():
             found[share] = model(batch, every), model(batch).logits
     (moved, moved_logits), (dense, dense_logits) = found[1.0], found[0.9]
-    for name in ("hidden", "queries", "keys", "values"):
-        for layer, states in getattr(moved, name).items():
-            assert len(states) == 23
-            torch.testing.assert_close(getattr(dense, name)[layer], states, rtol=1e-12, atol=1e-12)
+    for layer, states in moved.hidden.items():
+        assert len(states) == 23
+        torch.testing.assert_close(dense.hidden[layer], states, rtol=1e-12, atol=1e-12)
     real = (mask[:, :, None] & mask[:, None])[:, None]
     for layer, scores in moved.scores.items():
         torch.testing.assert_close(dense.scores[layer] * real, scores * real, rtol=1e-12, atol=1e-12)
@@ -50,9 +49,9 @@ def test_outputs_do_not_depend_on_whether_padding_is_computed(monkeypatch):
 
 def test_losses_do_not_depend_on_whether_padding_is_computed(monkeypatch):
     rows = batch((7, 7, 6), labels=torch.tensor([9, 8, 7]), positions=torch.tensor([1, 13, 19]))
-    names = ("hard", "prediction", "hidden", "embedding", "attention", "pkd", "value_relation")
+    names = ("hard", "prediction", "hidden", "embedding", "attention", "pkd")
     torch.manual_seed(3)
-    config = DistillationConfig(dict.fromkeys(names, 1.0), relation_heads=3)
+    config = DistillationConfig(dict.fromkeys(names, 1.0))
     loss, teacher = DistillationLoss(config, STUDENT, TEACHER).double(), masked_lm(TEACHER, seed=2).double()
     found = {}
     for share in (1.0, 0.9):  # moved, dense: 20 of 21 places are real
