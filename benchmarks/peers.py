@@ -14,6 +14,7 @@ line is the median time of OpenVINO's fastest file, FP32 included, over that of 
 import argparse
 import multiprocessing
 import pickle
+import random
 import subprocess
 import sys
 import tempfile
@@ -138,10 +139,11 @@ def main() -> None:
     settings, limit = params.quantization, params.tasks[task.name].max_length_tokens
     threads, source = settings.latency.threads, paths.task_model(task.name, params.seed, options.model)
     tokenizer = load_tokenizer(source)
-    splits = (read_rows(task, split) for split in ("train", task.dev_splits[0]))
-    train, dev = (encode(rows, task, tokenizer, max_length_tokens=limit) for rows in splits)
+    train, dev = (read_rows(task, split) for split in ("train", task.dev_splits[0]))
+    drawn = random.Random(params.seed).sample(train, min(settings.calibration.examples, len(train)))
+    calibration, dev = (encode(rows, task, tokenizer, max_length_tokens=limit) for rows in (drawn, dev))
     # One row at a time: nncf would see the padding of a batch, which our calibration leaves out.
-    batches = calibration_feeds(train, examples=settings.calibration.examples, batch_size=1, seed=params.seed)
+    batches = calibration_feeds(calibration, batch_size=1)
     longest_first = np.argsort(-dev.lengths, kind="stable")
     chosen = longest_first[np.linspace(0, len(dev) - 1, min(options.rows, len(dev))).astype(int)]
     tokens = min(LENGTH_TOKENS, load_task_model(source).config.max_position_embeddings)

@@ -22,7 +22,7 @@ def main(stage: Stage) -> None:
     # The static embeddings are of the students' word pieces, which a teacher with another vocabulary lacks.
     encoder = teacher.model if isinstance(teacher.model, BertModel) else load_bert(MaskedLM, paths.TEACHER)
     dev, _ = references[task.dev_splits[0]]
-    tfidf, static = tfidf_features(train, pair=task.is_pair), static_features(train, encoder, pair=task.is_pair)
+    tfidf, static = tfidf_features(train, task), static_features(train, encoder, pair=task.is_pair)
     for name, featurizer in {"tfidf": tfidf, "static": static}.items():
         model = LinearModel(task, featurizer, train)
         scores, predictions = compare_splits(model.predict, references, task)

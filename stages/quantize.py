@@ -1,5 +1,7 @@
 """A task model as ONNX: FP32, dynamic INT8, static INT8 in two formats; score, size and latency of each."""
 
+import random
+
 from tinybert.compress.variants import Subject, measure_variants
 from tinybert.config.tasks import read_task
 from tinybert.data.encoding import encode, read_rows
@@ -17,12 +19,13 @@ def main(stage: Stage) -> None:
     settings, limit = params.quantization, params.tasks[task.name].max_length_tokens
     source = paths.task_model(task.name, params.seed, name)
     model, tokenizer = load_task_model(source), load_tokenizer(source)
-    splits = (read_rows(task, split) for split in ("train", task.dev_splits[0]))
-    train, dev = (encode(rows, task, tokenizer, max_length_tokens=limit) for rows in splits)
     model.config.check_length(settings.latency.length_tokens, "quantization.latency.length_tokens")
+    train, dev = (read_rows(task, split) for split in ("train", task.dev_splits[0]))
+    drawn = random.Random(params.seed).sample(train, min(settings.calibration.examples, len(train)))
+    calibration, scored = (encode(rows, task, tokenizer, max_length_tokens=limit) for rows in (drawn, dev))
 
     with atomic_folder(paths.onnx(task.name, name)) as folder:
-        measured = measure_variants(Subject(model, task, train, dev), folder, settings, seed=params.seed)
+        measured = measure_variants(Subject(model, task, calibration, scored), folder, settings, seed=params.seed)
     write_json(paths.latency(task.name, name), measured.latency)
     save_predictions(paths.predictions(stage.name, stage.instance), measured.predictions)
     stage.write_metrics(measured.metrics)

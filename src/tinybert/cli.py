@@ -89,7 +89,8 @@ def describe_run() -> dict[str, Any]:
         raise UserError(f"dvc status: failed ({reason}); fix: end other DVC commands, make repair") from None
     if changed:
         raise UserError(f"dvc status: not up to date (got {len(changed)} stages, first {changed[0]}); fix: dvc repro")
-    for name in sorted({stage.name for stage in repo.index.stages} - {"check_params", "code"}):  # these are not timed
+    names = {stage.name for stage in repo.index.stages if hasattr(stage, "name")}  # files of `dvc add` have none
+    for name in sorted(names - {"check_params", "code"}):  # these are not timed
         if not (path := paths.timing(*name.split("@"))).is_file():
             raise UserError(f"{path}: missing, DVC's cache has no timings; fix: dvc repro --force --single-item {name}")
         seconds[name] = files.read_json(path)["seconds"]
@@ -108,7 +109,7 @@ def describe_run() -> dict[str, Any]:
 
 
 def push(argv: Sequence[str]) -> None:
-    """Uploads a finished model, such as one of models/final, to the Hub in one commit; hidden files are skipped."""
+    """Uploads a model folder to the Hub in one commit, without hidden files and training.json."""
     from tinybert.pipeline.hub import hub_access
 
     parser = argparse.ArgumentParser(prog="tinybert push", description=push.__doc__)
@@ -119,7 +120,8 @@ def push(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     folder, card = options.folder, licensed_card(options.folder, options.license)
     found = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    files = {name.as_posix(): path for name, path in found.items() if not any(part[0] == "." for part in name.parts)}
+    local = {name for name in found if any(part[0] == "." for part in name.parts)} | {Path("training.json")}
+    files = {name.as_posix(): path for name, path in found.items() if name not in local}  # that one names local folders
     fix = "check the name, and set HF_TOKEN to a token that may write to it"
     with hub_access("REPOSITORY", options.repository, action="uploaded to", fix=fix):
         from huggingface_hub import CommitOperationAdd, HfApi
@@ -170,6 +172,8 @@ def repair(argv: Sequence[str]) -> None:
 
     # Nothing is lost: DVC restores finished stages from its run cache, and the list of readers and writers matters to
     # live processes only. While DVC is running, nothing is removed.
+    if not LOCK_FILE.with_name("dvc.yaml").is_file():
+        raise UserError("repair: no dvc.yaml in this folder; fix: run it in the repository's root")
     repo, cut = Repo(), []
     with suppress(LockError), repo.lock:
         try:

@@ -52,12 +52,14 @@ def test_all_files_arrive_byte_for_byte_in_one_private_commit(hub, folder, capsy
     assert capsys.readouterr().out == f"{hub.endpoint}/{NAME}, revision {found.sha}\n"
 
 
-def test_hidden_files_stay_here(hub, folder):
+def test_hidden_files_and_local_paths_stay_here(hub, folder):
+    (folder / "training.json").write_text('[{"params": {"teacher.local": {"folder": "/home/me/teacher"}}}]')
     (folder / ".git").mkdir()
     (folder / ".git/config").write_text("[core]")
     (folder / ".DS_Store").write_text("")
     cli.main(["push", str(folder), NAME])
-    assert not [name for name in hub.repositories["models", NAME].files if name.startswith((".git/", ".DS_Store"))]
+    uploaded = hub.repositories["models", NAME].files
+    assert not [name for name in uploaded if name.startswith((".git/", ".DS_Store", "training.json"))]
 
 
 def test_a_second_push_is_a_second_commit_to_the_same_repository(hub, folder):

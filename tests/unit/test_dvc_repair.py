@@ -36,6 +36,14 @@ def removed(capsys) -> list[str]:
     return [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
 
 
+def test_outside_of_a_project_there_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        SystemExit, match=r"^repair: no dvc\.yaml in this folder; fix: run it in the repository's root$"
+    ):
+        cli.main(["repair"])
+
+
 @pytest.mark.parametrize("left", [b"", b"schema: '2.0'\nstages:\n  one:\n    cmd", b"schema: '2.0'\nstages:\n  one: {"])
 def test_dvc_continues_without_cut_files(project, left, monkeypatch, capsys):
     monkeypatch.chdir(project)

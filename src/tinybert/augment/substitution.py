@@ -17,7 +17,7 @@ from torch import Tensor
 from tinybert.augment.word_vectors import LEXICON, WordVectors, is_plain_word, match_case
 from tinybert.config.schema import Substitution
 from tinybert.config.tasks import Task
-from tinybert.data.encoding import Encoded
+from tinybert.data.encoding import CHUNK_ROWS, Encoded
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, MaskedLM, Parts
 from tinybert.models.outputs import Batch, check_bfloat16
@@ -78,8 +78,11 @@ class WordPredictor:
         encoder = for_inference(masked_lm.bert.encoder, getattr(torch, self.precision))
         masked_ids = torch.tensor([query.ids[query.masked] for query in queries], dtype=torch.int64)
         places = torch.tensor([1 + query.masked for query in queries], dtype=torch.int64)  # after [CLS]
-        rows = self._masked_rows(queries, settings.second_segment)
-        batches = list(batches_by_length(rows.lengths, self.batch_tokens))
+        # The lengths of the rows of `_masked_batch`: all rows at once would take much memory.
+        masked = np.array([len(query.ids) for query in queries], dtype=np.int64) + 2
+        room = masked_lm.config.max_position_embeddings - masked - 1
+        second = np.where(settings.second_segment & (room > 0), np.minimum(masked - 2, room) + 1, 0)
+        batches = list(batches_by_length(masked + second, self.batch_tokens))
         count = max(0, min(settings.candidates, int(is_word.sum()) - 1))
         best, first = np.zeros((len(queries), count), dtype=np.int32), 0
         if saved := checkpoint.load() if checkpoint else None:
@@ -89,13 +92,14 @@ class WordPredictor:
             for number, indices in enumerate(batches[first:], start=first):
                 if checkpoint and checkpoint.is_due:
                     checkpoint.save({"step": number, "candidates": torch.from_numpy(best)})
-                states = masked_states(embeddings, encoder, rows.batch(indices).to(device), places[indices].to(device))
+                batch = self._masked_batch([queries[index] for index in indices], settings.second_segment)
+                states = masked_states(embeddings, encoder, batch.to(device), places[indices].to(device))
                 logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
                 best[indices] = best_words(logits, masked_ids[indices].to(device), count).cpu().numpy()
                 progress.update(len(indices))
         return [[tokens[index] for index in row] for row in best]
 
-    def _masked_rows(self, queries: list[Query], second_segment: bool) -> Encoded:
+    def _masked_batch(self, queries: list[Query], second_segment: bool) -> Batch:
         """[CLS] masked sentence [SEP], with `second_segment` followed by the unmasked sentence [SEP]."""
         cls, sep, mask = (self.tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
         ids, segments = [], []
@@ -107,7 +111,7 @@ class WordPredictor:
             second = np.array([*query.ids[:room], sep]) if second_segment and room > 0 else first[:0]
             ids.append(np.concatenate([first, second]))
             segments.append(np.repeat([0, 1], [len(first), len(second)]))
-        return Encoded(ids, segments, labels=None)
+        return Encoded(ids, segments, labels=None).batch(range(len(queries)))
 
 
 def batches_by_length(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
@@ -253,11 +257,12 @@ def read_sentences(
     """Tokenizes texts; words of `unchanged` and words after the first `max_tokens` tokens are not replaced."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    texts = list(texts)
-    sentences = []
-    for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-        words = [word for word in _replaceable_words(text, encoding, max_tokens) if word.written not in unchanged]
-        sentences.append(Sentence(text, np.asarray(encoding.ids[:max_tokens], dtype=np.int64), words))
+    texts, sentences = list(texts), []
+    for start in range(0, len(texts), CHUNK_ROWS):  # encodings take much memory
+        chunk = texts[start : start + CHUNK_ROWS]
+        for text, encoding in zip(chunk, tokenizer.encode_batch(chunk, add_special_tokens=False), strict=True):
+            words = [word for word in _replaceable_words(text, encoding, max_tokens) if word.written not in unchanged]
+            sentences.append(Sentence(text, np.asarray(encoding.ids[:max_tokens], dtype=np.int64), words))
     return sentences
 
 

@@ -25,6 +25,7 @@ from tinybert.data.encoding import Encoded
 from tinybert.models.bert import SequenceClassifier
 from tinybert.models.model_folders import Classifier
 from tinybert.models.outputs import Batch
+from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import report_disk_error, write_file
 
 OPSET = 20  # the last one that the tracing exporter knows
@@ -36,6 +37,7 @@ PORTABLE_FUNCTIONS = Path(__file__).with_name("portable_functions.txt").read_tex
 LARGEST_DIFFERENCE, LARGEST_SHARE = 1e-4, 1e-5  # of a logit, which can be in the thousands for a score
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 ORT_DOMAIN = "com.microsoft"
+LARGEST_BYTES = 2**31 - 2**24  # of the weights: protobuf messages end at 2 GiB
 SLICE_TOKENS = 256  # among the fastest of 128 to 4,096, at the size of BERT-base and of TinyBERT4
 
 Feeds = dict[str, np.ndarray]  # input name -> (batch, length) int64
@@ -85,6 +87,8 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
     sizes dynamic. Output: logits, float32 (batch, classes). Raises RuntimeError and writes no file if ONNX Runtime and
     PyTorch differ by more than 1e-4 plus 1e-5 of a logit's size, in random rows or the padded batches `real_rows`.
     """
+    if (size := 4 * model.parameter_count) > LARGEST_BYTES:
+        raise UserError(f"FOLDER: too large for one ONNX file (got {size / 1e9:.1f} GB); allowed: 2.1 GB; fix: cut it")
     plain, served = (copy.deepcopy(model).cpu().float().eval() for _ in range(2))
     if isinstance(served, SequenceClassifier):
         heads = served.config.num_attention_heads

@@ -14,7 +14,7 @@ output, so here the division is a separate operator (except at attention's outpu
 
 import copy
 import os
-import random
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -70,18 +70,13 @@ class Int8Plan(NamedTuple):
     ranges: dict[str, ActivationRange]
 
 
-def calibration_feeds(encoded: Encoded, *, examples: int, batch_size: int, seed: int) -> list[Feeds]:
-    """Draws rows without replacement, all if there are fewer than `examples`, and batches rows of similar length.
-
-    UserError if all drawn rows are equal, which says nothing about the range of other rows.
-    """
-    count = min(examples, len(encoded))
-    drawn = random.Random(seed).sample(range(len(encoded)), count)
-    if len({encoded.input_ids[row].tobytes() for row in drawn}) == 1:
-        problem = f"all {count} rows drawn are the same; allowed: two different rows; fix: raise it, or add rows"
+def calibration_feeds(rows: Encoded, *, batch_size: int) -> list[Feeds]:
+    """Batches of rows of similar length; UserError if all are equal, which says nothing about the range of others."""
+    if len({ids.tobytes() for ids in rows.input_ids}) == 1:
+        problem = f"all {len(rows)} rows drawn are the same; allowed: two different rows; fix: raise it, or add rows"
         raise UserError(f"quantization.calibration.examples (--calibration-rows): {problem}")
-    drawn.sort(key=lambda row: len(encoded.input_ids[row]))  # similar lengths need less padding
-    return [feeds_of(encoded.batch(drawn[start : start + batch_size])) for start in range(0, count, batch_size)]
+    order = np.argsort(rows.lengths, kind="stable")  # similar lengths need less padding
+    return [feeds_of(rows.batch(order[start : start + batch_size])) for start in range(0, len(rows), batch_size)]
 
 
 def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, exclude: Sequence[str] = ()) -> Int8Plan:
@@ -97,6 +92,10 @@ def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, e
         problem = f"{fp32} has no Linear layer and no embedding left to quantize"
         got, fix = f"{list(exclude)} for {len(found)} nodes", "remove patterns, or the model from quantization.models"
         raise UserError(f"quantization.exclude (--exclude): {problem} (got {got}); fix: {fix}")
+    for pattern in exclude:
+        if not any(fnmatchcase(layer.name, pattern) for layer in found):
+            problem = f"{pattern!r} matches no node; there are {', '.join(layer.name for layer in found[:8])}, ..."
+            print(f"warning: quantization.exclude (--exclude): {problem}", file=sys.stderr)
     return Int8Plan(model, layers, calibrate(model, layers, batches, smoothing))
 
 

@@ -33,7 +33,7 @@ from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 CHECKED_ROWS = (1, 32)  # sizes of the batches of scored rows on which the exported graph must agree with PyTorch
 RESULTS_FILE = "quantization.json"
 # The command's settings that params.yaml has keys for. Only times of real rows are reported: one short random batch.
-SEED, SMOOTHING, CALIBRATION_BATCH, CALIBRATION_ROWS = 42, 0.9, 8, 128
+SEED, SMOOTHING, CALIBRATION_BATCH, CALIBRATION_ROWS, MIN_LENGTH = 42, 0.9, 8, 128, 8
 LATENCY = Latency(batch_sizes=(32,), length_tokens=8, dev_examples=256, warmup_runs=2, runs=1, threads=2)
 
 
@@ -60,9 +60,7 @@ def measure_variants(subject: Subject, folder: Path, settings: Quantization, *, 
     files = {variant: folder / f"{variant}.onnx" for variant in VARIANTS}
     checked = [rows.batch(range(min(count, len(rows)))) for count in CHECKED_ROWS]
     export_onnx(subject.model, files["fp32"], real_rows=checked)
-    feeds = calibration_feeds(
-        subject.calibration, examples=calibration.examples, batch_size=calibration.batch_size, seed=seed
-    )
+    feeds = calibration_feeds(subject.calibration, batch_size=calibration.batch_size)
     if settings.method == "published":
         for variant in INT8_VARIANTS:
             write_published_int8(files["fp32"], feeds, files[variant], variant)
@@ -133,7 +131,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-score-drop", type=share, default=0.01, help="of the chosen file, 0 to 1 (0.01)")
     parser.add_argument("--calibration-rows", type=count, help="drawn, not scored (128, at most a quarter of the rows)")
     parser.add_argument("--exclude", nargs="+", default=(), metavar="PATTERN", help="ONNX nodes that stay in float")
-    parser.add_argument("--max-length", type=number(int, 8, 512), help="tokens of a row (the tokenizer's limit)")
+    parser.add_argument("--max-length", type=number(int, MIN_LENGTH, 512), help="tokens of a row (its tokenizer's)")
     parser.add_argument("--output", type=Path, help="a folder; earlier output in it is replaced (FOLDER/onnx)")
     return parser.parse_args(argv)
 
@@ -146,6 +144,7 @@ def number(kind: type, least: float, most: float) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"out of range (got {text}); allowed: {least} to {most}")
         return value
 
+    number_within_limits.__name__ = kind.__name__  # argparse names it in errors
     return number_within_limits
 
 
@@ -197,6 +196,9 @@ def _subject(options: argparse.Namespace) -> Subject:
         scores = [row["label"] for row in rows]
         task = replace(task, score_range=(min(scores), max(scores)))
     limit = tokenizer_settings(options.folder).get("model_max_length") or 512
+    if not isinstance(limit, int) or limit < MIN_LENGTH:
+        problem = f"model_max_length: no number of tokens (got {limit!r:.40}); allowed: {MIN_LENGTH} or more"
+        raise UserError(f"{options.folder}/tokenizer_config.json: {problem}; fix: correct it")
     longest = min(options.max_length or limit, model.config.max_position_embeddings)
     parts = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
     return Subject(model, task, *parts)

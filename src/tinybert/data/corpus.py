@@ -4,7 +4,7 @@ import glob
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from tinybert.config.schema import Corpus, HubCorpus
@@ -39,7 +39,7 @@ def documents(settings: Corpus, *, seed: int) -> Iterator[dict]:
         if settings.source == "synthetic":
             units = synthetic_articles(seed)
         elif settings.source == "hub":
-            units = wikitext_articles(_hub_rows(settings.hub, progress.update))
+            units = _hub_articles(settings.hub, progress.update)
         else:
             files = matching_files(settings.local.files)
             progress.total = sum(path.stat().st_size for path in files)
@@ -103,17 +103,30 @@ def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
         yield {"title": title, "text": "\n".join(paragraphs)}
 
 
-def _hub_rows(hub: HubCorpus, on_read: Callable[[int], object]) -> Iterator[str]:
+def _hub_articles(hub: HubCorpus, on_read: Callable[[int], object]) -> Iterator[dict]:
+    """The articles of a dataset: its rows if the first has a title or several lines, otherwise WikiText's."""
+    rows = _hub_rows(hub, on_read)
+    for first in rows:
+        rows = chain([first], rows)
+        if "title" in first or "\n" in first["text"]:
+            yield from ({"title": ""} | row for row in rows if row["text"])
+        else:
+            yield from wikitext_articles(row["text"] for row in rows)
+
+
+def _hub_rows(hub: HubCorpus, on_read: Callable[[int], object]) -> Iterator[dict]:
+    """The columns text and, if there is one, title; missing values are empty."""
     fix = "check corpus.hub, or set corpus.source to local with corpus.local.files, or to synthetic"
     with hub_access("corpus.source: hub", f"{hub.dataset} ({hub.config}, {hub.split}, {hub.revision})", fix=fix):
         from datasets import config
 
         config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES  # of what fails after the rows have begun
         for row in hub_dataset(hub.dataset, hub.config, hub.revision, split=hub.split, streaming=True):
-            if not isinstance(row.get("text"), str):
+            found = {name: row[name] or "" for name in ("title", "text") if name in row}
+            if "text" not in found or not all(isinstance(value, str) for value in found.values()):
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
-            on_read(len(row["text"].encode()))
-            yield row["text"].replace("\0", " ")
+            on_read(len(found["text"].encode()))
+            yield {name: value.replace("\0", " ").strip() for name, value in found.items()}
 
 
 def file_articles(path: Path, *, on_read: Callable[[int], object] = lambda size_bytes: None) -> Iterator[dict]:

@@ -33,11 +33,13 @@ class PredictionReader:
         found: Predicted = {}
         data = TableData.model_construct(kind=self.task.kind, separator=self.settings.separator)
         self.classes = Labels(data, self.task.labels)
+        # An empty text predicts no class, if a row may have several.
+        empty = (None,) if self.task.is_multilabel and self.settings.label else (None, "")
         for where, cells in table.rows((self.settings.id, *self.settings.columns)):
             name = row_id(cells.pop(self.settings.id))
             if name in found:
                 raise table.error(f"{where}: id {name!r:.40} stands at {found[name][0]} too; fix: remove one of them")
-            if any(cell is not None and cell != "" for cell in cells.values()):
+            if any(cell not in empty for cell in cells.values()):
                 found[name] = where, self._logits(table, where, cells)
         return found
 

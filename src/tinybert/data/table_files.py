@@ -3,7 +3,7 @@
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,7 +48,7 @@ class Table:
         """The names of its columns; those of the first row of JSON lines. UserError if it has no rows."""
         if self.hub and len(self._split):
             return tuple(self._split.column_names)
-        for _, cells in self._all_rows(batch_rows=1):
+        for _, cells in self._all_rows():
             return tuple(cells)
         raise self.error("no rows; fix: name a table that has some")
 
@@ -89,8 +89,8 @@ class Table:
         is_unsplit = len(found) == 1 and any(mark in found[0] for mark in OTHER_SEPARATORS.get(self.ending, ""))
         return "separate fields by commas in .csv, by tabs in .tsv" if is_unsplit else otherwise
 
-    def _all_rows(self, wanted: tuple[str, ...] | None = None, *, batch_rows: int = BATCH_ROWS) -> Iterator[Row]:
-        """All rows; Parquet files are read in the columns that are wanted only, `batch_rows` at a time."""
+    def _all_rows(self, wanted: tuple[str, ...] | None = None) -> Iterator[Row]:
+        """All rows; Parquet files are read in the columns that are wanted only, without any as one row of nothing."""
         if self.hub:
             return self._hub_rows(wanted)
         if not self.path.is_file():
@@ -98,7 +98,7 @@ class Table:
         if self.ending not in FORMATS:
             raise self.error(f"unknown format; allowed: {', '.join(FORMATS)}, each also .gz; fix: convert the file")
         if self.ending == ".parquet":
-            return self._parquet_rows(wanted, batch_rows)
+            return self._parquet_rows(wanted)
         return self._json_rows() if self.ending == ".jsonl" else self._delimited_rows(quoted=self.ending == ".csv")
 
     def _delimited_rows(self, *, quoted: bool) -> Iterator[Row]:
@@ -140,7 +140,7 @@ class Table:
                     raise self.error(f"line {number}: must be a JSON object (got {line!r:.60}); fix: one a line")
                 yield f"line {number}", cells
 
-    def _parquet_rows(self, wanted: tuple[str, ...] | None, batch_rows: int) -> Iterator[Row]:
+    def _parquet_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
         import pyarrow
         from pyarrow import parquet
 
@@ -152,8 +152,10 @@ class Table:
                 found = file.schema_arrow.names
                 if len(set(found)) < len(found):
                     raise self.error(f"two columns have one name: {_names(found)}; fix: rename one")
-                batches = file.iter_batches(batch_rows, columns=None if wanted is None else list(wanted))
-                rows = (cells for batch in batches for cells in batch.to_pylist())
+                rows: Iterable[dict] = [dict.fromkeys(found)] if file.metadata.num_rows else []
+                if wanted is not None:
+                    batches = file.iter_batches(BATCH_ROWS, columns=list(wanted))
+                    rows = (cells for batch in batches for cells in batch.to_pylist())
                 yield from ((f"row {number}", cells) for number, cells in enumerate(rows, start=1))
         except UserError:
             raise

@@ -70,7 +70,8 @@ class TaskTeacher:
             return Encoded(places, [np.zeros(1, dtype=np.int64)] * len(rows), labels)
         own = self.full_tokenizer or self.tokenizer
         if isinstance(self.model, ForeignClassifier):
-            own = self.model.tokenizer.backend_tokenizer
+            own, mask = self.model.tokenizer.backend_tokenizer, self.model.tokenizer.mask_token or "[MASK]"
+            rows = [row | {name: row[name].replace("[MASK]", mask) for name in self.task.columns} for row in rows]
         return encode(rows, self.task, own, max_length_tokens=self.max_length_tokens)
 
     def retokenized(self, split: str) -> float:

@@ -26,6 +26,7 @@ STATIC_DIMENSIONS = 256  # as Model2Vec
 SMOOTHING = 1e-4  # a of the weights a / (a + p)
 VOCABULARY_BATCH = 2048
 FOLDS = 3
+MOST_COEFFICIENTS = 10_000_000  # of a model; its training takes about 230 bytes for each
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse strengths of the regularization to choose from
 
 Features = Any  # (rows, features), an array or a sparse matrix
@@ -38,9 +39,12 @@ class Featurizer(NamedTuple):
     table: np.ndarray = np.empty((0, 0))  # (vocabulary, dimensions)
 
 
-def tfidf_features(train: Encoded, *, pair: bool) -> Featurizer:
-    """Sublinear TF-IDF of the training rows' tokens and token pairs."""
-    vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=lambda tokens: [*zip(tokens), *itertools.pairwise(tokens)])
+def tfidf_features(train: Encoded, task: Task) -> Featurizer:
+    """Sublinear TF-IDF of the training rows' tokens and token pairs; the most frequent ones if there are too many."""
+    pair, most = task.is_pair, MOST_COEFFICIENTS // (len(task.outputs) * (4 if task.is_pair else 1))
+    vectorizer = TfidfVectorizer(
+        sublinear_tf=True, max_features=most, analyzer=lambda tokens: [*zip(tokens), *itertools.pairwise(tokens)]
+    )
     vectorizer.fit([text for side in _sides(train, pair) for text in side])
 
     def featurize(rows: Encoded) -> Features:

@@ -140,11 +140,10 @@ def cloze_scores(
 
     Also returned for each question: 1 where its answer is the likeliest token, else 0; labels are 1.
     """
-    logits = torch.cat(list(predicted_logits(model, batches)))
-    labels = torch.cat([batch.gold for batch in batches])
     # The rank of the answer, 0 is the likeliest. Ties rank above the answer: a model that gives all tokens the same
     # logit has answered nothing.
-    ranks = (logits >= logits.gather(1, labels[:, None])).sum(-1) - 1
+    both = zip(batches, predicted_logits(model, batches), strict=True)
+    ranks = torch.cat([(logits >= logits.gather(1, batch.gold[:, None])).sum(-1) - 1 for batch, logits in both])
     subjects = {ALL_SUBJECTS: list(range(len(questions)))}
     for index, question in enumerate(questions):
         subjects.setdefault(question["subject"], []).append(index)
@@ -169,10 +168,11 @@ def all_scores(
 
 def best_answers(model: MaskedLM, tokenizer: Tokenizer, batches: Sequence[Batch]) -> list[list[dict]]:
     """Returns the five likeliest tokens of each question with their probabilities."""
-    best = torch.cat(list(predicted_logits(model, batches))).softmax(-1).topk(5)
+    best = (logits.softmax(-1).topk(5) for logits in predicted_logits(model, batches))
     return [
         [{"token": tokenizer.id_to_token(token), "probability": share} for share, token in zip(*row, strict=True)]
-        for row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        for shares, tokens in best
+        for row in zip(shares.tolist(), tokens.tolist(), strict=True)
     ]
 
 
@@ -181,7 +181,7 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="tinybert ask", description="Ask teacher and domain students.")
     parser.add_argument("question", nargs="+", help="a text with one [MASK]")
     question = " ".join(parser.parse_args(argv).question)
-    if question.count("[MASK]") != 1:
+    if question.count("[MASK]") != 1 or NO_TEXT.search(question):
         example = "for example: The capital of France is [MASK]."
         raise UserError(f"question: must contain [MASK] exactly once (got {question!r}); {example}")
     params = load_params()

@@ -17,7 +17,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import parse_json, write_file
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
-# A classifier counts as collapsed if at most this fraction of the rows gets another class (2 of MRPC's 408).
+# A classifier is collapsed if at most this fraction of the rows gets another class, and half as many as have one.
 COLLAPSED_OTHER_ROWS = 0.005
 # A regressor counts as collapsed if its standard deviation is below this fraction of the score range (STS-B: 0.05).
 COLLAPSED_SPREAD = 0.01
@@ -65,14 +65,12 @@ def majority_predictions(task: Task, train_labels: Values, rows: int) -> np.ndar
     return np.full(rows, np.bincount(np.asarray(train_labels), minlength=len(task.labels)).argmax())
 
 
-def is_collapsed(task: Task, predictions: Values) -> bool:
+def is_collapsed(task: Task, predictions: Values, labels: Values) -> bool:
     """Whether the predictions are (nearly) the same for every input, by COLLAPSED_OTHER_ROWS or COLLAPSED_SPREAD."""
-    predictions = np.asarray(predictions)
     if task.score_range:
-        return bool(predictions.std() < COLLAPSED_SPREAD * np.ptp(task.score_range))
-    _, counts = np.unique(predictions, axis=0, return_counts=True)
-    others = len(predictions) - counts.max()
-    return bool(others <= COLLAPSED_OTHER_ROWS * len(predictions))
+        return bool(np.std(predictions) < COLLAPSED_SPREAD * np.ptp(task.score_range))
+    found, gold = (len(each) - np.unique(each, axis=0, return_counts=True)[1].max() for each in (predictions, labels))
+    return bool(found <= min(COLLAPSED_OTHER_ROWS * len(predictions), gold / 2))
 
 
 def model_costs(model: TaskModel, rows: Encoded) -> dict[str, float | None]:
@@ -82,7 +80,8 @@ def model_costs(model: TaskModel, rows: Encoded) -> dict[str, float | None]:
     """
     flops = None
     if isinstance(model, Classifier):
-        flops = float(np.mean([model.flops(tokens) for tokens in rows.lengths.tolist()]))
+        lengths, counts = np.unique(rows.lengths, return_counts=True)
+        flops = float(np.average([model.flops(tokens) for tokens in lengths.tolist()], weights=counts))
     return {"parameters": model.parameter_count, "flops": flops}
 
 
@@ -232,7 +231,7 @@ def compare_splits(
     for split, (dev, known) in references.items():
         systems = {"student": student(dev)} | known
         scores[split] = {name: score(task, found, dev.gold) for name, found in systems.items()}
-        scores[split]["collapsed"] = is_collapsed(task, systems["student"])
+        scores[split]["collapsed"] = is_collapsed(task, systems["student"], dev.gold)
         if split == task.dev_splits[0]:
             predictions = {name: Predictions(task.headline, dev.gold, found) for name, found in systems.items()}
     return scores, predictions
@@ -253,7 +252,7 @@ def variant_scores(variants: Mapping[str, Predictions], task: Task, *, seed: int
     return {
         name: {
             "dev": score(task, found.predictions, labels),
-            "collapsed": is_collapsed(task, found.predictions),
+            "collapsed": is_collapsed(task, found.predictions, labels),
             "agreement": None if task.is_regression else agreement(found.predictions),
             "difference_95": paired_interval(metric, [found.predictions], [fp32], [labels], seed=seed),
         }

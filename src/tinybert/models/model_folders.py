@@ -4,7 +4,6 @@ Folders may be third-party: everything read is checked, pickles are never opened
 """
 
 import json
-import pickle
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -92,15 +91,18 @@ def convert_pickle(folder: str | Path) -> Path:
     try:
         with warnings.catch_warnings(action="ignore"):  # of files that are refused anyway
             stored = torch.load(source, map_location="cpu", weights_only=True)
+            parts = stored.items() if isinstance(stored, dict) else ()
+            # Tied weights lie in one place.
+            tensors = {str(name): part.contiguous().clone() for name, part in parts if isinstance(part, Tensor)}
+            content = save(tensors, metadata={"format": "pt"})
     except FileNotFoundError:
         raise UserError(f"{source}: absent; fix: name a folder with pytorch_model.bin") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # of many types; sparse tensors fail too
         reason = one_line(error).partition(". ")[0]
         raise UserError(f"{source}: no file of weights ({reason:.150}); fix: choose another model") from None
-    if not isinstance(stored, dict) or not stored or not all(isinstance(part, Tensor) for part in stored.values()):
+    if not tensors or len(tensors) < len(stored):
         raise UserError(f"{source}: holds more than weights by name; allowed: a state_dict; fix: choose another model")
-    tensors = {str(name): tensor.contiguous().clone() for name, tensor in stored.items()}  # tied ones lie in one place
-    write_file(target, save(tensors, metadata={"format": "pt"}))
+    write_file(target, content)
     return target
 
 

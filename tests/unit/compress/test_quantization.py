@@ -248,6 +248,14 @@ def test_excluding_every_node_is_an_error(models):
     assert "\n" not in str(error.value)
 
 
+def test_a_pattern_without_a_node_is_reported(tmp_path, capsys):
+    export_onnx(trained(), tmp_path / "fp32.onnx")
+    planned(tmp_path / "fp32.onnx", exclude=("*/query/*", "*attention*"))
+    assert capsys.readouterr().err.startswith(
+        "warning: quantization.exclude (--exclude): '*attention*' matches no node; there are /model/bert/"
+    )
+
+
 def test_a_silent_channel_counts_as_a_thousandth_of_the_largest():
     found = smoothing_factors(np.array([-512.0, 0.0]), np.array([300.0, 0.0]), np.array([[0.01], [1.0]]), 1.0)
     np.testing.assert_allclose(found, [1000**0.5, 1000**-0.5], rtol=1e-5)

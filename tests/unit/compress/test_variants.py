@@ -282,6 +282,7 @@ def test_mistakes_in_a_folder_are_one_line(work):
         ("--max-score-drop", "nan", "out of range (got nan); allowed: 0 to 1"),
         ("--max-length", "7", "out of range (got 7); allowed: 8 to 512"),
         ("--calibration-rows", "0", "out of range (got 0); allowed: 1 to 1000000000"),
+        ("--calibration-rows", "few", "invalid int value: 'few'"),
     ],
 )
 def test_numbers_out_of_bounds_are_refused(work, capsys, option, value, line):
@@ -293,6 +294,16 @@ def test_numbers_out_of_bounds_are_refused(work, capsys, option, value, line):
 def test_a_damaged_tokenizer_config_is_one_line(work):
     (work / "model/tokenizer_config.json").write_text("[]")
     with pytest.raises(SystemExit, match=r"^model/tokenizer_config\.json: not a JSON object; fix: get the file again$"):
+        run("rows.csv")
+
+
+@pytest.mark.parametrize("limit", ["512", 64.0, -1, 1])
+def test_an_unusable_length_of_the_tokenizer_is_one_line(work, limit):
+    config = read_json(work / "model/tokenizer_config.json") | {"model_max_length": limit}
+    write_json(work / "model/tokenizer_config.json", config)
+    with pytest.raises(
+        SystemExit, match=r"^model/tokenizer_config\.json: model_max_length: no number of tokens \(got "
+    ):
         run("rows.csv")
 
 

@@ -243,6 +243,20 @@ def test_hub_rows_are_streamed_from_the_pinned_revision(fake_hub):
     assert fake_hub.call == (("someone/wiki", "raw"), options)
 
 
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([{"title": "A", "text": " Body .\n"}, {"title": None, "text": "b\nc"}, {"title": "D", "text": None}],
+         [{"title": "A", "text": "Body ."}, {"title": "", "text": "b\nc"}]),
+        ([{"text": "a\nb"}, {"text": ""}, {"text": " = c = "}],
+         [{"title": "", "text": "a\nb"}, {"title": "", "text": "= c ="}]),
+    ],
+)  # fmt: skip
+def test_hub_rows_with_titles_or_several_lines_are_articles(fake_hub, rows, found):
+    fake_hub.rows = rows
+    assert list(documents(hub_settings(), seed=0)) == found
+
+
 def test_nul_characters_of_hub_rows_become_spaces(fake_hub):
     fake_hub.rows = [{"text": " = A = \n"}, {"text": " Body\0text . \n"}]
     assert list(documents(hub_settings(), seed=0)) == [{"title": "A", "text": "Body text ."}]

@@ -104,10 +104,11 @@ def test_scores_and_several_labels():
     assert logits(teacher, "train", 0) == pytest.approx([0, math.log(9), math.log(9)], abs=1e-6)
     assert logits(teacher, "dev", 0) == pytest.approx([CERTAIN, CERTAIN, -CERTAIN], rel=1e-3)
     table("train.csv", "id,tags", "0,a;c")
-    table("dev.csv", "id,tags", "0,;")
-    teacher, _ = read(tagged, label="tags", separator=";")
-    assert np.sign(logits(teacher, "train", 0)).tolist() == [1, -1, 1]
-    assert np.sign(logits(teacher, "dev", 0)).tolist() == [-1, -1, -1]
+    for nothing in (";", ""):
+        table("dev.csv", "id,tags", f"0,{nothing}")
+        teacher, _ = read(tagged, label="tags", separator=";")
+        assert np.sign(logits(teacher, "train", 0)).tolist() == [1, -1, 1]
+        assert np.sign(logits(teacher, "dev", 0)).tolist() == [-1, -1, -1]
 
 
 @pytest.mark.parametrize("task", [OWN, COLA])

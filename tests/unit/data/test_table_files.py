@@ -109,6 +109,14 @@ def test_mistakes_in_a_file(tmp_path, name, content, line):
     assert mistake(path).startswith(line)
 
 
+def test_only_wanted_columns_of_parquet_are_read(tmp_path):
+    """A date that Python does not have, in a column that nobody asks for."""
+    far = pyarrow.array([2**62], pyarrow.timestamp("us"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "far": far}), tmp_path / "a.parquet")
+    assert Table(str(tmp_path / "a.parquet"), "key").columns() == ("text", "far")
+    assert read(tmp_path / "a.parquet", "text") == [("row 1", {"text": "a"})]
+
+
 def test_lists_of_numbered_classes_of_the_hub_come_as_names(monkeypatch):
     import datasets
 

@@ -107,19 +107,24 @@ def test_majority_is_that_of_train():
 
 
 def test_a_classifier_with_one_answer_is_collapsed():
-    task = TASKS["mrpc"]
-    assert is_collapsed(task, [1] * 408)
-    assert is_collapsed(task, [1] * 406 + [0] * 2)
-    assert is_collapsed(task, [1] * 199 + [0])  # exactly 0.5 %
-    assert not is_collapsed(task, [1] * 405 + [0] * 3)
-    assert not is_collapsed(task, [0, 1])
+    def collapsed(ones, zeros, gold_zeros=100):
+        rows = ones + zeros
+        return is_collapsed(TASKS["mrpc"], [1] * ones + [0] * zeros, [1] * (rows - gold_zeros) + [0] * gold_zeros)
+
+    assert collapsed(408, 0)
+    assert collapsed(406, 2)
+    assert collapsed(199, 1)  # exactly 0.5 %
+    assert not collapsed(405, 3)
+    assert not collapsed(1, 1, gold_zeros=1)
+    assert collapsed(1996, 4, gold_zeros=8)
+    assert not collapsed(1992, 8, gold_zeros=8)  # a perfect classifier of a rare class
 
 
 def test_a_regressor_without_spread_is_collapsed():
     task = TASKS["stsb"]
-    assert is_collapsed(task, [2.5, 2.5, 2.5])
-    assert is_collapsed(task, [2.46, 2.54])  # standard deviation 0.04
-    assert not is_collapsed(task, [2.44, 2.56])  # 0.06
+    assert is_collapsed(task, [2.5, 2.5, 2.5], [0.0, 2.0, 5.0])
+    assert is_collapsed(task, [2.46, 2.54], [0.0, 5.0])  # standard deviation 0.04
+    assert not is_collapsed(task, [2.44, 2.56], [0.0, 5.0])  # 0.06
 
 
 def test_predictions_come_in_the_order_of_the_rows(tokenizer):
@@ -247,8 +252,9 @@ def test_f1_of_rows_without_labels_is_zero():
 def test_the_majority_and_collapse_of_several_labels():
     train = np.array([[1, 0, 1], [1, 0, 0], [1, 1, 0]])
     assert majority_predictions(TAGS, train, 2).tolist() == [[1, 0, 0]] * 2
-    assert is_collapsed(TAGS, np.array([[1, 0, 1]] * 300 + [[1, 1, 1]]))
-    assert not is_collapsed(TAGS, np.array([[1, 0, 1]] * 30 + [[1, 1, 1]]))
+    gold = np.array([[0, 1, 0], *[[1, 0, 0]] * 15] * 20)
+    assert is_collapsed(TAGS, np.array([[1, 0, 1]] * 300 + [[1, 1, 1]]), gold)
+    assert not is_collapsed(TAGS, np.array([[1, 0, 1]] * 30 + [[1, 1, 1]]), gold)
 
 
 def test_saved_predictions_are_finite(tmp_path):
