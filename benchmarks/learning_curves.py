@@ -50,7 +50,7 @@ from tinybert.models.model_folders import save_model
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder
-from tinybert.pipeline.process import FreedMemory, dropout_seed
+from tinybert.pipeline.process import FreedMemory, stream
 
 INITS = ("random", "subcloning", "narrowing")
 SUBCLONING_SEQUENCES = 256  # as in stages/general_distill.py
@@ -84,7 +84,7 @@ def learning_curve(
         yield entry(0)
     started = time.perf_counter()
     for step, (epoch, batch) in zip(range(steps), all_epochs(batches), strict=False):
-        torch.manual_seed(dropout_seed(settings.seed, step, 0))
+        torch.manual_seed(int(stream(settings.seed, "dropout", step, 0).integers(2**63)))
         module.loss.map.redraw(step)
         rate = set_learning_rate(step, steps, optimizer, settings)
         terms = distillation_step(batch, distiller, teacher, accelerator, training.accumulation_steps)

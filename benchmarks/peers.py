@@ -14,7 +14,6 @@ line is the median time of OpenVINO's fastest file, FP32 included, over that of 
 import argparse
 import multiprocessing
 import pickle
-import random
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from tabulate import tabulate
 
 from benchmarks.timing import hardware
 from tinybert.compress.onnx_files import Feeds, OnnxClassifier, feeds_of, random_feeds
-from tinybert.compress.quantization import calibration_feeds
+from tinybert.compress.quantization import calibration_feeds, draw_rows
 from tinybert.config.load import load_params
 from tinybert.config.tasks import read_task
 from tinybert.data.encoding import Encoded, encode, read_rows
@@ -140,7 +139,7 @@ def main() -> None:
     threads, source = settings.latency.threads, paths.task_model(task.name, params.seed, options.model)
     tokenizer = load_tokenizer(source)
     train, dev = (read_rows(task, split) for split in ("train", task.dev_splits[0]))
-    drawn = random.Random(params.seed).sample(train, min(settings.calibration.examples, len(train)))
+    drawn = draw_rows(train, settings.calibration.examples, seed=params.seed)
     calibration, dev = (encode(rows, task, tokenizer, max_length_tokens=limit) for rows in (drawn, dev))
     # One row at a time: nncf would see the padding of a batch, which our calibration leaves out.
     batches = calibration_feeds(calibration, batch_size=1)

@@ -1,7 +1,6 @@
 """A task model as ONNX: FP32, dynamic INT8, static INT8 in two formats; score, size and latency of each."""
 
-import random
-
+from tinybert.compress.quantization import draw_rows
 from tinybert.compress.variants import Subject, measure_variants
 from tinybert.config.tasks import read_task
 from tinybert.data.encoding import encode, read_rows
@@ -21,7 +20,7 @@ def main(stage: Stage) -> None:
     model, tokenizer = load_task_model(source), load_tokenizer(source)
     model.config.check_length(settings.latency.length_tokens, "quantization.latency.length_tokens")
     train, dev = (read_rows(task, split) for split in ("train", task.dev_splits[0]))
-    drawn = random.Random(params.seed).sample(train, min(settings.calibration.examples, len(train)))
+    drawn = draw_rows(train, settings.calibration.examples, seed=params.seed)
     calibration, scored = (encode(rows, task, tokenizer, max_length_tokens=limit) for rows in (drawn, dev))
 
     with atomic_folder(paths.onnx(task.name, name)) as folder:

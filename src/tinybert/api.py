@@ -77,8 +77,9 @@ class DistilledStudent:
     max_length_tokens: int
 
     def save(self, folder: str | Path) -> None:
-        """Writes model and tokenizer as `folder`; UserError if it exists and is no model, which would be replaced."""
-        if Path(folder).is_dir() and any(Path(folder).iterdir()) and not (Path(folder) / "config.json").is_file():
+        """Writes model and tokenizer as `folder`, in place of an older model; UserError if anything else is there."""
+        place = Path(folder)
+        if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / "config.json").is_file()):
             raise UserError(f"folder: exists, and is no model (got {folder}); allowed: a new folder; fix: name another")
         with atomic_folder(folder) as target:
             save_model(self.model, target)
@@ -236,9 +237,7 @@ def check_tokens(student: Classifier, teacher: TaskModel, tokenizer: Tokenizer) 
     if isinstance(teacher, SequenceClassifier) and tokens != (known := teacher.config.vocab_size):
         raise UserError(f"student: its vocabulary differs (got {tokens} tokens); allowed: {known}; fix: choose another")
     if (found := tokenizer.get_vocab_size()) > tokens:
-        raise UserError(
-            f"tokenizer: too many tokens (got {found}); allowed: at most {tokens}; fix: use the model's tokenizer"
-        )
+        raise UserError(f"tokenizer: too many tokens (got {found}); allowed: {tokens}; fix: use the model's tokenizer")
 
 
 def _load_student(folder: str | Path, task: Task) -> Classifier:

@@ -120,8 +120,9 @@ def push(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     folder, card = options.folder, licensed_card(options.folder, options.license)
     found = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    # training.json names local folders.
     local = {name for name in found if any(part[0] == "." for part in name.parts)} | {Path("training.json")}
-    files = {name.as_posix(): path for name, path in found.items() if name not in local}  # that one names local folders
+    files = {name.as_posix(): path for name, path in found.items() if name not in local}
     fix = "check the name, and set HF_TOKEN to a token that may write to it"
     with hub_access("REPOSITORY", options.repository, action="uploaded to", fix=fix):
         from huggingface_hub import CommitOperationAdd, HfApi
@@ -170,10 +171,10 @@ def repair(argv: Sequence[str]) -> None:
     from dvc.utils.serialize import ParseError
     from dvc.utils.strictyaml import YAMLValidationError
 
-    # Nothing is lost: DVC restores finished stages from its run cache, and the list of readers and writers matters to
-    # live processes only. While DVC is running, nothing is removed.
     if not LOCK_FILE.with_name("dvc.yaml").is_file():
         raise UserError("repair: no dvc.yaml in this folder; fix: run it in the repository's root")
+    # Nothing is lost: DVC restores finished stages from its run cache, and the list of readers and writers matters to
+    # live processes only. While DVC is running, nothing is removed.
     repo, cut = Repo(), []
     with suppress(LockError), repo.lock:
         try:

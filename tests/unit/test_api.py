@@ -199,7 +199,10 @@ def test_scores_and_several_labels(folder, labels, problem_type, gold, loss):
         ({"rows": ["a text"]}, "rows[0].text: no text (got None); fix: settings.text"),
         ({"optimizer": {"weight_decay": -1.0}}, "optimizer."),
         ({"tokenizer": 5}, "tokenizer: no folder and no object of this package (got int)"),
-        ({"tokenizer": Tokenizer(WordPiece())}, "tokenizer: its tokenizer is a WordPiece after a NoneType"),
+        (
+            {"tokenizer": Tokenizer(WordPiece())},
+            "tokenizer: no WordPiece tokenizer of a BERT (got a WordPiece after a NoneType)",
+        ),
         (
             {
                 "student": Architecture(layers=1, width=12, heads=3, feed_forward=24, dropout=0.0),

@@ -85,10 +85,12 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
 
     Inputs of the graph: input_ids, attention_mask (1 on real tokens) and token_type_ids, int64 (batch, length), both
     sizes dynamic. Output: logits, float32 (batch, classes). Raises RuntimeError and writes no file if ONNX Runtime and
-    PyTorch differ by more than 1e-4 plus 1e-5 of a logit's size, in random rows or the padded batches `real_rows`.
+    PyTorch differ by more than 1e-4 plus 1e-5 of a logit's size, in random rows or the padded batches `real_rows`;
+    UserError if the weights are too large for one file.
     """
     if (size := 4 * model.parameter_count) > LARGEST_BYTES:
-        raise UserError(f"FOLDER: too large for one ONNX file (got {size / 1e9:.1f} GB); allowed: 2.1 GB; fix: cut it")
+        problem = f"too large for one ONNX file (got {size / 1e9:.2f} GB); allowed: {LARGEST_BYTES / 1e9:.2f} GB"
+        raise UserError(f"quantization.models (FOLDER): {problem}; fix: choose a smaller model, or use tinybert cut")
     plain, served = (copy.deepcopy(model).cpu().float().eval() for _ in range(2))
     if isinstance(served, SequenceClassifier):
         heads = served.config.num_attention_heads

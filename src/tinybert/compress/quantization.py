@@ -14,6 +14,7 @@ output, so here the division is a separate operator (except at attention's outpu
 
 import copy
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +71,11 @@ class Int8Plan(NamedTuple):
     ranges: dict[str, ActivationRange]
 
 
+def draw_rows(rows: Sequence[dict], count: int, *, seed: int) -> list[dict]:
+    """Draws rows without replacement by the seed; all if there are fewer than `count`."""
+    return random.Random(seed).sample(rows, min(count, len(rows)))
+
+
 def calibration_feeds(rows: Encoded, *, batch_size: int) -> list[Feeds]:
     """Batches of rows of similar length; UserError if all are equal, which says nothing about the range of others."""
     if len({ids.tobytes() for ids in rows.input_ids}) == 1:
@@ -94,8 +100,8 @@ def plan_int8(fp32: str | Path, batches: Sequence[Feeds], *, smoothing: float, e
         raise UserError(f"quantization.exclude (--exclude): {problem} (got {got}); fix: {fix}")
     for pattern in exclude:
         if not any(fnmatchcase(layer.name, pattern) for layer in found):
-            problem = f"{pattern!r} matches no node; there are {', '.join(layer.name for layer in found[:8])}, ..."
-            print(f"warning: quantization.exclude (--exclude): {problem}", file=sys.stderr)
+            problem = f"no node that becomes INT8 matches (got {pattern}); allowed: such as {found[-1].name}"
+            print(f"warning: quantization.exclude (--exclude): {problem}; fix: correct it", file=sys.stderr)
     return Int8Plan(model, layers, calibrate(model, layers, batches, smoothing))
 
 

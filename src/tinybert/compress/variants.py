@@ -196,10 +196,10 @@ def _subject(options: argparse.Namespace) -> Subject:
         scores = [row["label"] for row in rows]
         task = replace(task, score_range=(min(scores), max(scores)))
     limit = tokenizer_settings(options.folder).get("model_max_length") or 512
-    if not isinstance(limit, int) or limit < MIN_LENGTH:
+    if not isinstance(limit, (int, float)) or limit < MIN_LENGTH:
         problem = f"model_max_length: no number of tokens (got {limit!r:.40}); allowed: {MIN_LENGTH} or more"
         raise UserError(f"{options.folder}/tokenizer_config.json: {problem}; fix: correct it")
-    longest = min(options.max_length or limit, model.config.max_position_embeddings)
+    longest = int(min(options.max_length or limit, model.config.max_position_embeddings))
     parts = (encode(part, task, tokenizer, max_length_tokens=longest) for part in (rows[:count], rows[count:]))
     return Subject(model, task, *parts)
 

@@ -104,9 +104,10 @@ def wikitext_articles(rows: Iterable[str]) -> Iterator[dict]:
 
 
 def _hub_articles(hub: HubCorpus, on_read: Callable[[int], object]) -> Iterator[dict]:
-    """The articles of a dataset: its rows if the first has a title or several lines, otherwise WikiText's."""
+    """The articles of a dataset: its rows if they have titles or the first text has several lines; or WikiText's."""
     rows = _hub_rows(hub, on_read)
-    for first in rows:
+    first = next((row for row in rows if "title" in row or row["text"]), None)
+    if first:
         rows = chain([first], rows)
         if "title" in first or "\n" in first["text"]:
             yield from ({"title": ""} | row for row in rows if row["text"])
@@ -122,8 +123,8 @@ def _hub_rows(hub: HubCorpus, on_read: Callable[[int], object]) -> Iterator[dict
 
         config.STREAMING_READ_MAX_RETRIES = STREAM_RETRIES  # of what fails after the rows have begun
         for row in hub_dataset(hub.dataset, hub.config, hub.revision, split=hub.split, streaming=True):
-            found = {name: row[name] or "" for name in ("title", "text") if name in row}
-            if "text" not in found or not all(isinstance(value, str) for value in found.values()):
+            found = {name: row[name] or "" for name in ("title", "text") if isinstance(row.get(name, 0), str | None)}
+            if "text" not in found:
                 raise UserError(f"corpus.hub.dataset: {hub.dataset} has no text column; it has {', '.join(row)}")
             on_read(len(found["text"].encode()))
             yield {name: value.replace("\0", " ").strip() for name, value in found.items()}

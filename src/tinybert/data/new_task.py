@@ -126,9 +126,8 @@ def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
         tokens = texts.map(lambda text: len(tokenizer.encode(text, add_special_tokens=False))).sum(axis=1)
     except UserError as error:
         if params.teacher.source != "synthetic":
-            print(
-                f"warning: the number of tokens is a guess: {error}; then undo the edit of params.yaml, run this again"
-            )
+            again = "undo the edit of params.yaml, and run this again"
+            print(f"warning: the number of tokens is a guess: {error}; then {again}")
         tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * MOST_TOKENS_PER_WORD
     longest = float(np.percentile(tokens, 95)) + 1 + len(task.columns)  # special tokens
     return int(min(512, max(16, 8 * math.ceil(longest / 8))))

@@ -41,7 +41,7 @@ class Labels:
     ) -> None:
         self.data, self.aliases = data, aliases or {}
         self.ids = {name: number for number, name in enumerate(classes or ())}
-        self.are_given = self.is_known = classes is not None
+        self.are_given = self.is_known = self.has_order = classes is not None
         self.types: set[str] = set()  # of the cells of a table
 
     def parse(self, cell: Any) -> int | float | list[int]:
@@ -64,7 +64,7 @@ class Labels:
             are_integers = all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names)
             names.sort(key=(lambda name: (int(name), name)) if are_integers else None)
         if (positive := self.data.positive) in names:
-            self.are_given = self.are_given and names.index(positive) == 1  # or they are not in a teacher's order
+            self.has_order &= names.index(positive) == 1  # otherwise this changes the order
             names.remove(positive)
             names.insert(1, positive)
         places = {name: number for number, name in enumerate(names)}
@@ -110,8 +110,8 @@ class Labels:
 
 def is_one_hot(labels: Sequence) -> bool:
     """Whether a row's labels are 0 and 1 for each class: classes 0 and 1 would be repeated."""
-    found = set(map(str, labels))
-    return len(found) < len(labels) and found <= {"0", "1", "False", "True"}
+    found = {str(label).lower().removesuffix(".0") for label in labels}
+    return len(found) < len(labels) and (found <= {"0", "1"} or found <= {"true", "false"})
 
 
 def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
@@ -164,7 +164,7 @@ def _task(name: str, labels: Labels, splits: Frames) -> Task:
         dev_splits=("dev", LABELED_TEST) if LABELED_TEST in splits else ("dev",),
         kind=data.kind,
         is_own=True,
-        has_label_order=labels.are_given or names == tuple(map(str, range(len(names)))),
+        has_label_order=labels.has_order or names == tuple(map(str, range(len(names)))),
     )
 
 

@@ -33,8 +33,8 @@ class PredictionReader:
         found: Predicted = {}
         data = TableData.model_construct(kind=self.task.kind, separator=self.settings.separator)
         self.classes = Labels(data, self.task.labels)
-        # An empty text predicts no class, if a row may have several.
-        empty = (None,) if self.task.is_multilabel and self.settings.label else (None, "")
+        # With a separator an empty text predicts no class.
+        empty = (None,) if self.task.is_multilabel and self.settings.separator else (None, "")
         for where, cells in table.rows((self.settings.id, *self.settings.columns)):
             name = row_id(cells.pop(self.settings.id))
             if name in found:

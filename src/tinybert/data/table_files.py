@@ -90,7 +90,7 @@ class Table:
         return "separate fields by commas in .csv, by tabs in .tsv" if is_unsplit else otherwise
 
     def _all_rows(self, wanted: tuple[str, ...] | None = None) -> Iterator[Row]:
-        """All rows; Parquet files are read in the columns that are wanted only, without any as one row of nothing."""
+        """All rows; of Parquet only the wanted columns are read, and without any one empty row stands for all."""
         if self.hub:
             return self._hub_rows(wanted)
         if not self.path.is_file():

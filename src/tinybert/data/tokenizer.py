@@ -135,7 +135,7 @@ def check_wordpiece(tokenizer: Tokenizer, where: str) -> None:
     """Raises UserError, which begins with `where`, if it is no WordPiece tokenizer of a BERT."""
     if not isinstance(tokenizer.model, WordPiece) or not isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         found = f"a {type(tokenizer.model).__name__} after a {type(tokenizer.normalizer).__name__}"
-        raise UserError(f"{where}: its tokenizer is {found}; a BERT WordPiece tokenizer is needed")
+        raise UserError(f"{where}: no WordPiece tokenizer of a BERT (got {found}); fix: use the tokenizer of a BERT")
     if missing := [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is None]:
         raise UserError(f"{where}: the vocabulary lacks {', '.join(missing)}; fix: use the vocabulary of a BERT")
 
@@ -177,8 +177,7 @@ def _normalizer(folder: Path, tokens: list[str]) -> normalizers.BertNormalizer:
     found = {key: stated.get(key, value) for key, value in default.items()}
     for key, value in found.items():
         if not isinstance(value, bool) and (value is not None or default[key] is not None):
-            raise UserError(
-                f"{folder}/tokenizer_config.json: {key}: neither true nor false (got {value!r:.40}); fix: correct it"
-            )
+            where = f"{folder}/tokenizer_config.json: {key}"
+            raise UserError(f"{where}: neither true nor false (got {value!r:.40}); fix: correct it")
     lowercase, accents, chinese = found.values()
     return normalizers.BertNormalizer(lowercase=lowercase, strip_accents=accents, handle_chinese_chars=chinese)

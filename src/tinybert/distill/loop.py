@@ -24,7 +24,7 @@ from tinybert.distill.vocabulary import only_used_words
 from tinybert.models.model_folders import Model
 from tinybert.models.outputs import Batch, ModelOutput, OutputSpec, check_bfloat16
 from tinybert.models.packed_linear import for_inference
-from tinybert.pipeline.process import FreedMemory, dropout_seed
+from tinybert.pipeline.process import FreedMemory, stream
 
 # How long processes wait for the one that fills the teacher cache.
 LONGEST_WAIT = timedelta(hours=12)
@@ -169,7 +169,7 @@ def _take_steps(
         settings.pruner.begin(steps)
     memory = FreedMemory()
     for step, (epoch, batch) in zip(range(logger.step, steps), all_epochs(batches, logger.step), strict=False):
-        torch.manual_seed(dropout_seed(settings.seed, step, accelerator.process_index))
+        torch.manual_seed(int(stream(settings.seed, "dropout", step, accelerator.process_index).integers(2**63)))
         loss.map.redraw(step)
         learning_rate = set_learning_rate(step, steps, optimizer, settings)
         terms = distillation_step(batch, distiller, teacher, accelerator, settings.training.accumulation_steps)

@@ -192,7 +192,7 @@ def _check_class_names(folder: Path, task: Task, key: str) -> None:
     has_names = not all(map(foreign.DEFAULT_LABEL.fullmatch, plain))
     if not (task.has_label_order or has_names):
         problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
-        fix = f"list them in tasks.{task.name}.data.labels in the teacher's order"
+        fix = f"name them by id2label of config.json, or by tasks.{task.name}.data.labels in the teacher's order"
         raise UserError(f"{key}: {problem}; allowed: names or an order; fix: {fix}")
 
 

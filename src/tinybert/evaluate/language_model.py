@@ -106,9 +106,7 @@ def read_quiz_file(file: str) -> list[Question]:
             found = f"{row['prompt']!r:.80}"
             raise table.error(f"{where}, column prompt: must have [MASK] exactly once (got {found}); fix: correct it")
         if row["subject"] == ALL_SUBJECTS:
-            raise table.error(
-                f"{where}, column subject: reserved for the total (got {ALL_SUBJECTS!r}); fix: choose another"
-            )
+            raise table.error(f"{where}, column subject: reserved (got {ALL_SUBJECTS!r}); fix: choose another")
         questions.append(row)
     return questions
 
@@ -182,8 +180,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("question", nargs="+", help="a text with one [MASK]")
     question = " ".join(parser.parse_args(argv).question)
     if question.count("[MASK]") != 1 or NO_TEXT.search(question):
-        example = "for example: The capital of France is [MASK]."
-        raise UserError(f"question: must contain [MASK] exactly once (got {question!r}); {example}")
+        allowed = "UTF-8 text with one [MASK]; fix: ask, for example, The capital of France is [MASK]."
+        raise UserError(f"question: no question (got {question!a:.80}); allowed: {allowed}")
     params = load_params()
     folders = {"teacher": paths.TEACHER}
     folders |= {name: paths.domain_student(name, params.seed) for name in params.domain.students}

@@ -17,7 +17,8 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import parse_json, write_file
 from tinybert.pipeline.paths import INT8_VARIANTS, VARIANTS
 
-# A classifier is collapsed if at most this fraction of the rows gets another class, and half as many as have one.
+# A classifier counts as collapsed if at most this fraction of its predictions, and at most half as many as of the gold
+# labels, are another class than the most frequent one (2 of MRPC's 408).
 COLLAPSED_OTHER_ROWS = 0.005
 # A regressor counts as collapsed if its standard deviation is below this fraction of the score range (STS-B: 0.05).
 COLLAPSED_SPREAD = 0.01

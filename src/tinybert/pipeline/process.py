@@ -32,11 +32,6 @@ def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
     return np.random.default_rng((tag, len(place), *place, seed))
 
 
-def dropout_seed(seed: int, *place: int) -> int:
-    """The seed of torch's generator for a step's dropout."""
-    return int(stream(seed, "dropout", *place).integers(2**63))
-
-
 def is_main_process() -> bool:
     """Whether this process writes and reports: the only one, or the first of several."""
     return int(os.environ.get("RANK", "0")) == 0

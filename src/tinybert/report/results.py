@@ -251,7 +251,7 @@ def domain_scores(results: Results) -> pd.DataFrame:
 
     Returns:
         One row for each model, its name the index. Columns ("mean", key) and ("std", key) over seeds; keys are
-        <corpus>.perplexity, cloze.<subject>.top1, agreement.<corpus>.top1 and so on, and parameters. Without domain
+        <corpus>.perplexity, cloze.<subject>.top1, agreement.domain.top1 and so on, and parameters. Without domain
         students no rows, and columns for perplexity and accuracy only.
     """
     students, found = results.params.domain.students, results.select("evaluate_domain")

@@ -1,11 +1,18 @@
-"""How calibration rows are batched, how smoothing factors are found, and what a range covers."""
+"""How calibration rows are drawn and batched, how smoothing factors are found, and what a range covers."""
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tinybert.compress.quantization import ActivationRange, Int8Layer, calibrate, calibration_feeds, smoothing_factors
+from tinybert.compress.quantization import (
+    ActivationRange,
+    Int8Layer,
+    calibrate,
+    calibration_feeds,
+    draw_rows,
+    smoothing_factors,
+)
 from tinybert.data.encoding import Encoded
 from tinybert.pipeline.errors import UserError
 
@@ -25,6 +32,16 @@ def test_all_calibration_rows_are_batched_by_length():
     assert lengths == sorted(lengths)
     assert [feeds["input_ids"].shape[1] for feeds in batches] == [max(lengths[i : i + 4]) for i in range(0, 21, 4)]
     assert batches[0]["attention_mask"].dtype == np.int64
+
+
+def test_calibration_rows_are_drawn_by_the_seed():
+    rows = [{"idx": number} for number in range(40)]
+
+    def drawn(count, seed):
+        return [row["idx"] for row in draw_rows(rows, count, seed=seed)]
+
+    assert len(set(drawn(9, 1))) == 9 and drawn(9, 1) == drawn(9, 1) != drawn(9, 2)
+    assert sorted(drawn(50, 1)) == list(range(40))
 
 
 def test_rows_all_the_same_are_refused():

@@ -10,6 +10,7 @@ from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, feeds_of, 
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
 from tinybert.models.outputs import Batch
+from tinybert.pipeline.errors import UserError
 
 CONFIG = BertConfig(50, 16, 2, 4, 32, max_position_embeddings=40, initializer_range=0.3)
 
@@ -35,6 +36,13 @@ def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("export") / "fp32.onnx"
     export_onnx(model, path)
     return model, path
+
+
+def test_a_model_too_large_for_a_file_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("tinybert.compress.onnx_files.LARGEST_BYTES", 1000)
+    with pytest.raises(UserError, match=r"^quantization\.models \(FOLDER\): too large for one ONNX file \(got 0\.\d"):
+        export_onnx(classifier(), tmp_path / "fp32.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("lengths", "width"), [([1, 6, 9], 9), ([40], 40), ([3] * 11, 12), ([1], 1)])

@@ -251,9 +251,8 @@ def test_excluding_every_node_is_an_error(models):
 def test_a_pattern_without_a_node_is_reported(tmp_path, capsys):
     export_onnx(trained(), tmp_path / "fp32.onnx")
     planned(tmp_path / "fp32.onnx", exclude=("*/query/*", "*attention*"))
-    assert capsys.readouterr().err.startswith(
-        "warning: quantization.exclude (--exclude): '*attention*' matches no node; there are /model/bert/"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: quantization.exclude (--exclude): no node that becomes INT8 matches (got *att")
 
 
 def test_a_silent_channel_counts_as_a_thousandth_of_the_largest():

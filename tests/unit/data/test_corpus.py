@@ -248,7 +248,7 @@ def test_hub_rows_are_streamed_from_the_pinned_revision(fake_hub):
     [
         ([{"title": "A", "text": " Body .\n"}, {"title": None, "text": "b\nc"}, {"title": "D", "text": None}],
          [{"title": "A", "text": "Body ."}, {"title": "", "text": "b\nc"}]),
-        ([{"text": "a\nb"}, {"text": ""}, {"text": " = c = "}],
+        ([{"text": ""}, {"text": "a\nb", "title": 5}, {"text": ""}, {"text": " = c = "}],
          [{"title": "", "text": "a\nb"}, {"title": "", "text": "= c ="}]),
     ],
 )  # fmt: skip

@@ -276,6 +276,7 @@ def test_a_label_with_one_text_remains_in_train(tmp_path):
         (CLASSES, {"kind": "multilabel"}, "train.jsonl: line 1, column label: no list of classes (got 'x')"),
         ([{"text": str(n), "label": []} for n in range(12)], {"kind": "multilabel"}, "column label: one class only"),
         ([{"text": "a", "label": [1, 0, 1]}], {"kind": "multilabel"}, "line 1, column label: 0 and 1 for each class"),
+        ([{"text": "a", "label": [1.0, 0.0, 0.0]}], {"kind": "multilabel"}, "column label: 0 and 1 for each class"),
         ([{"text": "a", "label": "x", "i": "\ud8000"}], {"id": "i"}, "line 1, column i: no text (got '\\ud8000')"),
         (CLASSES, {"splits": {"dev": labeled("w")}}, "dev.jsonl: line 1, column label: unknown class (got 'w')"),
         ([{"text": "same", "label": n} for n in range(12)], {"kind": "regression"}, "train of mine has at most one"),

@@ -152,7 +152,7 @@ def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
     bpe.add_special_tokens(list(SPECIAL_TOKENS))
     (tmp_path / "b").mkdir()
     bpe.save(str(tmp_path / "b" / "tokenizer.json"))
-    with pytest.raises(UserError, match=r"is a BPE after a NoneType; a BERT WordPiece tokenizer is needed"):
+    with pytest.raises(UserError, match=r"no WordPiece tokenizer of a BERT \(got a BPE after a NoneType\)"):
         save_tokenizer(folder_tokenizer(str(tmp_path / "b")), tmp_path)
 
 

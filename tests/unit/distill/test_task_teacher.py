@@ -31,7 +31,6 @@ from tinybert.pipeline.errors import UserError
 
 COLA = TASKS["cola"]
 TOKENIZER = train_tokenizer(WORDS, vocabulary_size=60)
-KEY = "tasks.cola.finetuned_teacher"
 
 
 def rows(count=24) -> list[dict]:
