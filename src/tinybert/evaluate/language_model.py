@@ -180,8 +180,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("question", nargs="+", help="a text with one [MASK]")
     question = " ".join(parser.parse_args(argv).question)
     if question.count("[MASK]") != 1 or NO_TEXT.search(question):
-        allowed = "UTF-8 text with one [MASK]; fix: ask, for example, The capital of France is [MASK]."
-        raise UserError(f"question: no question (got {question!a:.80}); allowed: {allowed}")
+        fix = "ask, for example: The capital of France is [MASK]."
+        raise UserError(f"question: must be UTF-8 text with [MASK] exactly once (got {question!a:.80}); fix: {fix}")
     params = load_params()
     folders = {"teacher": paths.TEACHER}
     folders |= {name: paths.domain_student(name, params.seed) for name in params.domain.students}
