@@ -75,7 +75,7 @@ def test_a_model_that_ranks_all_tokens_alike_answers_nothing(tmp_path, tokenizer
     [
         ({"subject": "x", "prompt": "no mask", "answer": "a"}, "line 1, column prompt: must have .*no mask"),
         ({"subject": "x", "prompt": "[MASK]"}, "no column 'answer'"),
-        ({"subject": "all", "prompt": "[MASK]", "answer": "a"}, "line 1, column subject: reserved (got 'all')"),
+        ({"subject": "all", "prompt": "[MASK]", "answer": "a"}, r"line 1, column subject: reserved \(got 'all'\)"),
         ({"subject": "x", "prompt": "[MASK]", "answer": "\ud800"}, "line 1, column answer: no text"),
         ({"subject": "history", "prompt": "[MASK]", "answer": "mississippi"}, "no question whose answer is a single"),
     ],
