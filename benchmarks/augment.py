@@ -7,7 +7,7 @@ vocab.txt; without them both are made here. The last line is the ratio of second
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from operator import truediv
 from pathlib import Path
@@ -29,6 +29,7 @@ from tinybert.config.tasks import TASKS
 from tinybert.data.task_sources import LAYOUTS
 from tinybert.data.tokenizer import folder_tokenizer, train_tokenizer
 from tinybert.models.bert import MaskedLM
+from tinybert.models.outputs import best_device
 from tinybert.pipeline.files import read_lines
 from tinybert.synthetic.articles import articles
 from tinybert.synthetic.examples import examples
@@ -68,7 +69,7 @@ class AugmentSetup:
     def word_pieces(self) -> Tokenizer:
         """The folder's tokenizer, or one learned from the sentences and the synthetic articles."""
         if self.tokenizer:
-            return folder_tokenizer(self.tokenizer)
+            return folder_tokenizer(self.tokenizer, key="--tokenizer")
         corpus = [*self.texts(), *(article["text"] for article in articles(seed=0))]
         return train_tokenizer(corpus, vocabulary_size=self.vocabulary)
 
@@ -94,7 +95,7 @@ SIZES = {
 def run_ours(work: AugmentSetup, precision: str, gun: StartGun) -> None:
     """Augments a turn of sentences at each start, as the stage does."""
     torch.manual_seed(0)
-    masked_lm = MaskedLM(bert_config(work.shape, work.vocabulary))
+    masked_lm = MaskedLM(bert_config(work.shape, work.vocabulary)).to(best_device())
     tokenizer, vectors, turns, settings = work.word_pieces(), work.vectors(), work.turns(), work.settings()
     predictor = WordPredictor(masked_lm, tokenizer, precision)
     for _ in gun:
@@ -109,7 +110,7 @@ def run_reference(work: AugmentSetup, gun: StartGun) -> None:
     """Augments a turn of sentences at each start, a word at a time."""
     torch.manual_seed(0)
     tokenizer, turns, rng = work.word_pieces(), work.turns(), np.random.default_rng(0)
-    masked_lm = reference.MaskedLM(work.shape, work.vocabulary, dropout=0.0)
+    masked_lm = reference.MaskedLM(work.shape, work.vocabulary, dropout=0.0).to(best_device())
     augmenter = reference_augmenter(masked_lm, tokenizer, work.vectors(), work.settings())
     for _ in gun:
         for sentence in read_sentences(next(turns), tokenizer, max_tokens=MAX_LENGTH_TOKENS - 2):
@@ -155,14 +156,15 @@ def main() -> None:
     options = parser.parse_args()
     sizes = SIZES[options.sizes]
     turn_sentences = options.turn_sentences or sizes.turn_sentences
-    vocabulary = folder_tokenizer(options.tokenizer).get_vocab_size() if options.tokenizer else sizes.vocabulary
-    work = AugmentSetup(sizes.shape, vocabulary, turn_sentences, options.sentences, options.tokenizer)
+    work = AugmentSetup(sizes.shape, sizes.vocabulary, turn_sentences, options.sentences, options.tokenizer)
+    if options.tokenizer:
+        work = replace(work, vocabulary=work.word_pieces().get_vocab_size())
 
     def line(seconds: list[float]) -> str:
         each = [turn / turn_sentences for turn in seconds]
         return f"{median(each):9.4f} s a sentence ({min(each):.4f} to {max(each):.4f})"
 
-    print(f"{work.shape} of random weights, vocabulary {vocabulary}; {turn_sentences} sentences a turn")
+    print(f"{work.shape} of random weights, vocabulary {work.vocabulary}; {turn_sentences} sentences a turn")
     print(description(work))
     reference_seconds, our_seconds = compare(work, run_reference, run_ours, options, line)
     print(f"ratio {median(map(truediv, reference_seconds, our_seconds)):.2f}")

@@ -21,7 +21,7 @@ import torch
 from benchmarks import ours
 from benchmarks.general_distill import SIZES, TextSetup
 from benchmarks.reference import Shape
-from benchmarks.timing import hardware
+from benchmarks.timing import processor
 from tinybert.compress.onnx_files import OnnxClassifier, export_onnx, random_feeds
 from tinybert.compress.quantization import plan_int8, write_int8
 from tinybert.models.bert import SequenceClassifier
@@ -118,7 +118,7 @@ def main() -> None:
     work = SIZES[options.sizes]
     print(f"{TEACHER} {work.teacher}, {STUDENT} {work.student}")
     print(f"{work.batch_rows} x {work.length_tokens} tokens a batch, {options.threads} threads; MB = 10^6 bytes")
-    print(f"{hardware()}, onnxruntime {onnxruntime.__version__}", flush=True)
+    print(f"{processor()}, onnxruntime {onnxruntime.__version__}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         contestants = list(systems(work, options.threads, Path(folder)))
         take_turns(contestants, work, warmup_rounds=options.warmup, rounds=options.rounds)

@@ -30,7 +30,7 @@ import numpy as np
 import onnxruntime
 from tabulate import tabulate
 
-from benchmarks.timing import hardware
+from benchmarks.timing import processor
 from tinybert.compress.onnx_files import Feeds, OnnxClassifier, feeds_of, random_feeds
 from tinybert.compress.quantization import calibration_feeds, draw_rows
 from tinybert.config.load import load_params
@@ -164,7 +164,7 @@ def main() -> None:
         for workload, feeds in workloads.items():
             take_turns(systems, workload, feeds)
     packages = (HERE / "peers.txt").read_text().split("\n")[1:-1]
-    print(f"{hardware()}; onnxruntime {onnxruntime.__version__}, {', '.join(packages)}; {threads} threads each")
+    print(f"{processor()}; onnxruntime {onnxruntime.__version__}, {', '.join(packages)}; {threads} threads each")
     print(f"{task.name} {options.model}, {len(dev)} dev rows")
     print(table(systems, variant_scores(predictions, task, seed=params.seed), task.headline))
     for workload in workloads:

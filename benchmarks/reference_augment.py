@@ -71,8 +71,9 @@ class Augmenter:
         masked = list(pieces)
         masked[word.first_piece] = "[MASK]"
         first, second = ["[CLS]", *masked, "[SEP]"], [*pieces, "[SEP]"]
-        ids = torch.tensor([[self.ids[piece] for piece in first + second]])
-        segments = torch.tensor([[0] * len(first) + [1] * len(second)])
+        device = self.masked_lm.embeddings.word.weight.device
+        ids = torch.tensor([[self.ids[piece] for piece in first + second]], device=device)
+        segments = torch.tensor([[0] * len(first) + [1] * len(second)], device=device)
         outputs = self.masked_lm(ids, torch.ones_like(ids, dtype=torch.bool), segments)
         logits = self.masked_lm.logits(outputs)[0, word.first_piece + 1]
         return self._best(logits.argsort(descending=True).tolist(), self.pieces, word.spelling)

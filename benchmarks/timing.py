@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tinybert.models.packed_linear import linear_float32
 from tinybert.pipeline.process import peak_resident_mib
 
 MIB = 2**20
@@ -115,14 +116,20 @@ def hardware() -> str:
     return f"{has['cpu_name']} ({', '.join(features)}), {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
+def processor() -> str:
+    """The CPU of ONNX Runtime and OpenVINO, and whether it multiplies INT8 in hardware."""
+    has = torch.cpu.get_capabilities()
+    return f"{has['cpu_name']} ({'VNNI' if has.get('avx512_vnni') or has.get('avx_vnni') else 'no VNNI'})"
+
+
 def matrix_rate(dtype: torch.dtype) -> float:
     """FLOP/s of a product of two large square matrices: what the hardware could do."""
     device, size = ("cuda", 8192) if torch.cuda.is_available() else ("cpu", 2048)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    left @ right
+    linear_float32(left, right)  # as in training: in float32 MKL may be slower than oneDNN
     synchronize()
     started = time.perf_counter()
     for _ in range(RATE_REPEATS):
-        left @ right
+        linear_float32(left, right)
     synchronize()
     return RATE_REPEATS * 2 * size**3 / (time.perf_counter() - started)
