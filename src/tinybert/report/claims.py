@@ -26,6 +26,7 @@ from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, read_json, write_file, write_json
 from tinybert.report.charts import GREY, INK, STYLE, svg_text
 from tinybert.report.rendering import ABSENT, TextTable, interval, render, signed, spread, table
+from tinybert.synthetic import examples as synthetic
 
 STUDIES = Path("studies")
 HOLDS, FAILS, OPEN = "holds", "fails", "inconclusive"
@@ -54,29 +55,25 @@ class Claim(ConfigModel):
     published: NonEmptyStr
 
     @property
-    def words(self) -> list[str]:
-        """The variant that the claim is about, the relation, and the variant it is compared with."""
-        return self.claim.split()
-
-    @property
     def sides(self) -> tuple[str, str]:
-        """The two variants."""
-        return self.words[0], self.words[-1]
+        """The variant that the claim is about, and the one it is compared with."""
+        words = self.claim.split()
+        return words[0], words[-1]
 
     @property
     def share(self) -> float:
         """The claimed share of the other variant's score; 1 except for `keeps`."""
-        return float(self.words[2]) if self.words[1] == "keeps" else 1.0
+        return float(self.claim.split()[2]) if " keeps " in self.claim else 1.0
 
     @property
     def is_of_maps(self) -> bool:
         """Whether it compares learnable layer maps instead of scores."""
-        return self.words[1] == "learns_map_of"
+        return " learns_map_of " in self.claim
 
     def limits(self, margin: float) -> tuple[float, float]:
         """The open interval of differences for which the claim is true."""
-        least = 0.0 if self.words[1] in ("beats", "keeps") else -margin
-        return least, margin if self.words[1] in ("equals", "learns_map_of") else math.inf
+        least = 0.0 if " beats " in self.claim or " keeps " in self.claim else -margin
+        return least, margin if " equals " in self.claim or self.is_of_maps else math.inf
 
 
 class Study(ConfigModel):
@@ -121,12 +118,14 @@ class Study(ConfigModel):
         return (chosen.measured or self.measured).replace("{student}", chosen.student or self.student)
 
     def choose_tasks(self, asked: Collection[str] | None, params: Params) -> list[str]:
-        """The tasks asked for, or the study's that params have settings for; UserError if there is none."""
-        sections = params.tasks.__pydantic_extra__
+        """The tasks asked for, or the study's that params have settings and rows for; UserError if there is none."""
+        sections = params.tasks.__pydantic_extra__ or {}
+        if params.tasks.source == "synthetic":  # some of GLUE's tasks have no synthetic rows
+            sections = {task: own for task, own in sections.items() if own.data or task in synthetic.TASKS}
         known = self.tasks if self.measured.startswith("evaluate_domain/") else sections
         usable = [task for task in self.tasks if task in known]
         if unknown := [task for task in asked or () if task not in known]:
-            raise UserError(f"--tasks: unknown (got {unknown[0]}); allowed: {', '.join(known)}; fix: add a section")
+            raise UserError(f"--tasks: no section or rows (got {unknown[0]}); allowed: {', '.join(known)}; fix: add it")
         if not usable:
             raise UserError(f"tasks: none of the study's has a section in params.yaml (got {', '.join(sections)}); "
                             f"allowed: {', '.join(self.tasks)}; fix: add one")  # fmt: skip

@@ -89,6 +89,17 @@ def check_fit(name: str, params: Params, *, fits: bool) -> None:
     assert all(f"reports/predictions/{stage}" in written for stage in planned[0].stages)
 
 
+def test_tasks_without_synthetic_rows_are_left_out(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    synthetic, local = default_tree(), default_tree({"tasks.source": "local"})
+    study = load_study("alpha")
+    assert "stsb" in study.tasks and "stsb" in synthetic["tasks"]
+    assert study.choose_tasks(None, check_params(synthetic)) == ["cola"]
+    assert study.choose_tasks(None, check_params(local)) == list(study.tasks)
+    with pytest.raises(UserError, match=r"^--tasks: no section or rows \(got stsb\); allowed: cola, sst2, mrpc, rte; "):
+        study.choose_tasks(["stsb"], check_params(synthetic))
+
+
 def test_experiments_ask_for_what_a_variant_changes(project):
     uniform, top = plan_of()
     assert uniform.overrides == (
