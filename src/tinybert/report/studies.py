@@ -131,7 +131,9 @@ def _overrides(
     if trained:
         yield f"tasks.run=[{','.join(trained)}]"
         yield f"tasks.students=[{student}]"
-        yield f"quantization.models=[teacher,{student}]"
+        # Only if it is compared, because some teachers cannot be exported.
+        exported = ["teacher"] * any("-teacher:" in study.measured_of(name) for name in study.variants)
+        yield f"quantization.models=[{','.join((*exported, student))}]"
         yield "quantization.max_score_drop=null"  # a study reports what a variant loses
     elif student not in params.domain.students:
         raise UserError(f"domain.students: lacks {student}, which the study compares; fix: add it to params.yaml")

@@ -160,14 +160,17 @@ def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[
 
 def _published(results: Results, row: Any) -> str:
     """The published scores and their data, if metric, rows, teacher and shape are the published ones."""
-    if row.stage != "evaluate" or results.params.tasks.source == "synthetic" or results.params.tasks.heldout_fraction:
+    task, system = results.tasks[row.task], {"teacher": "bert_base", "evaluate": row.student}.get(row.stage)
+    if not system or results.params.tasks.source == "synthetic" or results.params.tasks.heldout_fraction:
         return ABSENT
-    task, shape = results.tasks[row.task], results.params.students[row.student].architecture
-    is_shape = (shape.layers, shape.width, shape.feed_forward) == PUBLISHED_SHAPES.get(row.student)
-    if not is_shape or results.value("finetune_teacher", task=row.task, metric="layers") != BERT_BASE_LAYERS:
+    if results.value("finetune_teacher", task=row.task, metric="layers") != BERT_BASE_LAYERS:
         return ABSENT
+    if row.stage == "evaluate":
+        shape = results.params.students[row.student].architecture
+        if (shape.layers, shape.width, shape.feed_forward) != PUBLISHED_SHAPES.get(row.student):
+            return ABSENT
     found = []
-    if scores := task.published.get((row.student, row.metric)):
+    if scores := task.published.get((system, row.metric)):
         found.append(f"{fixed(scores[task.dev_splits.index(row.split)])} paper (test)")
     if row.is_headline and row.student == "tinybert4" and row.task in REPRODUCED:
         found.append(f"{fixed(REPRODUCED[row.task])} reproduction (dev)")

@@ -294,7 +294,8 @@ def test_published_scores_need_their_rows_and_shapes(tree):
     place = table[0].index("published")
     of_students = ["0.683 reproduction (dev)", "0.825 paper (test)", "0.818 paper (test)"]
     assert [row[place] for row in table[1:] if row[1] == "tinybert4"] == of_students
-    assert {row[place] for row in table[1:] if row[1] != "tinybert4"} == {"–"}
+    assert [row[place] for row in table[1:] if row[1] == "teacher"] == ["–", "0.839 paper (test)", "0.834 paper (test)"]
+    assert {row[place] for row in table[1:] if row[1] not in ("tinybert4", "teacher")} == {"–"}
     assert [row[other[0].index("published")] for row in other[1:]] == ["–", "–", "–", "0.864 paper (test)"]
     assert "reproduction (without augmentation, dev split)" in Outline(page(tree)).texts["p"]
     plain["tasks"]["heldout_fraction"] = 0.1
