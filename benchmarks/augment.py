@@ -81,9 +81,7 @@ class AugmentSetup:
         """Jiao et al.'s."""
         sizes = {"dimensions": 50, "window_words": 5, "max_words": self.vocabulary}
         vectors = {"source": "corpus", "file": "none"} | sizes
-        return Substitution(
-            probability=0.4, candidates=15, stop_words="english", second_segment=True, word_vectors=vectors
-        )
+        return Substitution(probability=0.4, candidates=15, stop_words="english", word_vectors=vectors)
 
 
 SIZES = {

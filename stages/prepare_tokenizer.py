@@ -14,7 +14,7 @@ def main(stage: Stage) -> None:
         tokenizer = train_tokenizer(texts, vocabulary_size=teacher.synthetic.vocabulary_size)
     with atomic_folder(paths.TOKENIZER) as folder:
         save_tokenizer(tokenizer, folder)
-    stage.write_metrics({"pieces": tokenizer.get_vocab_size()})
+    stage.write_metrics({"tokens": tokenizer.get_vocab_size()})
 
 
 if __name__ == "__main__":

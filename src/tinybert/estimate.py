@@ -228,8 +228,8 @@ class Sizes:
         settings, rows = self.tasks[task], self.rows[task]
         if not settings.augmented_copies or self.params.augmentation.strategy != "substitution":
             return Work()
-        reads = rows.tokens / TOKENS_PER_WORD / 2 * (1 + self.params.augmentation.substitution.second_segment)
-        tokens = rows.count * settings.train_fraction * rows.tokens * reads
+        reads = rows.tokens / TOKENS_PER_WORD / 2
+        tokens = rows.count * settings.train_fraction * 2 * rows.tokens * reads
         return Work(flops=2 * self.teacher.matrices * tokens)
 
 

@@ -238,9 +238,8 @@ def test_a_stage_without_access_prints_one_line_and_no_output(hub, tmp_path):
     assert len(refused.stderr.splitlines()) == 1 and "HF_TOKEN" in refused.stderr
     assert not (project / "data" / "tokenizer").exists()
     assert run_in(project, variables | {"HF_TOKEN": "hf_of_a_test"}, "stages.prepare_tokenizer").returncode == 0
-    assert json.loads((project / "reports/metrics" / "prepare_tokenizer.json").read_text()) == {
-        "pieces": VOCABULARY_SIZE
-    }
+    written = project / "reports/metrics/prepare_tokenizer.json"
+    assert json.loads(written.read_text()) == {"tokens": VOCABULARY_SIZE}
 
 
 def run_in(project, variables, *command):

@@ -129,7 +129,7 @@ def test_no_network_is_one_line(hub, folder, monkeypatch):
     assert line.startswith(f"REPOSITORY: {NAME} cannot be uploaded to the Hub (no connection to {hub.endpoint}: ")
 
 
-def test_a_commit_that_the_hub_rejects_is_one_line_and_uploads_nothing(hub, folder):
+def test_a_commit_that_the_hub_rejects_is_one_line(hub, folder):
     hub.faults.append(Fault("POST .*/commit/", status=403))
     assert "(access refused (403)" in refusal(folder, NAME)
     assert hub.repositories["models", NAME].files == {}

@@ -72,7 +72,7 @@ def write_corpus_metrics(metrics: Path) -> None:
     write_json(
         metrics / "prepare_corpus.json", {what: {"train": 1234, "heldout": 137} for what in ("documents", "words")}
     )
-    write_json(metrics / "prepare_tokenizer.json", {"pieces": 3999})
+    write_json(metrics / "prepare_tokenizer.json", {"tokens": 3999})
     tally = {"found": 1200, "kept": 900, "kept_share": 0.75}
     history = tally | {"terms": {"war": {"found": 40, "kept": 30, "kept_share": 0.75}, NASTY: tally}}
     found = {"documents": tally, "words": tally, "subjects": {"history": history}}

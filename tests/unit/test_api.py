@@ -89,7 +89,7 @@ def test_the_call_is_the_loop_with_a_teacher_that_runs_once(folder):
     assert [entry["step"] for entry in result.curve] == [entry["step"] for entry in curve] == [1, 2, 3, 4]
 
 
-def test_rows_without_labels_a_frame_and_loaded_models_give_the_same(folder):
+def test_unlabeled_rows_frames_and_loaded_models_give_the_same(folder):
     entries = []
     first = distill_student("teacher", "student", ROWS, PREDICTION, SHORT, callback=entries.append)
     assert entries == first.curve and entries[-1]["total"] < entries[0]["total"]

@@ -37,7 +37,7 @@ def test_the_citation_names_software_and_paper():
     assert citation["preferred-citation"]["doi"] == "10.18653/v1/2020.findings-emnlp.372"
 
 
-def test_git_holds_the_results_of_the_one_stage_that_dvc_does_not_cache():
+def test_git_holds_the_results_of_the_stage_without_cache():
     """Otherwise `dvc metrics diff` and `dvc pull` miss them."""
     uncached = set()
     for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text("utf-8"))["stages"].items():

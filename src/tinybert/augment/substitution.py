@@ -57,8 +57,8 @@ class WordPredictor:
     ) -> list[list[str]]:
         """For each query the `settings.candidates` likeliest plain words other than the masked one.
 
-        With `settings.second_segment` the model also reads the sentence unmasked. With a checkpoint an interrupted run
-        resumes after its last saved batch. UserError if the hardware lacks the precision.
+        The model also reads the sentence unmasked, as its second segment. With a checkpoint an interrupted run resumes
+        after its last saved batch. UserError if the hardware lacks the precision.
         """
         if self.precision == "bfloat16":
             check_bfloat16()
@@ -81,7 +81,7 @@ class WordPredictor:
         # The lengths of the rows of `_masked_batch`: all rows at once would take much memory.
         masked = np.array([len(query.ids) for query in queries], dtype=np.int64) + 2
         room = masked_lm.config.max_position_embeddings - masked - 1
-        second = np.where(settings.second_segment & (room > 0), np.minimum(masked - 2, room) + 1, 0)
+        second = np.where(room > 0, np.minimum(masked - 2, room) + 1, 0)
         batches = list(batches_by_length(masked + second, self.batch_tokens))
         count = max(0, min(settings.candidates, int(is_word.sum()) - 1))
         best, first = np.zeros((len(queries), count), dtype=np.int32), 0
@@ -92,15 +92,15 @@ class WordPredictor:
             for number, indices in enumerate(batches[first:], start=first):
                 if checkpoint and checkpoint.is_due:
                     checkpoint.save({"step": number, "candidates": torch.from_numpy(best)})
-                batch = self._masked_batch([queries[index] for index in indices], settings.second_segment)
+                batch = self._masked_batch([queries[index] for index in indices])
                 states = masked_states(embeddings, encoder, batch.to(device), places[indices].to(device))
                 logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
                 best[indices] = best_words(logits, masked_ids[indices].to(device), count).cpu().numpy()
                 progress.update(len(indices))
         return [[tokens[index] for index in row] for row in best]
 
-    def _masked_batch(self, queries: list[Query], second_segment: bool) -> Batch:
-        """[CLS] masked sentence [SEP], with `second_segment` followed by the unmasked sentence [SEP]."""
+    def _masked_batch(self, queries: list[Query]) -> Batch:
+        """[CLS] masked sentence [SEP] unmasked sentence [SEP] (Jiao et al.'s code)."""
         cls, sep, mask = (self.tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
         ids, segments = [], []
         for query in queries:
@@ -108,7 +108,7 @@ class WordPredictor:
             first[1 + query.masked] = mask
             # The second segment ends where the model's positions do.
             room = self.masked_lm.config.max_position_embeddings - len(first) - 1
-            second = np.array([*query.ids[:room], sep]) if second_segment and room > 0 else first[:0]
+            second = np.array([*query.ids[:room], sep]) if room > 0 else first[:0]
             ids.append(np.concatenate([first, second]))
             segments.append(np.repeat([0, 1], [len(first), len(second)]))
         return Encoded(ids, segments, labels=None).batch(range(len(queries)))

@@ -150,7 +150,6 @@ class Substitution(ConfigModel):
     probability: Fraction
     candidates: PositiveInt
     stop_words: NonEmptyStr
-    second_segment: bool
     word_vectors: WordVectorSettings
 
 

@@ -54,7 +54,7 @@ class Masker:
         tokens = input_ids.reshape(-1)  # a view
         ordinary = np.flatnonzero(~np.isin(tokens, self.special_ids))
         if not len(ordinary):
-            raise UserError("masking: a batch has no word piece but special ones; the text does not fit the tokenizer")
+            raise UserError("masking: a batch has special tokens only; the text does not fit the tokenizer")
         # Exactly that share of a batch: arrays of nearly equal size in all steps fragment memory less.
         count = max(1, round(self.settings.rate * len(ordinary)))
         chosen = np.sort(rng.choice(ordinary, count, replace=False))

@@ -100,7 +100,7 @@ def finetuned_teacher(folder: Path, task: Task, *, key: str, vocab_size: int | N
 
 def _check_vocabulary(config: BertConfig, vocab_size: int | None, key: str) -> None:
     if vocab_size is not None and config.vocab_size != vocab_size:
-        problem = f"its vocabulary is not the tokenizer's (got {config.vocab_size} pieces)"
+        problem = f"its vocabulary is not the tokenizer's (got {config.vocab_size} tokens)"
         raise UserError(f"{key}: {problem}; allowed: {vocab_size}; fix: use weights and tokenizer of one model")
 
 

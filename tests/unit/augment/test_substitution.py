@@ -57,8 +57,7 @@ def model(tokenizer):
 
 def settings(**changes) -> Substitution:
     vectors = {"source": "corpus", "file": "none", "dimensions": 2, "window_words": 1, "max_words": 9}
-    defaults = {"probability": 0.4, "candidates": 4, "stop_words": "english", "second_segment": True}
-    defaults |= {"word_vectors": vectors}
+    defaults = {"probability": 0.4, "candidates": 4, "stop_words": "english", "word_vectors": vectors}
     return Substitution(**defaults | changes)
 
 
@@ -199,11 +198,11 @@ def candidates(texts, model, tokenizer, vectors=None, batch_tokens=40, **changes
     return sentences, [found[text][1] for text in texts]
 
 
-def one_query(sentence, word, model, tokenizer, k, second_segment):
+def one_query(sentence, word, model, tokenizer, k):
     """The k best whole words: logits of every position of one unpadded query, ranked in Python."""
     tokens = [tokenizer.id_to_token(index) for index in sentence.ids]
     masked = [*tokens[: word.first_token], "[MASK]", *tokens[word.first_token + 1 :]]
-    query = ["[CLS]", *masked, "[SEP]"] + ([*tokens, "[SEP]"] if second_segment else [])
+    query = ["[CLS]", *masked, "[SEP]", *tokens, "[SEP]"]
     ids = torch.tensor([[tokenizer.token_to_id(token) for token in query]])
     types = torch.tensor([[0] * (len(masked) + 2) + [1] * (len(query) - len(masked) - 2)])
     batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), types, positions=torch.arange(len(query)))
@@ -214,25 +213,15 @@ def one_query(sentence, word, model, tokenizer, k, second_segment):
     return sorted(words, key=lambda piece: -logits[tokenizer.token_to_id(piece)])[:k]
 
 
-@pytest.mark.parametrize("second_segment", [True, False])
 @pytest.mark.parametrize("batch_tokens", [1, 40, 10_000])
-def test_batches_equal_one_query_at_a_time(second_segment, batch_tokens, larger_model, tokenizer):
-    sentences, found = candidates(
-        TEXTS, larger_model, tokenizer, second_segment=second_segment, batch_tokens=batch_tokens
-    )
+def test_batches_equal_one_query_at_a_time(batch_tokens, larger_model, tokenizer):
+    sentences, found = candidates(TEXTS, larger_model, tokenizer, batch_tokens=batch_tokens)
     compared = 0
     for sentence, choices in zip(sentences, found, strict=True):
         for word, chosen in zip(sentence.words, choices, strict=True):
-            assert sorted(chosen) == sorted(one_query(sentence, word, larger_model, tokenizer, 4, second_segment))
+            assert sorted(chosen) == sorted(one_query(sentence, word, larger_model, tokenizer, 4))
             compared += 1
     assert compared == 4 + 9 + 1 + 0 + 8
-
-
-def test_the_second_segment_changes_the_answers(larger_model, tokenizer):
-    assert (
-        candidates(TEXTS, larger_model, tokenizer)[1]
-        != candidates(TEXTS, larger_model, tokenizer, second_segment=False)[1]
-    )
 
 
 def test_candidates_are_whole_other_words(larger_model, tokenizer):

@@ -103,12 +103,6 @@ def test_the_second_segment_ends_where_the_positions_do(model, tokenizer, seen):
     assert names[-1][11:] == ["[SEP]"]  # no room
 
 
-def test_without_second_segment_the_sentence_stands_alone(model, tokenizer, seen):
-    ask(["seven horses"], model, tokenizer, second_segment=False)
-    names = [[tokenizer.id_to_token(index) for index in row] for row in seen]
-    assert names == [["[CLS]", "[MASK]", "horses", "[SEP]"], ["[CLS]", "seven", "[MASK]", "[SEP]"]]
-
-
 def test_batches_hold_all_rows_by_length():
     lengths = np.array([5, 3, 9, 3, 20, 4])
     found = [indices.tolist() for indices in batches_by_length(lengths, 12)]

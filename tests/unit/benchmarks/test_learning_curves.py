@@ -175,7 +175,7 @@ def test_sensitivity_is_the_sum_over_all_weights_of_a_unit():
         torch.testing.assert_close(structure.sensitivity, expected[key], msg=str(key))
 
 
-def test_width_falls_along_the_cubic_schedule_to_the_students_shape():
+def test_width_falls_by_the_cubic_schedule_to_the_shape():
     wide = Wide()
     narrower = Narrower(wide.student, wide.loss, SMALL, fraction=0.5)
     narrower.begin(160, wide.optimizer)

@@ -131,7 +131,7 @@ def test_several_labels_in_lists_or_one_text(tmp_path):
     assert {one for ids in splits["dev"]["label"] for one in ids} == {0, 1, 2}
 
 
-def test_given_splits_are_taken_and_a_test_without_labels_is_not_scored(tmp_path):
+def test_given_splits_are_taken_and_unlabeled_tests_not_scored(tmp_path):
     texts = [{"text": "new"}]
     task, splits = read(tmp_path, splits={"dev": CLASSES[:5], "test": CLASSES[5:9]})
     assert list(splits) == ["train", "dev", "dev_test"] and task.dev_splits == ("dev", "dev_test")
@@ -200,7 +200,7 @@ def test_a_test_of_which_some_rows_have_labels_needs_all(tmp_path):
         ((2, 1), {}, False),
     ],
 )
-def test_labels_have_an_order_if_it_is_given_or_they_are_numbers_from_0(tmp_path, names, changes, expected):
+def test_labels_have_an_order_if_given_or_numbered_from_0(tmp_path, names, changes, expected):
     rows = [{"text": f"t {number}", "label": names[number % 2]} for number in range(20)]
     task, _ = read(tmp_path, rows, **changes)
     assert task.has_label_order is expected
@@ -224,7 +224,7 @@ def test_a_frequent_text_does_not_empty_the_dev_share(tmp_path, count):
     assert 0.11 < share <= 0.12
 
 
-def test_equal_texts_stay_on_one_side_and_classes_keep_their_shares(tmp_path):
+def test_equal_texts_stay_together_and_classes_keep_their_shares(tmp_path):
     rng = np.random.default_rng(0)
     rows = [{"text": f"t {rng.integers(300)}", "label": "ab"[int(rng.random() < 0.2)]} for _ in range(1000)]
     task, splits = read(tmp_path, rows, dev_fraction=0.25)

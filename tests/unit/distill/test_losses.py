@@ -154,7 +154,7 @@ def test_half_precision_logits_compare_in_float32_under_autocast():
     assert found[1].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_hard_of_several_labels_is_their_mean_binary_cross_entropy():
+def test_hard_of_several_labels_is_mean_binary_cross_entropy():
     logits = torch.tensor([[0.8, 0.25], [0.5, 0.1]]).logit()
     expected = -(math.log(0.8) + math.log(0.75) + math.log(0.5) + math.log(0.9)) / 4
     found = losses.hard(logits, torch.tensor([[1.0, 0.0], [1.0, 0.0]]))

@@ -145,7 +145,7 @@ def test_weights_are_those_of_training_all_vectors(student, monkeypatch):
     assert (found[words][unused].abs() < 0.95 * before.abs() + 1e-9).all()  # the decay is visible
 
 
-def test_only_used_vectors_are_parameters_and_padding_has_no_gradient():
+def test_only_used_vectors_train_and_padding_has_no_gradient():
     config = replace(STUDENT, pad_token_id=3)
     model, batches = classifier(config, seed=1), Batches(examples(4), batch_size=2, seed=0)
     expected = copy.deepcopy(model).eval()

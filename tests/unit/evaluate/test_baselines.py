@@ -48,7 +48,7 @@ def test_of_too_many_features_the_most_frequent_are_kept(monkeypatch):
     assert features.shape == (3, 2) and (features > 0).all(axis=0).tolist().count(True) == 1  # of two classes: token 5
 
 
-def test_features_of_a_pair_are_both_texts_their_difference_and_product():
+def test_features_of_a_pair_include_difference_and_product():
     """Of the four texts, all hold 6; the pair has one token in common."""
     train = rows([([6], [6]), ([6], [6, 7])], [0, 1])
     features = tfidf_features(train, TASKS["mrpc"]).transform(train).toarray()

@@ -136,7 +136,7 @@ def test_predictions_come_in_the_order_of_the_rows(tokenizer):
     assert predict(Fixed(by_length), examples, TASKS["cola"]).tolist() == [0, 1, 0, 1]
 
 
-def test_costs_are_parameters_and_the_mean_flops_of_the_rows_own_lengths():
+def test_costs_are_parameters_and_mean_flops_at_real_lengths():
     model = classifier()
     rows = Encoded([np.full(length, 7) for length in (3, 9)], [np.zeros(length) for length in (3, 9)], None)
     expected = {"parameters": model.parameter_count, "flops": (model.flops(3) + model.flops(9)) / 2}

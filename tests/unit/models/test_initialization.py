@@ -194,7 +194,7 @@ def test_local_teachers_that_do_not_fit_are_rejected(tmp_path):
     save_model(masked_lm(TEACHER), tmp_path)
     local = teacher_settings(source="local", local=SimpleNamespace(folder=str(tmp_path)))
     assert start_teacher(local, vocab_size=50, seed=0).config == TEACHER
-    with pytest.raises(UserError, match=r"its vocabulary is not the tokenizer\'s \(got 50 pieces\); allowed: 60"):
+    with pytest.raises(UserError, match=r"its vocabulary is not the tokenizer\'s \(got 50 tokens\); allowed: 60"):
         start_teacher(local, vocab_size=60, seed=0)
     encoder = {k: v for k, v in load_file(tmp_path / "model.safetensors").items() if k.startswith("bert.")}
     save_file(encoder, tmp_path / "model.safetensors")
@@ -367,7 +367,7 @@ def test_finetuned_teachers_in_other_formats_are_rejected(tmp_path):
     with pytest.raises(UserError, match=r"tasks\.cola\.finetuned_teacher\.folder: not a folder \(got '.*nowhere'\)"):
         finetuned(tmp_path / "nowhere", "cola")
     save_classifier(tmp_path, "no", "yes")
-    with pytest.raises(UserError, match=r"its vocabulary is not the tokenizer\'s \(got 50 pieces\); allowed: 60"):
+    with pytest.raises(UserError, match=r"its vocabulary is not the tokenizer\'s \(got 50 tokens\); allowed: 60"):
         finetuned(tmp_path, "cola", vocab_size=60)
     short = {k: v for k, v in load_file(tmp_path / "model.safetensors").items() if "classifier" not in k}
     save_file(short, tmp_path / "model.safetensors")

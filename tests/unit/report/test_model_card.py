@@ -124,7 +124,7 @@ def asking_mrpc(block: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("task", ["cola", "mrpc"])
-def test_transformers_js_gives_our_logits_by_the_lines_of_the_card(project, card_of, task):
+def test_transformers_js_gives_our_logits_by_the_cards_lines(project, card_of, task):
     folder, _, _ = ship(task)
     shutil.copy(folder / "onnx/model_quantized.onnx", folder / "onnx/model.onnx")
     plan = plan_int8(folder / "fp32.onnx", [random_feeds(8, 12, 100)], smoothing=0.9)
