@@ -26,6 +26,8 @@ def main(stage: Stage) -> None:
     losses = DistillationConfig.of(config, "general", seed=params.seed, length_tokens=params.tokenize.sequence_tokens)
     loss = DistillationLoss(losses, initialized.model.config, teacher.config)
     loss.start_projections(initialized.projection)
+    if config.init.folder:  # a student of ours, with its projections
+        loss.load(config.init.folder)
 
     training = StageTraining(stage, initialized.model, loss, paths.general_student(name))
     training.learn_text(teacher, "general", training_of(params, name, "general"), params.seed)

@@ -39,9 +39,9 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_published_student_keeps_its_projection(project):
-    name = "tinybert4"
-    config = SimpleNamespace(architecture=ARCHITECTURE, init=Init(folder="released"), layer_map="uniform", general=None)
+def take_over(name: str, folder: str) -> FakeStage:
+    """Runs the stage for a student that a folder holds and general distillation skips."""
+    config = SimpleNamespace(architecture=ARCHITECTURE, init=Init(folder=folder), layer_map="uniform", general=None)
     training = Training(epochs=3, max_steps=None, batch_size=1, learning_rate=1e-3)
     params = SimpleNamespace(
         seed=1,
@@ -55,6 +55,12 @@ def test_a_published_student_keeps_its_projection(project):
     )
     stage = FakeStage("general_distill", {"student": name}, params)
     main(stage)
+    return stage
+
+
+def test_a_published_student_keeps_its_projection(project):
+    name = "tinybert4"
+    stage = take_over(name, "released")
     assert stage.metrics["steps"] == 0 and stage.metrics["curve"] == []
     folder = paths.general_student(name)
     ours, released = load_model(folder).bert.state_dict(), load_file("released/model.safetensors")
@@ -62,6 +68,15 @@ def test_a_published_student_keeps_its_projection(project):
     learned = load_file(folder / "objective.safetensors")
     assert torch.equal(learned["projections.hidden.weight"], released["fit_dense.weight"])
     assert torch.equal(learned["projections.embedding.weight"], released["fit_dense.weight"])
+
+
+def test_a_task_student_keeps_its_projections(project):
+    (project / "ours").mkdir()
+    save_model(classifier(STUDENT, seed=6), "ours")
+    save_file({"projections.hidden.weight": torch.full((24, 12), 7.0)}, "ours/objective.safetensors")
+    take_over("tinybert4", "ours")
+    learned = load_file(paths.general_student("tinybert4") / "objective.safetensors")
+    assert (learned["projections.hidden.weight"] == 7.0).all()
 
 
 def training_stage(learning_rate: float) -> FakeStage:
