@@ -49,8 +49,8 @@ def main(stage: Stage) -> None:
         batches = Batches(examples, batch_size=config.teacher.batch_size, seed=params.seed)
         training.run(batches, config.teacher, params.seed)
 
-    layers = {"layers": teacher.config.num_hidden_layers}
-    training.finish(lambda: layers | {"dev": score(task, predict(teacher, dev, task), dev.gold)} | counts)
+    sizes = {"layers": teacher.config.num_hidden_layers, "width": teacher.config.hidden_size}
+    training.finish(lambda: sizes | {"dev": score(task, predict(teacher, dev, task), dev.gold)} | counts)
 
 
 if __name__ == "__main__":

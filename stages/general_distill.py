@@ -26,7 +26,7 @@ def main(stage: Stage) -> None:
     losses = DistillationConfig.of(config, "general", seed=params.seed, length_tokens=params.tokenize.sequence_tokens)
     loss = DistillationLoss(losses, initialized.model.config, teacher.config)
     loss.start_projections(initialized.projection)
-    if config.init.folder:  # a student of ours, with its projections
+    if config.init.folder:  # of a student that tinybert trained: its projections and learnable map continue
         loss.load(config.init.folder)
 
     training = StageTraining(stage, initialized.model, loss, paths.general_student(name))

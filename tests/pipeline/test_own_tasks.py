@@ -56,7 +56,7 @@ def project(tmp_path_factory):
     return folder
 
 
-def test_outputs_are_whole_and_a_second_run_has_nothing_to_do(project):
+def test_outputs_are_complete_and_a_second_run_does_nothing(project):
     check_whole(project)
     assert "Running stage" not in run(project, "dvc", "repro").stdout
 

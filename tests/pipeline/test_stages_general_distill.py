@@ -39,8 +39,8 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def take_over(name: str, folder: str) -> FakeStage:
-    """Runs the stage for a student that a folder holds and general distillation skips."""
+def take_over(folder: str) -> FakeStage:
+    """Runs the stage for tinybert4 with the weights in `folder` and without general distillation."""
     config = SimpleNamespace(architecture=ARCHITECTURE, init=Init(folder=folder), layer_map="uniform", general=None)
     training = Training(epochs=3, max_steps=None, batch_size=1, learning_rate=1e-3)
     params = SimpleNamespace(
@@ -48,21 +48,20 @@ def take_over(name: str, folder: str) -> FakeStage:
         precision="float32",
         optimizer=None,
         masking=None,
-        students={name: config},
+        students={"tinybert4": config},
         general=SimpleNamespace(training=training),
         tokenize=SimpleNamespace(sequence_tokens=8),
         tasks=SimpleNamespace(teacher_encoder="pretrained"),
     )
-    stage = FakeStage("general_distill", {"student": name}, params)
+    stage = FakeStage("general_distill", {"student": "tinybert4"}, params)
     main(stage)
     return stage
 
 
 def test_a_published_student_keeps_its_projection(project):
-    name = "tinybert4"
-    stage = take_over(name, "released")
+    stage = take_over("released")
     assert stage.metrics["steps"] == 0 and stage.metrics["curve"] == []
-    folder = paths.general_student(name)
+    folder = paths.general_student("tinybert4")
     ours, released = load_model(folder).bert.state_dict(), load_file("released/model.safetensors")
     assert all(torch.equal(tensor, released[f"bert.{key}"]) for key, tensor in ours.items())
     learned = load_file(folder / "objective.safetensors")
@@ -74,7 +73,7 @@ def test_a_task_student_keeps_its_projections(project):
     (project / "ours").mkdir()
     save_model(classifier(STUDENT, seed=6), "ours")
     save_file({"projections.hidden.weight": torch.full((24, 12), 7.0)}, "ours/objective.safetensors")
-    take_over("tinybert4", "ours")
+    take_over("ours")
     learned = load_file(paths.general_student("tinybert4") / "objective.safetensors")
     assert (learned["projections.hidden.weight"] == 7.0).all()
 

@@ -131,7 +131,7 @@ def test_several_labels_in_lists_or_one_text(tmp_path):
     assert {one for ids in splits["dev"]["label"] for one in ids} == {0, 1, 2}
 
 
-def test_given_splits_are_taken_and_unlabeled_tests_not_scored(tmp_path):
+def test_given_splits_are_used_and_unlabeled_rows_not_scored(tmp_path):
     texts = [{"text": "new"}]
     task, splits = read(tmp_path, splits={"dev": CLASSES[:5], "test": CLASSES[5:9]})
     assert list(splits) == ["train", "dev", "dev_test"] and task.dev_splits == ("dev", "dev_test")

@@ -17,7 +17,7 @@ from tinybert.pipeline.files import read_json, write_json
 from tinybert.report import charts
 from tinybert.report.page import build_report
 from tinybert.report.results import stage_instances
-from tinybert.report.tables import _published
+from tinybert.report.tables import BERT_BASE, _published
 
 HOSTILE_NAME = '<img src=x onerror="x">&'
 SHOWN = [
@@ -287,7 +287,7 @@ def test_published_scores_need_their_rows_and_shapes(tree):
     plain["teacher"]["source"] = "hub"
     for task in ("mrpc", "mnli"):
         path = tree / f"reports/metrics/finetune_teacher/{task}.json"
-        write_json(path, read_json(path) | {"layers": 12})
+        write_json(path, read_json(path) | {"layers": 12, "width": 768})
     build_report(check_params(plain), tree)
     tables = Outline(page(tree)).tables
     table, other = tables["GLUE tasks, dev split"], tables["Other metrics"]
@@ -298,6 +298,10 @@ def test_published_scores_need_their_rows_and_shapes(tree):
     assert {row[place] for row in table[1:] if row[1] not in ("tinybert4", "teacher")} == {"–"}
     assert [row[other[0].index("published")] for row in other[1:]] == ["–", "–", "–", "0.864 paper (test)"]
     assert "reproduction (without augmentation, dev split)" in Outline(page(tree)).texts["p"]
+    write_json(path, read_json(path) | {"width": 384})  # of MNLI
+    build_report(check_params(plain), tree)
+    table = Outline(page(tree)).tables["GLUE tasks, dev split"]
+    assert {row[place] for row in table[1:] if "MNLI" in row[0]} == {"–"}
     plain["tasks"]["heldout_fraction"] = 0.1
     build_report(check_params(plain), tree)
     outline = Outline(page(tree))
@@ -320,7 +324,7 @@ def test_a_published_score_names_its_data(task, student, metric, shown):
     plain["tasks"]["source"] = plain["teacher"]["source"] = "hub"
     plain["students"]["tinybert4"]["architecture"] |= {"layers": 4, "width": 312, "heads": 12, "feed_forward": 1200}
     plain["students"]["tinybert6"] = plain["students"]["tinybert4"]
-    results = SimpleNamespace(params=check_params(plain), tasks=TASKS, value=lambda *_, **__: 12)
+    results = SimpleNamespace(params=check_params(plain), tasks=TASKS, value=lambda *_, metric, **__: BERT_BASE[metric])
     row = SimpleNamespace(stage="evaluate", task=task, student=student, metric=metric, split="dev")
     row.is_headline = metric == TASKS[task].headline
     assert _published(results, row) == shown

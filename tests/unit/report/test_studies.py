@@ -115,6 +115,11 @@ def test_experiments_ask_for_what_a_variant_changes(project):
     assert top.name == f"small-top-{top.digest}"
 
 
+def test_a_study_of_the_teachers_files_exports_it(project):
+    shutil.copy(ROOT / "studies/quantization_teacher.yaml", project / "studies")
+    assert "quantization.models=[teacher,tinybert4]" in plan_of("quantization_teacher")[0].overrides
+
+
 def test_equal_settings_share_one_experiment(project):
     first = plan_of()
     (project / "studies/other.yaml").write_text(SMALL.replace("uniform", "even"))

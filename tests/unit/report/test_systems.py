@@ -67,7 +67,7 @@ def test_of_equal_scores_the_smaller_is_best(root):
     assert taken(root)["best"] == "tinybert4 int8-dynamic"
 
 
-def test_of_similar_sizes_the_best_score_is_smallest(root):
+def test_of_similar_sizes_the_highest_score_is_taken(root):
     set_variants(root, {"fp32": (0.8, 40.0, 9.0), "int8-dynamic": (0.8, 9.1, 9.0), "int8-qdq": (0.805, 9.2, 9.0),
                         "int8-qoperator": (0.799, 9.0, 9.0)})  # fmt: skip
     assert taken(root)["smallest"] == "tinybert4 int8-dynamic"  # QDQ is 2.2 % larger than QOperator
