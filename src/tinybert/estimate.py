@@ -228,8 +228,7 @@ class Sizes:
         settings, rows = self.tasks[task], self.rows[task]
         if not settings.augmented_copies or self.params.augmentation.strategy != "substitution":
             return Work()
-        reads = rows.tokens / TOKENS_PER_WORD / 2
-        tokens = rows.count * settings.train_fraction * 2 * rows.tokens * reads
+        tokens = rows.count * settings.train_fraction * rows.tokens**2 / TOKENS_PER_WORD
         return Work(flops=2 * self.teacher.matrices * tokens)
 
 

@@ -57,8 +57,7 @@ class WordPredictor:
     ) -> list[list[str]]:
         """For each query the `settings.candidates` likeliest plain words other than the masked one.
 
-        The model also reads the sentence unmasked, as its second segment. With a checkpoint an interrupted run resumes
-        after its last saved batch. UserError if the hardware lacks the precision.
+        A checkpoint lets a run resume after its last saved batch. UserError if the hardware lacks the precision.
         """
         if self.precision == "bfloat16":
             check_bfloat16()
@@ -100,13 +99,12 @@ class WordPredictor:
         return [[tokens[index] for index in row] for row in best]
 
     def _masked_batch(self, queries: list[Query]) -> Batch:
-        """[CLS] masked sentence [SEP] unmasked sentence [SEP] (Jiao et al.'s code)."""
+        """[CLS] masked sentence [SEP] unmasked sentence [SEP] (Jiao et al.'s code), cut where the positions end."""
         cls, sep, mask = (self.tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
         ids, segments = [], []
         for query in queries:
             first = np.array([cls, *query.ids, sep])
             first[1 + query.masked] = mask
-            # The second segment ends where the model's positions do.
             room = self.masked_lm.config.max_position_embeddings - len(first) - 1
             second = np.array([*query.ids[:room], sep]) if room > 0 else first[:0]
             ids.append(np.concatenate([first, second]))

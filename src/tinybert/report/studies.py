@@ -131,9 +131,7 @@ def _overrides(
     if trained:
         yield f"tasks.run=[{','.join(trained)}]"
         yield f"tasks.students=[{student}]"
-        # The teacher only if a variant measures its files: some teachers cannot be exported.
-        measures_teacher = any("-teacher:" in study.measured_of(name) for name in study.variants)
-        yield f"quantization.models=[{'teacher,' if measures_teacher else ''}{student}]"
+        yield f"quantization.models=[{student}]"
         yield "quantization.max_score_drop=null"  # a study reports what a variant loses
     elif student not in params.domain.students:
         raise UserError(f"domain.students: lacks {student}, which the study compares; fix: add it to params.yaml")
