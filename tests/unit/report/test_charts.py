@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tests.support.report_tree import NASTY, small_params, write_curve, write_tree
+from tests.support.report_tree import NASTY, small_params, write_curve
 from tinybert.report.charts import (
     curve_charts,
     line_panel,
@@ -17,12 +17,6 @@ from tinybert.report.charts import (
     pruning_chart,
 )
 from tinybert.report.results import Results, load_results
-
-
-@pytest.fixture
-def root(tmp_path):
-    write_tree(tmp_path)
-    return tmp_path
 
 
 def results_of(root) -> Results:

@@ -2,18 +2,12 @@
 
 import pytest
 
-from tests.support.report_tree import small_params, write_tree
+from tests.support.report_tree import small_params
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_json
 from tinybert.report.charts import curve_charts
 from tinybert.report.results import COLUMNS, load_results, stage_instances
 from tinybert.report.tables import corpus_table
-
-
-@pytest.fixture
-def root(tmp_path):
-    write_tree(tmp_path)
-    return tmp_path
 
 
 def test_every_number_is_a_row(root):

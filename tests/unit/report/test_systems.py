@@ -3,16 +3,10 @@
 import pandas as pd
 import pytest
 
-from tests.support.report_tree import small_params, write_tree
+from tests.support.report_tree import small_params
 from tinybert.pipeline.files import read_json, write_json
 from tinybert.report.results import domain_scores, load_results, onnx_systems, pareto, task_systems
 from tinybert.report.tables import best_students, choice_table, domain_table
-
-
-@pytest.fixture
-def root(tmp_path):
-    write_tree(tmp_path)
-    return tmp_path
 
 
 def names(*systems: tuple[str, float, float]) -> list[str]:
