@@ -182,7 +182,7 @@ class CachedTeacher(LiveTeacher):
     def student_batches(self, rows: Encoded, task: Task, *, batch_size: int, seed: int) -> Batches:
         """The rows as the student reads them; for `hard`, augmented and unlabeled ones get the teacher's prediction.
 
-        The gold label of an original row need not be true of its variation (Tang et al. 2019, sec. 3.3).
+        The gold label of the original row may be wrong for its variation (Tang et al. 2019, sec. 3.3).
         """
         if "hard" in self.loss.weights and rows.varied is not None and rows.varied.any():
             varied = rows.varied[:, None] if task.is_multilabel else rows.varied

@@ -184,8 +184,7 @@ def row_losses(config: Mapping[str, Any]) -> tuple[str, ...]:
 def class_order(found: list[str], task: Task, *, key: str, stated: str | None) -> list[int]:
     """The place of each of the task's outputs among a model's, matched by name; UserError if they are others.
 
-    Names that mean nothing (LABEL_0) stand for the order of the task's labels, if it has one. `stated`: problem_type of
-    the model's config.json.
+    Generic names (LABEL_0) are read in the order of the task's labels. `stated`: problem_type of config.json.
     """
     labels = task.outputs
     if len(found) != len(labels):

@@ -23,7 +23,7 @@ PUBLISHED_SHAPES = {"tinybert4": (4, 312, 1200), "tinybert6": (6, 768, 3072)}
 BERT_BASE = {"layers": 12, "width": 768}
 ANSWERS_SHOWN = 12
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
-NO_LEAD = "teacher within noise of the majority"
+NO_RETENTION = "teacher within noise of the majority"
 count, megabytes = partial(fixed, digits=0), partial(fixed, digits=2)
 
 
@@ -134,7 +134,7 @@ def _retention(results: Results, row: Any) -> str:
         return ABSENT
     is_first = row.is_headline and row.split == results.tasks[row.task].dev_splits[0]
     if math.isnan(row.above_majority):
-        return NO_LEAD
+        return NO_RETENTION
     share, wanted = percent(row.above_majority, 0), (row.stage, row.task, row.student)
     scored = [key.name for key in results.trees if is_first and (key.stage, key.task, key.model) == wanted]
     predicted = [paths.predictions(row.stage, name) for name in scored]
@@ -146,7 +146,7 @@ def _retention(results: Results, row: Any) -> str:
     students, metric = [file["student"].predictions for file in files], METRICS[results.tasks[row.task].headline]
     ends = retention_interval(metric, students, reference, seed=results.params.seed)
     if not ends:
-        return NO_LEAD
+        return NO_RETENTION
     return f"{share} [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {len(students[0])} × {len(students)}"
 
 
