@@ -1,6 +1,7 @@
 """Building blocks of params.yaml's schema: checked types, sections that several others use, folders of models."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -9,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_json
-from tinybert.pipeline.hub import hub_folder
+from tinybert.pipeline.hub import hub_access, with_retries
 
 # Numbers beyond these limits are typing errors: they would exhaust memory or overflow in some stage.
 HUGE = 10**9
@@ -122,7 +123,13 @@ class ModelSource(ConfigModel):
 def source_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = MODEL_FILES) -> Path:
     """The folder that a section `key` of params names, by `hub` after downloading `files`; UserError if none."""
     if source.hub:
-        return hub_folder(source.hub.model, source.hub.revision, list(files), key=key)
+        model, revision = source.hub.model, source.hub.revision
+        fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
+        with hub_access(f"{key}.hub.model", f"{model} ({revision})", fix=fix):
+            from huggingface_hub import snapshot_download
+
+            load = partial(snapshot_download, model, revision=revision, allow_patterns=list(files))
+            return Path(with_retries(load))
     folder = paths.resolve(source.folder or "")
     if not folder.is_dir():
         raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path, or add it")

@@ -5,7 +5,7 @@ Models compute little padding anyway (models/outputs.py, RealTokens).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -167,16 +167,3 @@ def decide(logits: np.ndarray, task: Task) -> np.ndarray:
     if task.is_multilabel:
         return (logits > 0).astype(np.int64)  # a probability above one half
     return logits[:, 0] if task.is_regression else logits.argmax(-1)
-
-
-def labeled_by_teacher(examples: Encoded, teacher_rows: Encoded, teacher: TaskModel, task: Task) -> Encoded:
-    """Gives augmented and unlabeled rows the teacher's prediction as label (Tang et al. 2019, sec. 3.3).
-
-    The gold label of the original row need not be true of its variation. `teacher_rows`: the rows as the teacher reads
-    them.
-    """
-    if examples.varied is None or not examples.varied.any():
-        return examples
-    varied = examples.varied[:, None] if task.is_multilabel else examples.varied
-    labels = np.where(varied, predict(teacher, teacher_rows, task), examples.gold)
-    return replace(examples, labels=labels.astype(examples.gold.dtype))

@@ -120,8 +120,6 @@ def start_task_teacher(
     """
     is_ready = isinstance(source, ReadyTeacher)
     folder = source if isinstance(source, Path) else source_folder(source, key=key, files=ALL_FILES)
-    if is_ready:
-        _check_class_names(folder, task, key)
     if isinstance(source, ModelSource) and not has_tokens_of(tokenizer, folder):
         return load_foreign(folder, task, key=key, with_head=is_ready)
     if not is_ready:
@@ -171,7 +169,6 @@ def check_config(folder: Path, task: Task | None, key: str, params: Params) -> N
         reason = one_line(error)
         raise UserError(f"{key}: config.json cannot be read ({reason:.200}); fix: choose another model") from None
     if task:
-        _check_class_names(folder, task, key)
         theirs = [str(name) for _, name in sorted(config.id2label.items())]
         class_order(theirs, task, key=key, stated=config.problem_type)
     sizes: dict[str, Any] = {ours: getattr(config, theirs, 0) for ours, theirs in ARCHITECTURE_FIELDS.items()}
@@ -183,17 +180,6 @@ def check_row_losses(config: Mapping[str, Any], key: str, params: Params) -> Non
     """Raises UserError if students learn more than rows from a model with its own vocabulary, by its config.json."""
     family = f"a {config.get('model_type', 'bert')!s:.40} with its own vocabulary"
     params.check_row_teacher(key, family, row_losses(config))
-
-
-def _check_class_names(folder: Path, task: Task, key: str) -> None:
-    """Raises UserError if neither config.json names the classes by more than their numbers nor the task orders them."""
-    names = read_config(folder).get("id2label") or {}
-    plain = [str(name).lower() for name in names.values()] if isinstance(names, dict) else []
-    has_names = not all(map(foreign.DEFAULT_LABEL.fullmatch, plain))
-    if not (task.has_label_order or has_names):
-        problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
-        fix = f"name them by id2label of config.json, or by tasks.{task.name}.data.labels in the teacher's order"
-        raise UserError(f"{key}: {problem}; allowed: names or an order; fix: {fix}")
 
 
 def has_tokens_of(tokenizer: Tokenizer | None, folder: Path) -> bool:

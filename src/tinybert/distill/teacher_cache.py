@@ -21,7 +21,7 @@ from torch import Tensor
 from tinybert.config.tasks import Task
 from tinybert.data.encoding import Encoded
 from tinybert.distill import losses, objective
-from tinybert.distill.batches import Batches, labeled_by_teacher
+from tinybert.distill.batches import Batches, predict
 from tinybert.distill.loop import LiveTeacher
 from tinybert.distill.objective import DistillationLoss
 from tinybert.models import bert, foreign, outputs, packed_linear
@@ -180,9 +180,14 @@ class CachedTeacher(LiveTeacher):
         self.model.config.check_length(tokens, batches.length_key)
 
     def student_batches(self, rows: Encoded, task: Task, *, batch_size: int, seed: int) -> Batches:
-        """The rows as the student reads them; `hard` reads the teacher's labels of augmented and unlabeled ones."""
-        if "hard" in self.loss.weights:
-            rows = labeled_by_teacher(rows, self.examples, self.model, task)
+        """The rows as the student reads them; for `hard`, augmented and unlabeled ones get the teacher's prediction.
+
+        The gold label of the original row may be wrong for its variation (Tang et al. 2019, sec. 3.3).
+        """
+        if "hard" in self.loss.weights and rows.varied is not None and rows.varied.any():
+            varied = rows.varied[:, None] if task.is_multilabel else rows.varied
+            labels = np.where(varied, predict(self.model, self.examples, task), rows.gold)
+            rows = replace(rows, labels=labels.astype(rows.gold.dtype))
         return Batches(rows, batch_size=batch_size, seed=seed)
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:

@@ -184,7 +184,7 @@ def row_losses(config: Mapping[str, Any]) -> tuple[str, ...]:
 def class_order(found: list[str], task: Task, *, key: str, stated: str | None) -> list[int]:
     """The place of each of the task's outputs among a model's, matched by name; UserError if they are others.
 
-    Names that mean nothing (LABEL_0) are taken as they are. `stated`: problem_type of the model's config.json.
+    Generic names (LABEL_0) are read in the order of the task's labels. `stated`: problem_type of config.json.
     """
     labels = task.outputs
     if len(found) != len(labels):
@@ -201,6 +201,10 @@ def class_order(found: list[str], task: Task, *, key: str, stated: str | None) -
     if len(labels) > 1 and not all(DEFAULT_LABEL.fullmatch(_plain_name(label)) for label in found):
         problem = f"unknown classes (got {', '.join(found)}); allowed: {', '.join(labels)}"
         raise UserError(f"{key}: {problem}; fix: name all of them by id2label in config.json, or choose another model")
+    if len(labels) > 1 and not task.has_label_order:
+        problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
+        fix = f"name them by id2label of config.json, or by tasks.{task.name}.data.labels in the teacher's order"
+        raise UserError(f"{key}: {problem}; allowed: names or an order; fix: {fix}")
     return list(range(len(labels)))
 
 

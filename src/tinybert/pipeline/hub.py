@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException, responses
-from pathlib import Path
 from typing import Any
 
 from tinybert.pipeline.errors import UserError
@@ -54,28 +53,11 @@ def hub_access(key: str, name: str, *, fix: str, action: str = "loaded from") ->
         raise UserError(f"{key}: {name} cannot be {action} the Hub ({obstacle}{reason}); fix: {fix}") from error
 
 
-def hub_folder(model: str, revision: str, files: list[str], *, key: str) -> Path:
-    """Downloads a model into the Hub's cache and returns its folder there.
-
-    Args:
-        model: Its name on the Hub.
-        revision: A commit, a tag or a branch.
-        files: Names or patterns of the files to download; those that the repository lacks are skipped.
-        key: The section of params that names the model as hub.model.
-    """
-    fix = f"check {key}.hub.model and {key}.hub.revision, or use a folder instead"
-    with hub_access(f"{key}.hub.model", f"{model} ({revision})", fix=fix):
-        from huggingface_hub import snapshot_download
-
-        load = partial(snapshot_download, model, revision=revision, allow_patterns=files)
-        return Path(_with_retries(load))
-
-
 def hub_dataset(name: str, config: str | None, revision: str, **options: Any) -> Any:
     """Calls `datasets.load_dataset`, with retries. Call it inside `hub_access`."""
     from datasets import load_dataset
 
-    loaded = _with_retries(partial(load_dataset, name, config, revision=revision, **options))
+    loaded = with_retries(partial(load_dataset, name, config, revision=revision, **options))
     # After most errors the library takes what it cached last of this dataset, of whatever revision.
     files = str(getattr(loaded, "cache_files", ""))  # their folders are named after the commit
     if "filename" in files and COMMIT.fullmatch(revision) and revision not in files:  # streams and memory have none
@@ -83,7 +65,7 @@ def hub_dataset(name: str, config: str | None, revision: str, **options: Any) ->
     return loaded
 
 
-def _with_retries(load: Callable[[], Any]) -> Any:
+def with_retries(load: Callable[[], Any]) -> Any:
     """Calls `load`, and up to twice more after a server error or a broken connection.
 
     The library itself retries only some of these errors.

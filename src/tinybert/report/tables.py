@@ -23,6 +23,7 @@ PUBLISHED_SHAPES = {"tinybert4": (4, 312, 1200), "tinybert6": (6, 768, 3072)}
 BERT_BASE = {"layers": 12, "width": 768}
 ANSWERS_SHOWN = 12
 TOLERANCE = 0.01 + 1e-9  # what a smaller or faster student may score below the best; the rest is rounding
+NO_RETENTION = "teacher within noise of the majority"
 count, megabytes = partial(fixed, digits=0), partial(fixed, digits=2)
 
 
@@ -132,30 +133,21 @@ def _retention(results: Results, row: Any) -> str:
     if row.stage in SYSTEMS:
         return ABSENT
     is_first = row.is_headline and row.split == results.tasks[row.task].dev_splits[0]
-    ends, rows, seeds = retained(results, row.stage, row.task, row.student) if is_first else (None, 0, 0)
-    if math.isnan(row.above_majority) or (rows and not ends):
-        return "teacher within noise of the majority"
-    within = f" [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {rows} × {seeds}" if ends else ""
-    return percent(row.above_majority, 0) + within
-
-
-def retained(results: Results, stage: str, task: str, model: str) -> tuple[dict[str, float] | None, int, int]:
-    """How sure the above-majority retention of a task student or a baseline is, by the stage that scored it.
-
-    Returns:
-        Its 95 % interval on the first dev split, None if the teacher is within noise of the majority class; the number
-        of rows, 0 if no predictions were kept; the number of seeds.
-    """
-    wanted = stage, task, model
-    names = [paths.predictions(stage, key.name) for key in results.trees if (key.stage, key.task, key.model) == wanted]
-    files = [results.read(path, lambda path: read_predictions(path.read_text("utf-8")), {}) for path in names]
-    if not all(set(SYSTEMS) <= file.keys() for file in files):
-        return None, 0, 0
+    if math.isnan(row.above_majority):
+        return NO_RETENTION
+    share, wanted = percent(row.above_majority, 0), (row.stage, row.task, row.student)
+    scored = [key.name for key in results.trees if is_first and (key.stage, key.task, key.model) == wanted]
+    predicted = [paths.predictions(row.stage, name) for name in scored]
+    files = [results.read(path, lambda path: read_predictions(path.read_text("utf-8")), {}) for path in predicted]
+    if not files or not all(set(SYSTEMS) <= file.keys() for file in files):
+        return share
     reference = {name: files[0][name].predictions for name in ("teacher", "majority")}
     reference["labels"] = files[0]["student"].labels
-    students = [file["student"].predictions for file in files]
-    ends = retention_interval(METRICS[results.tasks[task].headline], students, reference, seed=results.params.seed)
-    return ends, len(students[0]), len(students)
+    students, metric = [file["student"].predictions for file in files], METRICS[results.tasks[row.task].headline]
+    ends = retention_interval(metric, students, reference, seed=results.params.seed)
+    if not ends:
+        return NO_RETENTION
+    return f"{share} [{100 * ends['low']:.0f}, {100 * ends['high']:.0f}], n {len(students[0])} × {len(students)}"
 
 
 def _published(results: Results, row: Any) -> str:

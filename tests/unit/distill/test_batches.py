@@ -1,4 +1,4 @@
-"""Data of training runs: the order of rows, masks, and labels of augmented rows."""
+"""Data of training runs: the order of rows, masks, and decisions."""
 
 from dataclasses import replace
 
@@ -8,7 +8,6 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from tests.support.builders import TEACHER, classifier
 from tests.unit.distill.test_loop import examples
 from tinybert.config.schema import Masking
 from tinybert.config.tasks import TASKS, Task
@@ -19,8 +18,6 @@ from tinybert.distill.batches import (
     Batches,
     Masker,
     decide,
-    labeled_by_teacher,
-    predict,
     spread_batches,
     text_batch,
 )
@@ -31,24 +28,6 @@ MASKER = Masker(MASKING, special_ids=(0, 1, 2, 3, 4), mask_id=4, vocabulary_size
 
 def sequences_of(rows) -> Sequences:
     return Sequences(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
-
-
-def test_augmented_rows_get_the_teachers_label():
-    teacher, rows = classifier(TEACHER, seed=2), examples(40)
-    with torch.no_grad():
-        teacher.classifier.weight.mul_(50)  # answers of both kinds
-    answers = predict(teacher, rows, TASKS["cola"])
-    varied = np.arange(40) % 2 == 1
-    found = labeled_by_teacher(replace(rows, varied=varied), rows, teacher, TASKS["cola"]).labels
-    assert np.array_equal(found[~varied], rows.labels[~varied])
-    assert np.array_equal(found[varied], answers[varied])
-    assert (answers[varied] != rows.labels[varied]).any()
-    assert found.dtype == np.int64
-
-
-def test_rows_without_augmentation_keep_their_labels():
-    rows = replace(examples(4), varied=np.zeros(4, dtype=bool))
-    assert labeled_by_teacher(rows, rows, classifier(TEACHER), TASKS["cola"]) is rows
 
 
 def test_encoding_knows_the_augmented_rows():
@@ -129,15 +108,6 @@ def test_heldout_text_is_masked_the_same_for_everybody():
     assert sum(len(part.input_ids) for part in first) == 5
     assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first, second, strict=True))
     assert len(spread_batches(sequences, MASKER, limit=99, seed=1)[0].input_ids) == 17
-
-
-def test_augmented_rows_of_several_labels_get_the_teachers():
-    task = Task("tags", ("sentence",), ("no", "yes"), "tags", ("micro_f1",), kind="multilabel")
-    gold = np.ones((3, 2), dtype=np.float32)
-    rows, teacher = replace(examples(3), labels=gold, varied=np.array([False, True, True])), classifier(TEACHER)
-    found = labeled_by_teacher(rows, rows, teacher, task).gold
-    assert found.dtype == np.float32 and found[0].tolist() == [1, 1]
-    assert found[1:].tolist() == predict(teacher, rows, task)[1:].tolist()
 
 
 def test_several_labels_are_those_with_a_logit_above_zero():

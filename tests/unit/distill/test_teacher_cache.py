@@ -14,7 +14,7 @@ import torch
 from tests.support.builders import PRECISIONS, STUDENT, TEACHER, classifier, learnable
 from tests.unit.distill.test_loop import OPTIMIZER, RUN, examples
 from tinybert.config.fields import Training
-from tinybert.config.tasks import TASKS
+from tinybert.config.tasks import TASKS, Task
 from tinybert.distill import teacher_cache
 from tinybert.distill.batches import Batches, predict
 from tinybert.distill.loop import LiveTeacher, Settings, start_accelerator, train
@@ -164,6 +164,16 @@ def test_hard_labels_of_varied_rows_are_the_teachers(tmp_path, losses):
     found = cached.student_batches(rows, TASKS["cola"], batch_size=8, seed=0).rows.gold
     expected = np.where(rows.varied, predicted, rows.gold) if "hard" in losses else rows.gold
     assert found.tolist() == expected.tolist()
+
+
+def test_hard_labels_of_varied_rows_with_several_labels(tmp_path):
+    task = Task("tags", ("sentence",), ("no", "yes"), "tags", ("micro_f1",), kind="multilabel")
+    gold, model = np.ones((3, 2), dtype=np.float32), classifier(TEACHER)
+    rows = replace(examples(3), labels=gold, varied=np.array([False, True, True]))
+    cached = cached_teacher(tmp_path, loss_of({"hard": 1.0}), data=rows, model=model)
+    found = cached.student_batches(rows, task, batch_size=3, seed=0).rows.gold
+    assert found.dtype == np.float32 and found[0].tolist() == [1, 1]
+    assert found[1:].tolist() == predict(model, rows, task)[1:].tolist()
 
 
 def test_phases_share_the_logits(tmp_path):

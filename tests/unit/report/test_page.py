@@ -96,6 +96,8 @@ def test_the_task_table_has_all_systems_with_costs(made):
     retained = [re.sub(r"-?\d+, \d+\]", "low, high]", row[4]) for row in mrpc]
     expected = [f"{share} % [low, high], n 400 × {seeds}" for share, seeds in ((20, 1), (58, 1), (40, 2), (56, 2))]
     assert retained == ["–", *expected, "–"]
+    share, low, high = map(float, re.match(r"(\d+) % \[(-?\d+), (-?\d+)", mrpc[4][4]).groups())
+    assert low < share < high
     # MNLI has no other metric, no latency, and intervals on the first of its splits only.
     mismatched = [row for row in rows if row[0] == "synthetic MNLI mismatched: accuracy"]
     assert [row[1:6] for row in mismatched[-2:]] == [
