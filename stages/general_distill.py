@@ -27,7 +27,7 @@ def main(stage: Stage) -> None:
     loss = DistillationLoss(losses, initialized.model.config, teacher.config)
     loss.start_projections(initialized.projection)
     if config.init.folder:  # of a student that tinybert trained: its projections and learnable map continue
-        loss.load(config.init.folder)
+        loss.load(paths.resolve(config.init.folder))
 
     training = StageTraining(stage, initialized.model, loss, paths.general_student(name))
     training.learn_text(teacher, "general", training_of(params, name, "general"), params.seed)

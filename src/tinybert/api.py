@@ -50,7 +50,7 @@ class DistillSettings:
         label: The column of the gold labels: class names or numbers, a score, or a list of classes.
         layer_map: A name of params.yaml's layer maps, or a teacher layer for each student layer.
         tokenizer: The student's, or its folder; None: that of the student's folder, or of the teacher's if it has none.
-            Required if the teacher is a BERT object.
+            Required if the teacher is a BERT object and the student no earlier result.
     """
 
     text: tuple[str, ...] = ("text",)
@@ -69,12 +69,13 @@ class DistillSettings:
 
 @dataclass(frozen=True)
 class DistilledStudent:
-    """A trained student: the model, its tokenizer and the loss curve."""
+    """A trained student: the model, its tokenizer, the loss curve, and the loss with its trained projections."""
 
     model: Classifier
     tokenizer: Tokenizer
     curve: list[Entry]
     max_length_tokens: int
+    loss: DistillationLoss
 
     def save(self, folder: str | Path) -> None:
         """Writes model and tokenizer as `folder`, in place of an older model; UserError if anything else is there."""
@@ -83,12 +84,13 @@ class DistilledStudent:
             raise UserError(f"folder: exists, and is no model (got {folder}); allowed: a new folder; fix: name another")
         with atomic_folder(folder) as target:
             save_model(self.model, target)
+            self.loss.save(target)
             save_tokenizer(self.tokenizer, target, max_length_tokens=self.max_length_tokens)
 
 
 def distill_student(
     teacher: AnyTeacher,
-    student: AnyStudent,
+    student: AnyStudent | DistilledStudent,
     rows: Sequence[Mapping[str, Any]] | pd.DataFrame,
     losses: Mapping[str, float],
     settings: DistillSettings | None = None,
@@ -101,8 +103,9 @@ def distill_student(
         teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model of this package.
             A folder without the student's tokens reads rows with its own tokenizer, for losses on rows only.
         student: A folder, or a loaded classifier, which is trained in place and must have the teacher's classes. The
-            model of a folder keeps its head if it has these classes in this order; otherwise it gets a new one. Or the
-            shape of a student that is cut out of the teacher, a BERT, on the rows before it learns.
+            model of a folder keeps its head if it has these classes in this order; otherwise it gets a new one. Or an
+            earlier result, whose model, tokenizer and projections continue in place. Or the shape of a student that is
+            cut out of the teacher, a BERT, on the rows before it learns.
         rows: Mappings or a data frame with the text columns; gold labels are read only if the loss `hard` is on.
         losses: Weight by name, for example {"prediction": 1.0}.
         settings: All other settings.
@@ -111,8 +114,11 @@ def distill_student(
     Raises:
         UserError: A model, row, loss or setting that does not fit.
     """
-    settings = settings or DistillSettings()
+    settings, earlier = settings or DistillSettings(), None
     training, config = _check_settings(losses, settings)
+    if isinstance(student, DistilledStudent):
+        settings = replace(settings, tokenizer=settings.tokenizer or student.tokenizer)
+        earlier, student = student.loss.tensors, student.model
     _check_kind("teacher", teacher, Teacher)
     _check_kind("student", student, Classifier | Architecture)
     tokenizer = _student_tokenizer(settings, student, teacher)
@@ -125,6 +131,8 @@ def distill_student(
     loss = DistillationLoss(config, trained.config, loaded.config)
     if isinstance(student, (str, Path)):
         loss.load(student)
+    elif earlier:
+        loss.take(earlier)
     loss.start_projections(projection)
     ours, theirs = task_teacher.read_both(checked)
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +140,7 @@ def distill_student(
         batches = cached.student_batches(ours, task, batch_size=settings.batch_size, seed=settings.seed)
         run_settings = Settings(training, training.optimizer, settings.seed, settings.precision)
         curve = train(trained, loss, batches, run_settings, teacher=cached, run=TrainRun("distill_student", callback))
-    return DistilledStudent(trained, tokenizer, curve, settings.max_length_tokens)
+    return DistilledStudent(trained, tokenizer, curve, settings.max_length_tokens, loss)
 
 
 def _check_kind(key: str, value: object, kind: type | UnionType) -> None:
@@ -272,7 +280,9 @@ def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: s
 def _gold(value: Any, task: Task, where: str) -> Any:
     """A class number, a score, or a list of class numbers; classes may be given by name."""
     if task.is_multilabel and isinstance(value, (list, tuple)):
-        if is_one_hot(value):
+        # Of two classes: as class numbers the row would have both.
+        of_two = sorted(str(one).lower() for one in value) in (["0", "1"], ["false", "true"])
+        if is_one_hot(value) or (of_two and len(task.labels) == 2 and "0" not in task.labels):
             raise UserError(f"{where}: 0 and 1 for each class (got {value!r:.40}); allowed: the classes of the row")
         return [_gold(one, replace(task, kind="classification"), where) for one in value]
     if task.is_regression and isinstance(value, Real) and math.isfinite(value):

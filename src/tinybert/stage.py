@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tinybert.config.schema import Params
 from tinybert.pipeline import paths
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.files import atomic_file, printable, report_disk_error, write_json
+from tinybert.pipeline.files import atomic_file, flatten, printable, report_disk_error, write_json
 from tinybert.pipeline.process import is_main_process, peak_resident_mib, relaunch
 from tinybert.pipeline.tracking import Run, stage_run
 
@@ -57,14 +58,17 @@ class Stage:
     def fingerprint(self) -> Callable[[], str]:
         """Returns a function that digests the instance's declared params, code and input files.
 
-        Params and code are read now, as they may be edited while the stage runs; the inputs, often large, at its call.
+        Params and code are read now, as they may be edited while the stage runs; the inputs, often large, at its call,
+        with the folders that params name: third-party models.
         """
         start = hashlib.sha256(json.dumps(self.values, sort_keys=True).encode())
         start.update(code_digest(self.name).encode())
+        named = [value for key, value in flatten(self.values, ".") if value and key.endswith(".folder")]
+        folders = [paths.resolve(folder) for folder in named]
 
         def digest() -> str:
             whole = start.copy()
-            for path in input_files(self.name, self.names):
+            for path in [*input_files(self.name, self.names), *chain.from_iterable(map(files_in, folders))]:
                 whole.update(str(path).encode())
                 with open(path, "rb") as handle:
                     whole.update(hashlib.file_digest(handle, "sha256").digest())
@@ -172,8 +176,13 @@ def input_files(name: str, names: dict[str, str]) -> list[Path]:
     files: list[Path] = []
     for dependency in map(Path, declared("deps", name, names)):
         if dependency != paths.PARAMS_CHECKED and dependency.parent != paths.CODE_DIGESTS:
-            files += sorted(path for path in dependency.rglob("*") if path.is_file()) or [dependency]
+            files += files_in(dependency) or [dependency]
     return files
+
+
+def files_in(folder: Path) -> list[Path]:
+    """All files below a folder, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def declared(section: str, name: str, names: dict[str, str]) -> list[str]:

@@ -78,6 +78,19 @@ def test_a_task_student_keeps_its_projections(project):
     assert (learned["projections.hidden.weight"] == 7.0).all()
 
 
+def test_an_experiments_copy_finds_the_projections_of_the_project(project, monkeypatch):
+    test_a_task_student_keeps_its_projections(project)
+    (project / "copy").mkdir()
+    monkeypatch.setenv("DVC_ROOT", str(project))
+    for name in ("data", "models", "params.yaml", "dvc.yaml"):
+        if (project / name).exists():
+            (project / "copy" / name).symlink_to(project / name)
+    monkeypatch.chdir(project / "copy")
+    take_over("ours")
+    learned = load_file(paths.general_student("tinybert4") / "objective.safetensors")
+    assert (learned["projections.hidden.weight"] == 7.0).all()
+
+
 def training_stage(learning_rate: float) -> FakeStage:
     """The stage for a student that learns from the masked text."""
     config = SimpleNamespace(architecture=ARCHITECTURE, init=Init(), layer_map="uniform", projection="shared",

@@ -143,7 +143,7 @@ def _questions() -> dict:
     def finetuned(task, model, revision):
         key = f"tasks.{task}.finetuned_teacher"
         folder = source_folder(ModelSource(hub=HubModel(model=model, revision=revision)), key=key)
-        return finetuned_teacher(folder, TASKS[task], key=key, vocab_size=VOCABULARY_SIZE).labels
+        return finetuned_teacher(folder, TASKS[task], key=key).labels
 
     def start(model, revision):
         shape = SimpleNamespace(kind="bert", layers=2, width=24, heads=3, feed_forward=48, dropout=0.1)

@@ -122,6 +122,16 @@ def test_a_shape_is_cut_out_of_the_teacher(folder):
         distill_student("roberta", narrow, ROWS, PREDICTION, replace(SHORT, tokenizer="teacher"))
 
 
+def test_a_second_call_continues_the_projections_of_the_first(folder):
+    narrow = Architecture(layers=1, width=12, heads=3, feed_forward=24, dropout=0.0)
+    first = distill_student("teacher", narrow, ROWS, {"hidden": 1.0}, replace(SHORT, epochs=20))
+    first.save("narrow")
+    again = replace(SHORT, epochs=1, tokenizer="teacher", learning_rate=1e-9)
+    for student, goes_on in ((first, True), ("narrow", True), (first.model, False)):
+        start = distill_student("teacher", student, ROWS, {"hidden": 1.0}, again).curve[0]["hidden"]
+        assert (start < 1.1 * first.curve[-1]["hidden"]) == goes_on
+
+
 def test_labels_may_be_names_and_numbers(folder):
     names = [row | {"label": LABELS[row["label"]]} for row in ROWS]
     numbers = pd.DataFrame(ROWS).astype({"label": np.int64})
@@ -141,6 +151,11 @@ def test_a_list_of_classes_is_no_row_of_zeros_and_ones():
     assert _gold(["c", 0], tags, "rows[0].label") == [2, 0]
     with pytest.raises(UserError, match=r"^rows\[0\]\.label: 0 and 1 for each class \(got \[1, 0, 1\]\)"):
         _gold([1, 0, 1], tags, "rows[0].label")
+    two = task_with("a", "b", kind="multilabel")
+    assert _gold(["b", "a"], two, "rows[0].label") == [1, 0] and _gold([1], two, "rows[0].label") == [1]
+    for row in ([1, 0], [False, True]):
+        with pytest.raises(UserError, match="0 and 1 for each class"):
+            _gold(row, two, "rows[0].label")
 
 
 def test_a_regression_keeps_its_head(folder):

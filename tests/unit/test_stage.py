@@ -39,7 +39,8 @@ def test_steps_of_a_curve_are_exact(tmp_path, monkeypatch):
 
 def test_a_fingerprint_is_of_params_code_and_inputs(tmp_path, monkeypatch):
     def digest(rate=1.0):
-        return Stage("prune", {}, StageParams({}, []), {"rate": rate}, {"item.task": "cola"}, Run()).fingerprint()
+        values = {"rate": rate, "teacher": {"source": "local", "local": {"folder": "given"}}, "hub.folder": None}
+        return Stage("prune", {}, StageParams({}, []), values, {"item.task": "cola"}, Run()).fingerprint()
 
     def write_rows(name, text):
         with atomic_file(Path("data/cola") / name) as handle:
@@ -61,4 +62,8 @@ def test_a_fingerprint_is_of_params_code_and_inputs(tmp_path, monkeypatch):
     write_rows("rows", "1")
     assert digest()() == before
     Path("data/cola/rows").rename("data/cola/others")
+    assert digest()() != before
+    Path("data/cola/others").rename("data/cola/rows")
+    with atomic_file("given/model.safetensors") as handle:  # a third party's model, which dvc.yaml does not list
+        handle.write("1")
     assert digest()() != before

@@ -284,8 +284,9 @@ def _check_train(table: Table, train: pd.DataFrame, labels: Labels) -> None:
     """UserError if nothing can be learned from the rows."""
     if len(train) < LEAST_ROWS:
         raise table.error(f"too few rows (got {len(train)}); allowed: {LEAST_ROWS} or more; fix: add some")
-    if train["label"].explode().nunique() < 2:
-        what = "score" if labels.data.kind == "regression" else "class"
+    # Rows with the same set of classes: also what 0 and 1 for each of two classes look like (is_one_hot).
+    if min(train["label"].explode().nunique(), train["label"].map(str).nunique()) < 2:
+        what = {"regression": "score", "multilabel": "set of classes"}.get(labels.data.kind, "class")
         found = ", ".join(labels.ids) or train["label"].iloc[0]
         raise table.error(f"column {labels.data.label}: one {what} only (got {found!s:.40}); allowed: two or more; "
                           "fix: name another column, or add rows")  # fmt: skip

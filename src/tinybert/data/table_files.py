@@ -134,8 +134,9 @@ class Table:
             if line.strip():
                 try:
                     cells = parse_json(line)
-                except ValueError:
-                    cells = None
+                except ValueError as error:
+                    reason = one_line(error)
+                    raise self.error(f"line {number}: no JSON, {reason} (got {line!r:.60}); fix: correct it") from None
                 if not isinstance(cells, dict):
                     raise self.error(f"line {number}: must be a JSON object (got {line!r:.60}); fix: one a line")
                 yield f"line {number}", cells

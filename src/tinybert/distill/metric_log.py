@@ -84,7 +84,8 @@ class MetricLogger:
         saved = self.run.checkpoint
         last = f"last good checkpoint: step {saved.step}, {saved.path}" if saved and saved.step else "no checkpoint"
         place = f"step {self.step - len(values) + step + 1} of {self.steps}"
-        fix = f"lower learning_rate{' or its λ' if index else ''}, or set precision to float32 ({last})"
+        fix = f"lower learning_rate{' or its λ' if index else ''}"
+        fix += f", or set precision to float32 ({last})" if self.accelerator.mixed_precision == "bf16" else f" ({last})"
         raise UserError(f"{place}: the {name} is {values[step, index].item()}; fix: {fix}")
 
     def state_dict(self) -> dict[str, Any]:

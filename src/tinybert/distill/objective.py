@@ -240,20 +240,26 @@ class DistillationLoss(nn.Module):
             return
         of_layers = weight.expand(self.depth + 1, -1, -1)
         names = map(self._projection_name, range(self.depth + 1))
-        self._take({f"projections.{name}.weight": part for name, part in zip(names, of_layers, strict=True)})
+        self.take({f"projections.{name}.weight": part for name, part in zip(names, of_layers, strict=True)})
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Projections and map weights, with those of earlier stages that this one does not use."""
+        return self.unused | self.state_dict()
 
     def save(self, folder: str | Path) -> None:
-        """Writes projections and map weights, if there are any, into the existing `folder`."""
-        if tensors := self.unused | self.state_dict():
+        """Writes `tensors`, if there are any, into the existing `folder`."""
+        if tensors := self.tensors:
             copies = {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}
             save_file(copies, Path(folder) / OBJECTIVE_FILE)
 
     def load(self, folder: str | Path) -> None:
         """Continues with what an earlier stage left in `folder`; what it did not need keeps its initial values."""
         if (path := Path(folder) / OBJECTIVE_FILE).is_file():
-            self._take(read_weights(path))
+            self.take(read_weights(path))
 
-    def _take(self, tensors: dict[str, Tensor]) -> None:
+    def take(self, tensors: dict[str, Tensor]) -> None:
+        """Continues with the `tensors` of an earlier stage, where their shapes fit."""
         own = self.state_dict()
         fitting = {name for name in own.keys() & tensors.keys() if own[name].shape == tensors[name].shape}
         if self.config.map_is_new:

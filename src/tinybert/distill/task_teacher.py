@@ -18,7 +18,7 @@ from tinybert.data.tokenizer import folder_tokenizer, load_tokenizer
 from tinybert.models import foreign
 from tinybert.models.bert import ARCHITECTURE_FIELDS, SequenceClassifier
 from tinybert.models.foreign import ForeignClassifier, PredictedTeacher, class_order, load_foreign, row_losses
-from tinybert.models.initialization import finetuned_teacher
+from tinybert.models.initialization import check_vocabulary, finetuned_teacher
 from tinybert.models.model_folders import TaskModel, load_bert, load_classifier
 from tinybert.models.subcloning import subclone
 from tinybert.pipeline import paths
@@ -82,9 +82,13 @@ class TaskTeacher:
 
     def known(self, rows: Iterable[dict], split: str = "train") -> list[dict]:
         """The rows that it has outputs for: all, unless only some predictions are known."""
-        if isinstance(self.model, PredictedTeacher):
-            return [row for row in rows if (split, row["idx"]) in self.model.places]
-        return list(rows)
+        if not isinstance(self.model, PredictedTeacher):
+            return list(rows)
+        known = [row for row in rows if (split, row["idx"]) in self.model.places]
+        if split == "train" and not known:
+            problem = "no drawn row has a prediction; allowed: at least one"
+            raise UserError(f"tasks.{self.task.name}.train_fraction: {problem}; fix: raise it to 1.0")
+        return known
 
     def read_both(
         self, rows: Iterable[dict], split: str = "train", *, by_token: bool = False
@@ -122,9 +126,11 @@ def start_task_teacher(
     folder = source if isinstance(source, Path) else source_folder(source, key=key, files=ALL_FILES)
     if isinstance(source, ModelSource) and not has_tokens_of(tokenizer, folder):
         return load_foreign(folder, task, key=key, with_head=is_ready)
-    if not is_ready:
-        return load_classifier(folder, task)
-    return finetuned_teacher(folder, task, key=key, vocab_size=tokenizer.get_vocab_size() if tokenizer else None)
+    model = finetuned_teacher(folder, task, key=key) if is_ready else load_classifier(folder, task)
+    if tokenizer and isinstance(model, SequenceClassifier):
+        own = any((folder / name).is_file() for name in TOKENIZER_FILES)  # then it has the same tokens
+        check_vocabulary(model.config, tokenizer.get_vocab_size(), key, may_be_padded=own)
+    return model
 
 
 def cut_classifier(

@@ -11,6 +11,7 @@ import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -278,7 +279,9 @@ class CachedTeacher(LiveTeacher):
 
     def _digest(self) -> str:
         """Of all that any output depends on: teacher, precision, rows, and code, whose older outputs would be wrong."""
-        digest = hashlib.sha256(f"{self.model.config} {self.accelerator.mixed_precision}".encode())
+        # Other families are computed by transformers.
+        library = version("transformers") if isinstance(self.model.config, ForeignConfig) else ""
+        digest = hashlib.sha256(f"{self.model.config} {self.accelerator.mixed_precision} {library}".encode())
         for name, tensor in self.model.state_dict().items():
             digest.update(name.encode() + tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         for rows in (self.examples.input_ids, self.examples.token_type_ids, [self.examples.lengths]):

@@ -71,7 +71,7 @@ def is_collapsed(task: Task, predictions: Values, labels: Values) -> bool:
     if task.score_range:
         return bool(np.std(predictions) < COLLAPSED_SPREAD * np.ptp(task.score_range))
     found, gold = (len(each) - np.unique(each, axis=0, return_counts=True)[1].max() for each in (predictions, labels))
-    return bool(found <= min(COLLAPSED_OTHER_ROWS * len(predictions), gold / 2))
+    return bool(gold and found <= min(COLLAPSED_OTHER_ROWS * len(predictions), gold / 2))
 
 
 def model_costs(model: TaskModel, rows: Encoded) -> dict[str, float | None]:

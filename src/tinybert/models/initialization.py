@@ -55,7 +55,7 @@ def start_teacher(teacher: TeacherSettings, *, vocab_size: int, seed: int) -> Ma
         return MaskedLM(BertConfig.of(teacher.synthetic.architecture, vocab_size=vocab_size))
     folder = given_teacher(teacher)
     model, has_head = load_pretrained(folder)
-    _check_vocabulary(model.config, vocab_size, "teacher")
+    check_vocabulary(model.config, vocab_size, "teacher", may_be_padded=True)
     if not has_head and teacher.pretraining.epochs == 0:
         problem = f"{folder} has no masked-LM head to use untrained (got 0)"
         raise UserError(f"teacher.pretraining.epochs: {problem}; allowed: 1 or more; fix: give it at least 1 epoch")
@@ -81,14 +81,12 @@ def general_teacher(params: Params | StageParams, student: Student) -> MaskedLM:
     return load_pretrained(given_teacher(params.teacher))[0]
 
 
-def finetuned_teacher(folder: Path, task: Task, *, key: str, vocab_size: int | None) -> SequenceClassifier:
+def finetuned_teacher(folder: Path, task: Task, *, key: str) -> SequenceClassifier:
     """A published BERT as task teacher, in evaluation mode, with its classes in the task's order (`class_order`).
 
-    `key` is the section of params that names the folder; `vocab_size` is the tokenizer's, if known. UserError if the
-    teacher does not fit.
+    `key` is the section of params that names the folder. UserError if the classes do not fit.
     """
     teacher = load_bert(SequenceClassifier, folder)
-    _check_vocabulary(teacher.config, vocab_size, key)
     order = class_order(list(teacher.labels), task, key=key, stated=teacher.config.problem_type)
     with torch.no_grad():
         for parameter in teacher.classifier.parameters():
@@ -98,8 +96,9 @@ def finetuned_teacher(folder: Path, task: Task, *, key: str, vocab_size: int | N
     return teacher
 
 
-def _check_vocabulary(config: BertConfig, vocab_size: int | None, key: str) -> None:
-    if vocab_size is not None and config.vocab_size != vocab_size:
+def check_vocabulary(config: BertConfig, vocab_size: int, key: str, *, may_be_padded: bool) -> None:
+    """Raises UserError for a model with fewer tokens than the tokenizer, or with more unless that may be padding."""
+    if config.vocab_size < vocab_size or (config.vocab_size > vocab_size and not may_be_padded):
         problem = f"its vocabulary is not the tokenizer's (got {config.vocab_size} tokens)"
         raise UserError(f"{key}: {problem}; allowed: {vocab_size}; fix: use weights and tokenizer of one model")
 

@@ -261,7 +261,8 @@ def _fit_norm(norm: nn.LayerNorm, normalized: Tensor, target: Tensor) -> Tensor:
     """
     mean, mean_target = normalized.mean(dim=0), target.mean(dim=0)
     centered = normalized - mean
-    gain = (centered * (target - mean_target)).sum(dim=0) / centered.square().sum(dim=0)
+    squares = centered.square().sum(dim=0).clamp_min(torch.finfo(torch.float32).tiny)  # of a constant dimension: 0
+    gain = (centered * (target - mean_target)).sum(dim=0) / squares
     norm.weight.copy_(gain)
     norm.bias.copy_(mean_target - gain * mean)
     return normalized * norm.weight + norm.bias

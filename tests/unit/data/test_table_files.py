@@ -97,6 +97,7 @@ def test_a_missing_column_names_those_there_are(tmp_path, ending):
         ("a.csv", "text,label\ncafé,b\n".encode("latin-1"), "line 2: not UTF-8 (byte 0xe9 at column 4)"),
         ("a.csv", "text,label\na,b\n".encode("utf-16"), "line 1: holds NUL bytes"),
         ("a.jsonl", b'{"text": "a", "label": "b"}\n[1]\n', "line 2: must be a JSON object"),
+        ("a.jsonl", b'{"text": "a", "label": NaN}\n', "line 1: no JSON, NaN is no JSON"),
         ("a.jsonl", b'{"text": "a", "label": "b"}\n{"text": "a"}\n', "line 2: no column 'label'"),
         ("a.parquet", b"PAR1 no more", "cannot be read (Parquet"),
         ("a.csv.gz", b"text,label\n", "cannot be read (Not a gzipped file"),

@@ -142,6 +142,11 @@ def test_rows_without_a_prediction_are_left_out():
     assert examples.input_ids[2].tolist() == reader(classifier()).read([rows()[9]], "train").input_ids[0].tolist()
 
 
+def test_drawn_rows_without_any_prediction_name_the_fraction():
+    with pytest.raises(UserError, match=r"^tasks\.cola\.train_fraction: no drawn row has a prediction;"):
+        table(known=[0]).known(rows()[5:])
+
+
 def test_a_foreign_teachers_positions_count_its_own_tokens(tmp_path):
     """A student may have longer rows than the teacher's."""
     save_family("distilbert", tmp_path / "model", COLA.labels, max_position_embeddings=8)
@@ -201,6 +206,20 @@ def test_a_bert_with_the_projects_vocabulary_is_our_own(tmp_path):
     assert type(start_task_teacher(COLA, TOKENIZER, ReadyTeacher(folder=str(folder)))) is SequenceClassifier
     assert type(start_task_teacher(COLA, TOKENIZER, ModelSource(folder=str(folder)))) is SequenceClassifier
     assert type(start_task_teacher(COLA, TOKENIZER, folder)) is SequenceClassifier
+
+
+@pytest.mark.parametrize("kind", [ReadyTeacher, ModelSource])
+def test_a_bert_without_tokenizer_has_as_many_tokens_as_the_project(tmp_path, kind):
+    known = TOKENIZER.get_vocab_size()
+    for name, tokens in (("small", known - 1), ("padded", known + 7)):
+        (tmp_path / name).mkdir()
+        save_model(classifier(replace(TEACHER, vocab_size=tokens), COLA.labels), tmp_path / name)
+        problem = rf"^teacher: its vocabulary is not the tokenizer's \(got {tokens} tokens\); allowed: {known};"
+        with pytest.raises(UserError, match=problem):
+            start_task_teacher(COLA, TOKENIZER, kind(folder=str(tmp_path / name)))
+    save_tokenizer(TOKENIZER, tmp_path / "padded")  # its own, so the other rows of its word table are padding
+    padded = start_task_teacher(COLA, TOKENIZER, kind(folder=str(tmp_path / "padded")))
+    assert padded.config.vocab_size == known + 7
 
 
 def test_a_bert_with_another_vocabulary_of_equal_size_is_foreign(tmp_path):

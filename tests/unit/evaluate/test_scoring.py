@@ -118,6 +118,7 @@ def test_a_classifier_with_one_answer_is_collapsed():
     assert not collapsed(1, 1, gold_zeros=1)
     assert collapsed(1996, 4, gold_zeros=8)
     assert not collapsed(1992, 8, gold_zeros=8)  # a perfect classifier of a rare class
+    assert not collapsed(200, 0, gold_zeros=0)  # nothing else was asked
 
 
 def test_a_regressor_without_spread_is_collapsed():

@@ -13,7 +13,7 @@ from tinybert.distill import losses, task_teacher
 from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import MaskedLM, SequenceClassifier
 from tinybert.models.outputs import OutputSpec
-from tinybert.models.subcloning import _fit_classifier, _kept_directions, subclone
+from tinybert.models.subcloning import _fit_classifier, _fit_norm, _kept_directions, subclone
 from tinybert.pipeline.errors import UserError
 
 KEPT = [1, 3, 4, 8, 9, 11, 12, 15, 17, 18, 20, 22]  # planted: the teacher dimensions that hold something
@@ -226,6 +226,15 @@ def test_a_single_row_is_enough_to_cut_a_classifier():
     student, _ = cut_classifier(teacher, NARROW.shape, (2, 4), rows_of([row]))
     with torch.inference_mode():
         torch.testing.assert_close(student.eval()(row).logits, teacher(row).logits, atol=1e-4, rtol=0)
+
+
+def test_a_constant_dimension_gets_no_gain():
+    norm = torch.nn.LayerNorm(2)
+    normalized = torch.tensor([[1.0, -1.0], [1.0, 3.0]])
+    with torch.no_grad():
+        found = _fit_norm(norm, normalized, target=torch.tensor([[4.0, 0.0], [4.0, 8.0]]))
+    assert norm.weight.tolist() == [0.0, 2.0]
+    assert found.tolist() == [[4.0, 0.0], [4.0, 8.0]]
 
 
 def test_layers_that_are_left_out_are_made_good():
