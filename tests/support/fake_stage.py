@@ -10,6 +10,8 @@ from tinybert.config.tasks import TASKS, write_task
 from tinybert.data.tokenizer import save_tokenizer, train_tokenizer
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import write_jsonl
+from tinybert.pipeline.tracking import Run
+from tinybert.stage import Stage
 
 
 def enter_project(folder: Path, monkeypatch, texts: Sequence[str] = ("fish swim",), vocabulary_size=40) -> Tokenizer:
@@ -30,27 +32,16 @@ def write_cola(train: list[dict], dev: list[dict]) -> None:
     write_task(TASKS["cola"], folder)
 
 
-class FakeStage:
-    """What stage scripts use of tinybert.stage.Stage; metrics and curve end up in `metrics`."""
+class FakeStage(Stage):
+    """A stage without DVC and MLflow; its metrics and curve end up in `metrics`."""
 
     def __init__(self, name: str, items: dict[str, str], params: SimpleNamespace, digest: str = "same") -> None:
-        self.name, self.items, self.params, self.digest = name, items, params, digest
-        self.names = {"seed": str(params.seed)}
+        super().__init__(name, items, params, {}, {"seed": str(params.seed)}, Run())
+        self.digest = digest
         self.metrics: dict = {}
-        self.earlier_seconds = 0.0
 
     def fingerprint(self):
         return lambda: self.digest
-
-    @property
-    def instance(self):
-        return "-".join(self.items.values())
-
-    def provenance(self, entries, history=()):
-        return [*history]
-
-    def log_entry(self, entry):
-        pass
 
     def write_metrics(self, metrics, part=""):
         self.metrics |= {part: metrics} if part else metrics
