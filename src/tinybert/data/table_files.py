@@ -133,12 +133,11 @@ class Table:
         for number, line in read_lines(self.path, key=self.key):
             if line.strip():
                 try:
-                    cells = parse_json(line)
+                    cells, problem = parse_json(line), "must be a JSON object"
                 except ValueError as error:
-                    reason = one_line(error)
-                    raise self.error(f"line {number}: no JSON, {reason} (got {line!r:.60}); fix: correct it") from None
+                    cells, problem = None, f"no JSON, {one_line(error)}"
                 if not isinstance(cells, dict):
-                    raise self.error(f"line {number}: must be a JSON object (got {line!r:.60}); fix: one a line")
+                    raise self.error(f"line {number}: {problem} (got {line!r:.60}); fix: one JSON object a line")
                 yield f"line {number}", cells
 
     def _parquet_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:
