@@ -84,7 +84,6 @@ class DistilledStudent:
             raise UserError(f"folder: exists, and is no model (got {folder}); allowed: a new folder; fix: name another")
         with atomic_folder(folder) as target:
             save_model(self.model, target)
-            self.loss.save(target)
             save_tokenizer(self.tokenizer, target, max_length_tokens=self.max_length_tokens)
 
 

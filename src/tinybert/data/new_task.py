@@ -17,7 +17,7 @@ from scipy.stats import entropy
 
 from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
-from tinybert.config.tasks import Task
+from tinybert.config.tasks import TASKS, Task
 from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
 from tinybert.data.tokenizer import load_tokenizer, teacher_tokenizer
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--label", required=True, metavar="COLUMN", help="classes, numbers or lists of classes")
     parser.add_argument("--name", help="of the task; by default that of the file")
     parser.add_argument("--dev", metavar="TABLE", help="labeled rows that are scored (a tenth of TABLE)")
-    parser.add_argument("--test", metavar="TABLE", help="labeled rows for an unbiased score")
+    parser.add_argument("--test", metavar="TABLE", help="labeled rows for an unbiased score of the FP32 student")
     parser.add_argument("--unlabeled", metavar="TABLE", help="texts without labels, for students only")
     parser.add_argument("--kind", choices=("classification", "regression", "multilabel"), help="default: by the labels")
     parser.add_argument("--separator", help="between the labels of a cell, if they are several in one text")
@@ -57,14 +57,14 @@ def main(argv: Sequence[str]) -> None:
     stem = re.sub(r"[^a-z0-9]+", "_", Path(options.table).name.split(".")[0].lower()).strip("_")
     name = options.name or (stem if re.match("[a-z]", stem) else f"task_{stem}")
     params = load_params()
-    if hasattr(params.tasks, name):
+    if hasattr(params.tasks, name) or name in (*TASKS, "domain"):
         raise UserError(f"--name: tasks.{name} is in params.yaml, or reserved; fix: another --name, or undo the edit")
     data = {"train": options.table, "dev": options.dev, "test": options.test, "unlabeled": options.unlabeled,
             "texts": options.text, "label": options.label, "separator": options.separator}  # fmt: skip
     data = {key: value for key, value in data.items() if value is not None}
     data["kind"] = options.kind or kind_of(Table(options.table, "TABLE"), options.label, options.separator)
     tree = read_yaml(PARAMS)
-    # Predictions of the first task do not fit this table, and null does not fit a teacher with 0 epochs.
+    # Predictions of another task do not fit this table, and null does not fit a teacher with 0 epochs.
     replaced = {"data": data, "finetuned_teacher": {"folder": "none"}}
     tree["tasks"][name] = tree["tasks"][params.tasks.run[0]] | replaced
     checked = check_params(tree).tasks[name].data
@@ -89,19 +89,28 @@ def main(argv: Sequence[str]) -> None:
 
 def kind_of(table: Table, label: str, separator: str | None) -> str:
     """Infers the kind of task from the label column: lists, numbers (many, or with decimals), else classes."""
-    cells = [cells[label] for _, (_, cells) in zip(range(SEEN_ROWS), table.rows((label,)), strict=False)]
+    found = (cells[label] for _, (_, cells) in zip(range(SEEN_ROWS), table.rows((label,)), strict=False))
+    cells = [cell for cell in found if cell not in (None, "")]  # a row without a label has an error of its own
     if separator or any(isinstance(cell, list) for cell in cells):
         return "multilabel"
     texts = [str(cell).strip() for cell in cells]
-    if not all(map(NUMBER.fullmatch, texts)):
-        return "classification"
-    is_whole = all(float(text).is_integer() for text in texts)
-    return "classification" if is_whole and len(set(texts)) <= CLASS_NUMBERS else "regression"
+    numbers = list(filter(NUMBER.fullmatch, texts))
+    are_classes = all(float(text).is_integer() for text in numbers) and len(set(numbers)) <= CLASS_NUMBERS
+    others = [text for text in texts if not NUMBER.fullmatch(text)]
+    for problem, fix, is_so in (
+        ("mostly scores", "remove other cells", not are_classes and len(others) < len(numbers)),
+        ("decimal commas", "write points", all(NUMBER.fullmatch(text.replace(",", ".", 1)) for text in texts)),
+        ("lists as text", "write JSON lines", all(text[0] == "[" and text[-1] == "]" for text in others)),
+    ):
+        if others and is_so:
+            raise table.error(f"column {label}: {problem} (got {others[0]!r:.40}); fix: {fix}, or add --kind")
+    return "classification" if are_classes or others else "regression"
 
 
 def section_of(params: Params, data: dict[str, Any], task: Task, splits: Frames) -> dict[str, Any]:
-    """The task's section: that of the first task in `run`, with length and epochs that fit the rows."""
-    section = params.tasks[params.tasks.run[0]].model_dump(mode="json", exclude_defaults=True)
+    """The task's section: that of a GLUE task (no `init` raised its rate), with length and epochs that fit."""
+    given = next((name for name in TASKS if hasattr(params.tasks, name)), params.tasks.run[0])
+    section = params.tasks[given].model_dump(mode="json", exclude_defaults=True)
     section |= {"data": data, "max_length_tokens": length_tokens(params, task, splits["train"]), "train_fraction": 1.0}
     # Augmented rows had no clear effect (docs/log.md), and need text and a trained masked-LM head.
     section |= {"finetuned_teacher": None, "augmented_copies": 0}
@@ -219,7 +228,8 @@ def findings(task: Task, splits: Frames) -> list[str]:
         lines.append(f"warning: {count} dev rows, each {1 / count:.1%} of the split; use a larger --dev")
     shared = shared_texts(splits, task)
     lines.append(f"texts also in train: {', '.join(f'{count:,} of {split}' for split, count in shared.items())}")
-    if shared["dev"] > MOST_SHARED * len(splits["dev"]):
-        lines.append("warning: scores on texts that are also in train are too high; name other rows with --dev")
+    for split, option in zip(task.dev_splits, ("--dev", "--test"), strict=False):
+        if shared[split] > MOST_SHARED * len(splits[split]):
+            lines.append(f"warning: scores on texts that are also in train are too high; name other rows with {option}")
     in_dev = shared_texts(splits, task, reference="dev").items()
     return lines + [f"texts also in dev: {count:,} of {split}" for split, count in in_dev if split != "train"]

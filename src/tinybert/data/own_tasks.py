@@ -75,14 +75,14 @@ class Labels:
         return new_ids[label.to_numpy()]
 
     def _id(self, cell: Any) -> int:
-        if isinstance(cell, float) and cell.is_integer():
+        if isinstance(cell, (float, Decimal)) and math.isfinite(cell) and cell == int(cell):
             cell = int(cell)  # pandas writes whole numbers beside missing ones so
         if not isinstance(cell, (str, int)):
             raise ValueError(f"no class (got {cell!r:.40}); allowed: text or a whole number")
         self.types.add(type(cell).__name__)
         if len(self.types) > 1:
             raise ValueError(f"labels of several types (got {cell!r:.40}); allowed: all text, or all whole numbers")
-        name = str(cell).strip() if not isinstance(cell, bool) else str(cell).lower()
+        name = str(cell).replace("\u00a0", " ").strip() if not isinstance(cell, bool) else str(cell).lower()
         name = self.aliases.get(name, name)
         if not name or not name.isprintable():
             raise ValueError(f"no class name (got {name!r:.40}); allowed: printable text")
@@ -276,7 +276,8 @@ def own_row(table: Table, found: Row, labels: Labels | None, data: TableData) ->
             row["label"] = labels.parse(cells[data.label])
         except ValueError as error:
             problem = f"{where}, column {data.label}: {error}"
-            raise table.error(f"{problem}; fix: correct the row, or name another column") from None
+            fix = "leave out rows without a label" if cells[data.label] in (None, "") else "correct the row"
+            raise table.error(f"{problem}; fix: {fix}, or name another column") from None
     return row
 
 

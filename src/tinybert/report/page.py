@@ -63,8 +63,10 @@ def findings(results: Results) -> dict[str, Any]:
     """The numbers that words.j2 makes sentences, titles and notes of."""
     domain = domain_scores(results)["mean"].loc[list(results.params.domain.students)]
     scores = task_systems(results).query("is_headline and stage == 'evaluate'")
+    first = scores.drop_duplicates(["task", "student"])  # the first split of each task
+    known = [tables.retention(results, row) != tables.NO_RETENTION for row in first.itertuples()]
     share, tasks = ("above_majority", "mean"), ("above_majority", "count")
-    retained = scores.groupby("student", sort=False).agg(share=share, tasks=tasks).dropna()
+    retained = first[known].groupby("student", sort=False).agg(share=share, tasks=tasks).dropna()
     fallen = scores[scores["collapsed"] > 0].to_dict("records")
     return {
         "perplexities": domain["domain.perplexity"].sort_values(),

@@ -101,7 +101,7 @@ def _systems(results: Results, condition: str) -> pd.DataFrame:
     rows = list[Any](scores.itertuples())
     return scores.assign(
         task=[f"{task_name(results, row.task, row.split)}: {row.metric}" for row in rows],
-        retained=[_retention(results, row) for row in rows],
+        retained=[retention(results, row) for row in rows],
         published=[_published(results, row) for row in rows],
         flag=_flags(scores),
     )
@@ -128,7 +128,7 @@ def _flag(row: Any, of_task: pd.DataFrame) -> str:
     return f"≤ {as_high.loc[as_high['score'].idxmax(), 'model']}" if row.stage == "evaluate" and len(as_high) else ""
 
 
-def _retention(results: Results, row: Any) -> str:
+def retention(results: Results, row: Any) -> str:
     """Above-majority retention; of the headline metric on the first dev split with interval, rows and seeds."""
     if row.stage in SYSTEMS:
         return ABSENT

@@ -204,6 +204,42 @@ def test_a_teacher_of_many_classes_learns_faster(project, classes, rate, expecte
     assert task.prediction.learning_rate == 1e-3
 
 
+def test_the_rate_of_many_classes_is_not_inherited(project):
+    alone = init(write(project / "first.csv", ["a", "b"] * 20)).teacher.learning_rate
+    init(write(project / "many.csv", [f"class {number % 9}" for number in range(360)]))
+    assert init(write(project / "second.csv", ["a", "b"] * 20)).teacher.learning_rate == alone
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ([0.5, 1.5, 2.0, 3.5] * 5 + ["NA"], "mostly scores (got 'NA'); fix: remove other cells, or add --kind"),
+        (["0,5", "1,5", "3"] * 5, "decimal commas (got '0,5'); fix: write points"),
+        (["['a', 'b']", "['c']"] * 9, "lists as text (got \"['a', 'b']\"); fix: write JSON lines"),
+        ([0.5, 1.5, None] * 9, "no score (got ''); allowed: a number between -1e9 and 1e9; fix: leave out rows"),
+    ],
+)
+def test_labels_that_look_like_something_else_are_refused(project, labels, problem):
+    with pytest.raises(UserError, match=re.escape(f"column topic: {problem}")):
+        init(write(project / "odd.csv", labels))
+
+
+def test_a_few_numbers_among_classes_are_classes(project):
+    assert init(write(project / "mixed.csv", ["1", "2", "other"] * 9)).data.kind == "classification"
+
+
+@pytest.mark.parametrize("name", ["domain", "qqp"])
+def test_names_that_mean_something_are_refused(project, name):
+    with pytest.raises(UserError, match=rf"^--name: tasks\.{name} is in params\.yaml, or reserved"):
+        init(write(project / f"{name}.csv", ["a", "b"] * 20))
+
+
+def test_test_rows_that_are_also_in_train_give_a_warning(project, capsys):
+    rows = write(project / "rows.csv", ["a", "b"] * 200)
+    init(rows, "--test", rows)
+    assert "too high; name other rows with --test" in capsys.readouterr().out
+
+
 def test_it_prints_what_the_table_holds(project, capsys):
     write(project / "topics.csv", ["war"] * 30 + ["peace"] * 10)
     extra = pd.DataFrame({"message": ["row 0 word word word "] * 2, "topic": ["war", "peace"]})
