@@ -31,7 +31,7 @@ CLASS_NUMBERS = 20  # whole numbers with more different values are scores
 BALANCED = 0.9  # from this share of the greatest entropy on, accuracy is the metric
 MOST_TOKENS_PER_WORD = 1.5  # without a tokenizer; a length too great costs less than cut texts
 # Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows per 8 classes; more than 80
-# classes count as 80. The teacher of more than 8 classes has four times the first task's learning rate, at most
+# classes count as 80. The teacher of more than 8 classes has four times the GLUE task's learning rate, at most
 # MANY_CLASSES_RATE. With 77 classes it scores .86 after 6 epochs at 5e-5, .93 at 2e-4 (docs/log.md).
 EPOCHS = {2_000: (10, 20, 10, 4), 10_000: (6, 10, 6, 3), 100_000: (3, 3, 2, 1), math.inf: (1, 1, 1, 1)}
 CLASSES, MOST_CLASSES, MANY_CLASSES_RATE = 8, 80, 2e-4
