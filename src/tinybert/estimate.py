@@ -235,16 +235,16 @@ class Sizes:
 def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
     """The lines of an estimate for this machine, whose speed it measures for a third of a second."""
     sizes = Sizes(params, rows)
-    machine = measured_machine(sizes.teacher.shape, params.precision)
-    reached = EFFICIENCY[params.precision] * machine.flops
-    yield f"estimate for this machine ({machine.name}) if nothing else runs, within a factor of about two on CPUs:"
+    name, speed, update_seconds = measured_machine(sizes.teacher.shape, params.precision)
+    reached = EFFICIENCY[params.precision] * speed
+    yield f"estimate for this machine ({name}) if nothing else runs, within a factor of about two on CPUs:"
     yield f"{'stage':<26}{'instances':>9}{'steps':>10}{'tokens':>15}{'time':>10}"
     seconds = []
     for stage, works in sizes.works().items():
         work = Work.sum(works)
         if work == Work() and stage != "all others":  # nothing is trained
             continue
-        of_steps = work.steps * STEP_SECONDS + work.updates * machine.update_seconds + work.flops / reached
+        of_steps = work.steps * STEP_SECONDS + work.updates * update_seconds + work.flops / reached
         seconds.append(len(works) * STAGE_SECONDS + of_steps)
         steps, tokens = ("?" if math.isnan(count) else f"{count:,.0f}" if count else "–" for count in work[:2])
         yield f"{stage:<26}{len(works):>9}{steps:>10}{tokens:>15}{duration(seconds[-1]):>10}"
@@ -255,16 +255,8 @@ def estimate(params: Params, rows: Mapping[str, TrainingRows]) -> Iterator[str]:
     yield f"disk: models {disk}, teacher cache at most {params.tasks.teacher_cache_gb:g} GB; memory: {memory}"
 
 
-class Machine(NamedTuple):
-    """A machine's name, its operations per second, and the seconds that the optimizer takes for each weight."""
-
-    name: str
-    flops: float
-    update_seconds: float
-
-
-def measured_machine(teacher: StudentArchitecture, precision: str) -> Machine:
-    """This machine, measured by training half a layer of the teacher's size.
+def measured_machine(teacher: StudentArchitecture, precision: str) -> tuple[str, float, float]:
+    """This machine's name, operations per second when half a layer is trained, and seconds of the optimizer a weight.
 
     Half a layer, because on a CPU with AMX a single product runs three times as fast: memory limits GELU and norm. The
     best trial of one thread is multiplied by the number of threads, which wait for each other if other processes run.
@@ -284,7 +276,7 @@ def measured_machine(teacher: StudentArchitecture, precision: str) -> Machine:
     threads = 1 if device.type == "cuda" else torch.get_num_threads()
     speed = threads * 12 * TRIAL_ROWS * width * outer / min(trials.times)
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{threads} CPU threads"
-    return Machine(f"{name}, {speed / 1e9:,.0f} GFLOP/s", speed, UPDATE_SECONDS[device.type])
+    return f"{name}, {speed / 1e9:,.0f} GFLOP/s", speed, UPDATE_SECONDS[device.type]
 
 
 def model_of(config: Mapping[str, Any]) -> ModelSize:

@@ -64,4 +64,4 @@ def test_the_tree_does_not_grow():
     """The goal is 9,000 lines in 80 modules; lower these bounds whenever the tree shrinks."""
     files = [path for folder in ("src", "stages") for path in (ROOT / folder).rglob("*.py")]
     assert len(files) <= 92
-    assert sum(len(path.read_text().splitlines()) for path in files) <= 14_612
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 14_600

@@ -28,7 +28,7 @@ from tinybert.pipeline.files import atomic_file
 
 SEEN_ROWS = 10_000  # rows used to choose kind and length
 CLASS_NUMBERS = 20  # whole numbers with more different values are scores
-BALANCED = 0.9  # from this share of the greatest entropy on, accuracy is the metric
+BALANCED = 0.9  # from this share of the greatest entropy of classes on, accuracy is the metric
 MOST_TOKENS_PER_WORD = 1.5  # without a tokenizer; a length too great costs less than cut texts
 # Epochs (teacher, intermediate, prediction, pruning) by the maximum number of training rows per 8 classes; more than 80
 # classes count as 80. The teacher of more than 8 classes has four times the GLUE task's learning rate, at most
@@ -70,8 +70,9 @@ def main(argv: Sequence[str]) -> None:
     checked = check_params(tree).tasks[name].data
     assert checked  # `data`, with its defaults
     task, splits = read_own(name, checked)
-    if data["kind"] == "classification" and balance(splits["train"]["label"]) < BALANCED:
-        data["metric"] = "macro_f1"
+    if data["kind"] == "classification":
+        counts = splits["train"]["label"].value_counts()
+        data |= {"metric": "macro_f1"} if entropy(counts, base=len(counts)) < BALANCED else {}
     metric = "macro_f1 (unbalanced classes)" if "metric" in data else task.headline
     section = section_of(params, data, task, splits)
     changed = write_section(name, section, params)
@@ -140,12 +141,6 @@ def length_tokens(params: Params, task: Task, train: pd.DataFrame) -> int:
         tokens = texts.apply(lambda column: column.str.split().str.len()).sum(axis=1) * MOST_TOKENS_PER_WORD
     longest = float(np.percentile(tokens, 95)) + 1 + len(task.columns)  # special tokens
     return int(min(512, max(16, 8 * math.ceil(longest / 8))))
-
-
-def balance(label: pd.Series) -> float:
-    """The entropy of the classes as a share of the greatest possible one."""
-    counts = label.value_counts()
-    return float(entropy(counts, base=len(counts)))
 
 
 def write_section(name: str, section: dict[str, Any], params: Params) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.root import ROOT
 from tinybert.config.load import load_params
 from tinybert.data import new_task
-from tinybert.data.new_task import balance, main
+from tinybert.data.new_task import main
 from tinybert.pipeline.errors import UserError
 
 
@@ -73,6 +73,8 @@ def test_pruned_students_are_neither_made_nor_exported(project):
     [
         (["war", "peace"] * 30, "classification", None),
         (["war"] * 50 + ["peace"] * 6, "classification", "macro_f1"),
+        (["war"] * 70 + ["peace"] * 30, "classification", "macro_f1"),  # entropy .88
+        (["war"] * 65 + ["peace"] * 35, "classification", None),  # entropy .93
         ([1, 2, 3] * 20, "classification", None),
         ([number / 8 for number in range(60)], "regression", None),
         (list(range(60)), "regression", None),
@@ -294,8 +296,3 @@ def test_mistakes_are_one_line_and_change_nothing(project, arguments, line):
         main([*arguments, "--text", "message", *labels])
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
     assert (project / "params.yaml").read_bytes() == before
-
-
-def test_balance():
-    assert balance(pd.Series([0, 1, 2])) == pytest.approx(1.0)
-    assert balance(pd.Series([0] * 9 + [1])) == pytest.approx(0.469, abs=1e-3)
