@@ -101,10 +101,9 @@ def distill_student(
     Args:
         teacher: A folder with config.json, model.safetensors and tokenizer files, or a loaded model of this package.
             A folder without the student's tokens reads rows with its own tokenizer, for losses on rows only.
-        student: A folder, or a loaded classifier, which is trained in place and must have the teacher's classes. The
-            model of a folder keeps its head if it has these classes in this order; otherwise it gets a new one. Or an
-            earlier result, whose model, tokenizer and projections continue in place. Or the shape of a student that is
-            cut out of the teacher, a BERT, on the rows before it learns.
+        student: A folder, whose model keeps its head if it has the teacher's classes in this order. A classifier with
+            these classes, or an earlier result with its tokenizer and projections, which are trained in place. Or the
+            shape of a student that is cut out of the teacher, a BERT, on the rows before it learns.
         rows: Mappings or a data frame with the text columns; gold labels are read only if the loss `hard` is on.
         losses: Weight by name, for example {"prediction": 1.0}.
         settings: All other settings.
@@ -113,7 +112,7 @@ def distill_student(
     Raises:
         UserError: A model, row, loss or setting that does not fit.
     """
-    settings, earlier = settings or DistillSettings(), None
+    settings, earlier = settings or DistillSettings(), dict[str, Tensor]()
     training, config = _check_settings(losses, settings)
     if isinstance(student, DistilledStudent):
         settings = replace(settings, tokenizer=settings.tokenizer or student.tokenizer)
@@ -128,10 +127,7 @@ def distill_student(
     task_teacher = TaskTeacher(loaded, task, tokenizer, settings.max_length_tokens)
     trained, projection = _start_student(student, task_teacher, checked)
     loss = DistillationLoss(config, trained.config, loaded.config)
-    if isinstance(student, (str, Path)):
-        loss.load(student)
-    elif earlier:
-        loss.take(earlier)
+    loss.load(student) if isinstance(student, (str, Path)) else loss.take(earlier)
     loss.start_projections(projection)
     ours, theirs = task_teacher.read_both(checked)
     with tempfile.TemporaryDirectory() as folder:
