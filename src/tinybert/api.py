@@ -20,7 +20,7 @@ from tinybert.config.load import describe_mistake
 from tinybert.config.schema import Optimizer
 from tinybert.config.students import LayerMap, Learnable, StageLosses
 from tinybert.config.tasks import MULTILABEL, Task, task_of
-from tinybert.data.own_tasks import is_one_hot
+from tinybert.data.own_tasks import NUMBER, is_one_hot
 from tinybert.data.tokenizer import check_wordpiece, folder_tokenizer, save_tokenizer
 from tinybert.distill.loop import Settings, train
 from tinybert.distill.metric_log import Entry, TrainRun
@@ -79,10 +79,10 @@ class DistilledStudent:
 
     def save(self, folder: str | Path) -> None:
         """Writes model and tokenizer as `folder`, in place of an older model; UserError if anything else is there."""
-        place = Path(folder)
+        place = Path(folder).resolve()  # the name of "."
         if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / "config.json").is_file()):
             raise UserError(f"folder: exists, and is no model (got {folder}); allowed: a new folder; fix: name another")
-        with atomic_folder(folder) as target:
+        with atomic_folder(place) as target:
             save_model(self.model, target)
             save_tokenizer(self.tokenizer, target, max_length_tokens=self.max_length_tokens)
 
@@ -275,17 +275,17 @@ def _rows(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, task: Task, label: s
 def _gold(value: Any, task: Task, where: str) -> Any:
     """A class number, a score, or a list of class numbers; classes may be given by name."""
     if task.is_multilabel and isinstance(value, (list, tuple)):
-        # Of two classes: as class numbers the row would have both.
-        of_two = sorted(str(one).lower() for one in value) in (["0", "1"], ["false", "true"])
-        if is_one_hot(value) or (of_two and len(task.labels) == 2 and "0" not in task.labels):
+        if is_one_hot(value, task.labels):
             raise UserError(f"{where}: 0 and 1 for each class (got {value!r:.40}); allowed: the classes of the row")
         return [_gold(one, replace(task, kind="classification"), where) for one in value]
     if task.is_regression and isinstance(value, Real) and math.isfinite(value):
         return float(value)
     if task.kind == "classification":
-        if str(value) in task.labels:  # a class may be named by a number
-            return task.labels.index(str(value))
-        if isinstance(value, Integral) and int(value) in range(len(task.labels)):
-            return int(value)
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value  # beside NaN in a data frame
+        if str(whole) in task.labels:  # a class may be named by a number; then no number stands for a class
+            return task.labels.index(str(whole))
+        is_number = isinstance(whole, Integral) and not any(map(NUMBER.fullmatch, task.labels))
+        if is_number and int(whole) in range(len(task.labels)):
+            return int(whole)
     allowed = "a number" if task.is_regression else ", ".join(task.labels)
     raise UserError(f"{where}: no label for the loss hard (got {value!r:.40}); allowed: {allowed:.100}")

@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UserError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit("interrupted; run the command again to resume")
+        sys.exit("interrupted" + "; run the command again to resume" * (options.command == "study"))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from tinybert.distill.task_teacher import cut_classifier
 from tinybert.models.bert import BertConfig, SequenceClassifier
 from tinybert.models.model_folders import load_bert
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import report_disk_error
 
 SEED, MOST_SCORED_ROWS, LOSSES = 42, 1_000, {"prediction": 1.0}
 SIZES = ("layers", "width", "heads", "feed_forward")
@@ -44,6 +45,9 @@ def main(argv: Sequence[str]) -> None:
     options, started = _options(argv), time.monotonic()
     if options.output.exists():
         raise UserError(f"--output: exists (got {options.output}); fix: name a new folder, or remove it")
+    with report_disk_error(options.output):
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=options.output.parent).close()  # training may take hours
     teacher, tokenizer, task = read_classifier(options, partial(load_bert, SequenceClassifier))
     table, data = Table(str(options.rows), "ROWS"), TableData.model_construct(texts=tuple(options.text))
     rows = [own_row(table, found, None, data) for found in table.rows(data.texts)]

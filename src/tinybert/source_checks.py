@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from tinybert.augment import sampling
 from tinybert.augment.substitution import stop_words
 from tinybert.augment.word_vectors import from_file
 from tinybert.config.fields import ModelSource, read_config, source_folder
-from tinybert.config.schema import Params
+from tinybert.config.schema import Params, Substitution
 from tinybert.config.students import check_students
 from tinybert.config.tasks import TASKS, ReadyTeacher, Task, TrainingRows, teacher_source
 from tinybert.data.corpus import file_articles, matching_files
@@ -55,8 +54,8 @@ def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
             yield partial(read, task)
     if params.domain.students and params.domain_evaluation.quiz.source == "local":
         yield partial(check_quiz, params)
-    if params.augments:
-        yield partial(check_augmentation, params)
+    if params.augments and params.augmentation.strategy == "substitution":
+        yield partial(check_substitution, params.augmentation.substitution)
     if params.precision == "bfloat16":
         yield outputs.check_bfloat16
     if params.teacher.source == "local":
@@ -110,15 +109,11 @@ def check_quiz(params: Params) -> None:
         read_quiz_file(quiz.local.file)
 
 
-def check_augmentation(params: Params) -> None:
-    """Reads stop words and word vectors, or tags a word with NLTK, whichever the strategy uses."""
-    settings = params.augmentation
-    if settings.strategy == "sampling" and settings.sampling.pos_tagger == "nltk":
-        sampling.tag_with_nltk([["word"]])
-    if settings.strategy == "substitution":
-        stop_words(settings.substitution.stop_words)
-        if (vectors := settings.substitution.word_vectors).source == "file":
-            from_file(paths.resolve(vectors.file))
+def check_substitution(settings: Substitution) -> None:
+    """Reads stop words and word vectors."""
+    stop_words(settings.stop_words)
+    if settings.word_vectors.source == "file":
+        from_file(paths.resolve(settings.word_vectors.file))
 
 
 def check_local_teacher(params: Params) -> None:

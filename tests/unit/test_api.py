@@ -141,8 +141,10 @@ def test_labels_may_be_names_and_numbers(folder):
 
 def test_classes_may_be_named_by_numbers():
     stars = replace(task_with("1", "2"), name="stars")
-    found = [_gold(value, stars, "rows[0].label") for value in (1, "2", 0)]
-    assert found == [0, 1, 0]  # 0 is no name, so it is a class number
+    assert [_gold(value, stars, "rows[0].label") for value in (1, "2", 2.0)] == [0, 1, 1]  # pandas writes 2.0
+    with pytest.raises(UserError, match=r"no label for the loss hard \(got 0\); allowed: 1, 2"):
+        _gold(0, stars, "rows[0].label")  # names are numbers, so no number stands for a class
+    assert _gold(1.0, task_with("bad", "good"), "rows[0].label") == 1
 
 
 def test_a_list_of_classes_is_no_row_of_zeros_and_ones():

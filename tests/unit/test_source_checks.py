@@ -202,16 +202,3 @@ def test_a_machine_without_bfloat16_is_reported(tree, monkeypatch):
     monkeypatch.setattr(outputs, "check_bfloat16", reject)
     tree["precision"] = "bfloat16"
     assert mistakes(tree) == ["precision: bfloat16 is not supported by this machine; fix: set it to float32"]
-
-
-def test_nltk_is_asked_for_a_tag_if_it_is_used(tree, monkeypatch):
-    from tinybert.augment import sampling
-
-    asked: list = []
-    monkeypatch.setattr(sampling, "tag_with_nltk", asked.append)
-    tree["augmentation"]["sampling"]["pos_tagger"] = "nltk"
-    check_sources(check_params(tree))
-    assert not asked
-    tree["augmentation"]["strategy"] = "sampling"
-    check_sources(check_params(tree))
-    assert asked == [[["word"]]]

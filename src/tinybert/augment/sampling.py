@@ -1,6 +1,6 @@
 """Augmentation by masking, POS-guided replacement and n-gram sampling (Tang et al. 2019, section 4.3).
 
-Part-of-speech tags (Penn Treebank) come from rules that need nothing downloaded, or from NLTK's trained tagger.
+Part-of-speech tags (Penn Treebank) come from rules for English, which need nothing downloaded.
 """
 
 import sys
@@ -15,13 +15,11 @@ import regex
 from tinybert.augment.word_vectors import LEXICON, match_case
 from tinybert.config.schema import Sampling
 from tinybert.config.tasks import Task
-from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 
 MASK = "[MASK]"  # as in the vocabulary of every BERT tokenizer
 # Letters and digits with combining marks; as a group, so that split keeps the words.
 WORD = regex.compile(r"([\p{L}\p{N}][\p{L}\p{N}\p{M}]*(?:['’-][\p{L}\p{N}][\p{L}\p{N}\p{M}]*)*)")
-NLTK_DATA = "averaged_perceptron_tagger_eng"
 TAG_OF = {word: tag for tag, words in LEXICON["tags"].items() for word in words.split()}
 PAST_OR_PARTICIPLE = frozenset(LEXICON["past_or_participle"].split())
 VERBS = frozenset(LEXICON["verbs"].split())
@@ -96,8 +94,7 @@ def sample(rows: Sequence[dict], task: Task, settings: Sampling, *, copies: int,
 def tag_texts(texts: Iterable[str], tagger: str) -> dict[str, TaggedText]:
     """Each text with its words and their tags; tagger: a key of TAGGERS."""
     parts = {text: WORD.split(text) for text in texts}
-    tags = TAGGERS[tagger]([each[1::2] for each in parts.values()])
-    return {text: TaggedText(parts[text], own) for text, own in zip(parts, tags, strict=True)}
+    return {text: TaggedText(own, TAGGERS[tagger](own[1::2])) for text, own in parts.items()}
 
 
 def vary(tagged: TaggedText, unigrams: Unigrams, settings: Sampling, rng: np.random.Generator) -> str:
@@ -117,52 +114,33 @@ def vary(tagged: TaggedText, unigrams: Unigrams, settings: Sampling, rng: np.ran
     return "".join(parts)
 
 
-def tag_by_rules(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-    """A tag for each word of each sentence, by shape, closed classes, frequent words, endings and the tag before.
+def tag_by_rules(words: Sequence[str]) -> list[str]:
+    """A tag for each word of a sentence, by shape, closed classes, frequent words, endings and the tag before.
 
     A contraction is one word whose tag is its ending ("n't", "'s"), so only words with that ending can replace it.
     """
-    tagged = []
-    for words in sentences:
-        lowered = [word.lower() for word in words]
-        tags: list[str] = []
-        for index, word in enumerate(words):
-            plain = lowered[index].replace("’", "'")
-            following = lowered[index + 1] if index + 1 < len(words) else ""
-            if any(character.isdigit() for character in word):
-                tags.append("CD")
-            elif ending := next(filter(plain.endswith, CONTRACTIONS), None):
-                tags.append(ending)
-            elif word[0].isupper() and index and plain not in TAG_OF:
-                tags.append("NNP")
-            else:
-                tags.append(_tag_by_context(lowered[: index + 1], tags, following))
-        tagged.append(tags)
-    return tagged
-
-
-def tag_with_nltk(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same by NLTK's averaged perceptron; UserError if the package or its data is not installed."""
-    try:
-        from nltk import pos_tag_sents
-
-        return [[tag for _, tag in sentence] for sentence in pos_tag_sents(sentences)]
-    except (ImportError, LookupError):
-        problem = "nltk or its data is not installed (got nltk); allowed: rules"
-        fix = f"`pip install nltk` and `python -m nltk.downloader {NLTK_DATA}`, or set it to rules"
-        raise UserError(f"augmentation.sampling.pos_tagger: {problem}; fix: {fix}") from None
-
-
-def tag_by_spelling(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Tags each word by itself, so that no other word has its tag and none is replaced."""
-    return [list(map(_spelling, words)) for words in sentences]
-
-
-TAGGERS = {"rules": tag_by_rules, "nltk": tag_with_nltk, "off": tag_by_spelling}
+    lowered = [word.lower() for word in words]
+    tags: list[str] = []
+    for index, word in enumerate(words):
+        plain = lowered[index].replace("’", "'")
+        following = lowered[index + 1] if index + 1 < len(words) else ""
+        if any(character.isdigit() for character in word):
+            tags.append("CD")
+        elif ending := next(filter(plain.endswith, CONTRACTIONS), None):
+            tags.append(ending)
+        elif word[0].isupper() and index and plain not in TAG_OF:
+            tags.append("NNP")
+        else:
+            tags.append(_tag_by_context(lowered[: index + 1], tags, following))
+    return tags
 
 
 def _spelling(word: str) -> str:
     return word if word == "I" else word.lower()
+
+
+# off: each word is its own tag, so that no other word has it and none is replaced.
+TAGGERS = {"rules": tag_by_rules, "off": lambda words: list(map(_spelling, words))}
 
 
 def _tag_by_context(words: list[str], tags: list[str], following: str) -> str:

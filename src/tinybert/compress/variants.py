@@ -110,6 +110,8 @@ def main(argv: Sequence[str]) -> None:
         write_json(folder / RESULTS_FILE, results)
     print(_table(results["variants"], subject.task.headline), flush=True)
     print("\n{scored_rows} rows scored, {calibration_rows} others calibrated INT8".format(**counts), flush=True)
+    if measured.metrics["fp32"]["collapsed"]:
+        print("warning: FP32 has one answer for all rows; fix: check the column --text, and the model's tokenizer")
     # If no variant passes, the files stay, without model_quantized.onnx.
     chosen = passing_variant(measured.metrics, subject.task.headline, drop, key="--max-score-drop")
     write_portable(output / f"{chosen}.onnx", output / "model_quantized.onnx")
@@ -124,7 +126,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("rows", type=Path, help=".csv, .tsv, .jsonl or .parquet, also .gz; not the training rows")
     parser.add_argument("--text", nargs="+", default=["text"], metavar="COLUMN", help="one text column or two (text)")
     parser.add_argument("--label", default="label", metavar="COLUMN", help="class names or numbers, or scores (label)")
-    parser.add_argument("--separator", help="between the labels of a cell, for a multilabel model")
+    parser.add_argument("--separator", help="between labels of a cell (problem_type: multi_label_classification)")
     metrics = "accuracy, macro_f1, f1 (of class 1), matthews; pearson, spearman; multilabel: micro_f1, macro_f1"
     parser.add_argument("--metric", help=metrics)
     share, count = number(float, 0, 1), number(int, 1, HUGE)
@@ -182,11 +184,14 @@ def _subject(options: argparse.Namespace) -> Subject:
         )  # fmt: skip
     except ValidationError as error:
         mistake = describe_mistake(error.errors()[0])
-        raise UserError(f"{'FOLDER: ' if mistake.startswith('labels') else '--'}{mistake}") from None
+        key = "FOLDER: " if mistake.startswith("labels") else "--"
+        raise UserError(key + mistake.replace("texts.", "text ")) from None
     # Numbers stand for classes, unless they are names of classes.
     classes = () if any(map(NUMBER.fullmatch, task.labels)) else task.labels
-    numbers = {str(number): name for number, name in enumerate(classes)}
-    table, labels = Table(data.train, "ROWS"), Labels(data, task.labels, numbers)
+    aliases = {str(number): name for number, name in enumerate(classes)}
+    if len({name.lower() for name in task.labels}) == len(task.labels):
+        aliases |= {name.lower(): name for name in task.labels}
+    table, labels = Table(data.train, "ROWS"), Labels(data, task.labels, aliases)
     rows = [own_row(table, found, labels, data) for found in table.rows(data.columns)]
     count = options.calibration_rows or max(2, min(CALIBRATION_ROWS, len(rows) // 4))
     if count >= len(rows):

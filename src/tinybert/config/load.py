@@ -159,8 +159,8 @@ def apply_profile(name: str, *, force: bool = False) -> None:
     check_params(tree, PROFILES / f"{name}.yaml")
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.width = None, 120
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None; before `representer`
     yaml.representer.ignore_aliases = lambda _: True  # shared parts are written in full
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None
     with atomic_file(PARAMS) as handle:
         handle.write(f"{PROFILE_HEADER}{name} (merged into the default, whose comments explain the keys)\n")
         yaml.dump(tree, handle)

@@ -160,7 +160,7 @@ class Sampling(ConfigModel):
     replacement_probability: Fraction
     ngram_probability: Fraction
     longest_ngram: PositiveInt
-    pos_tagger: Literal["rules", "nltk", "off"]
+    pos_tagger: Literal["rules", "off"]
 
     def check(self) -> None:
         if (total := self.mask_probability + self.replacement_probability) > 1:

@@ -18,7 +18,7 @@ from scipy.stats import entropy
 from tinybert.config.load import PARAMS, check_params, load_params, read_yaml
 from tinybert.config.schema import Params
 from tinybert.config.tasks import TASKS, Task
-from tinybert.data.own_tasks import NUMBER, Frames, read_own, shared_texts
+from tinybert.data.own_tasks import LABELED_TEST, NUMBER, Frames, read_own, shared_texts
 from tinybert.data.table_files import Table
 from tinybert.data.tokenizer import load_tokenizer, teacher_tokenizer
 from tinybert.models.outputs import check_bfloat16
@@ -77,6 +77,8 @@ def main(argv: Sequence[str]) -> None:
     section = section_of(params, data, task, splits)
     changed = write_section(name, section, params)
     print("\n".join(findings(task, splits)))
+    if options.test and LABELED_TEST not in splits:
+        print(f"warning: {options.test} is not scored: its column {options.label} has no labels, or is missing")
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
     written = f"{task.kind}, {metric}, {section['max_length_tokens']} tokens"
     print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
@@ -84,7 +86,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"params.yaml: {change}")
     if params.teacher.source == "synthetic":
         print("warning: teacher.source: synthetic, a teacher pretrained on synthetic text only; fix: before "
-              "this command run git checkout params.yaml, make profile NAME=minilm, or set teacher.source")  # fmt: skip
+              "this command run git checkout params.yaml, make profile NAME=minilm")  # fmt: skip
     print("next: make repro")
 
 
@@ -94,7 +96,7 @@ def kind_of(table: Table, label: str, separator: str | None) -> str:
     cells = [cell for cell in found if cell not in (None, "")]  # a row without a label has an error of its own
     if separator or any(isinstance(cell, list) for cell in cells):
         return "multilabel"
-    texts = [str(cell).strip() for cell in cells]
+    texts = [text for cell in cells if (text := str(cell).strip())]
     numbers = list(filter(NUMBER.fullmatch, texts))
     are_classes = all(float(text).is_integer() for text in numbers) and len(set(numbers)) <= CLASS_NUMBERS
     others = [text for text in texts if not NUMBER.fullmatch(text)]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
@@ -52,7 +52,7 @@ class Labels:
             if not isinstance(cell, list):
                 allowed = "a list, or text with a separator set"
                 raise ValueError(f"no list of classes (got {cell!r:.40}); allowed: {allowed}")
-            if is_one_hot(cell):
+            if is_one_hot(cell, self.ids if self.is_known else ()):
                 raise ValueError(f"0 and 1 for each class (got {cell!r:.40}); allowed: the classes of the row")
             return sorted({self._id(name) for name in cell})
         return self.score(cell) if self.data.kind == "regression" else self._id(cell)
@@ -83,7 +83,7 @@ class Labels:
         if len(self.types) > 1:
             raise ValueError(f"labels of several types (got {cell!r:.40}); allowed: all text, or all whole numbers")
         name = str(cell).replace("\u00a0", " ").strip() if not isinstance(cell, bool) else str(cell).lower()
-        name = self.aliases.get(name, name)
+        name = name if name in self.ids else self.aliases.get(name.lower(), name)
         if not name or not name.isprintable():
             raise ValueError(f"no class name (got {name!r:.40}); allowed: printable text")
         if name not in self.ids:
@@ -108,10 +108,11 @@ class Labels:
         return score
 
 
-def is_one_hot(labels: Sequence) -> bool:
-    """Whether a row's labels are 0 and 1 for each class: classes 0 and 1 would be repeated."""
+def is_one_hot(labels: Sequence, classes: Collection[str] = ()) -> bool:
+    """Whether a row's labels are 0 and 1 for each class: as classes they repeat, or are none of two `classes`."""
     found = {str(label).lower().removesuffix(".0") for label in labels}
-    return len(found) < len(labels) and (found <= {"0", "1"} or found <= {"true", "false"})
+    is_of_two = len(labels) == len(classes) == 2 and found.isdisjoint(map(str.lower, classes))
+    return (len(found) < len(labels) or is_of_two) and (found <= {"0", "1"} or found <= {"true", "false"})
 
 
 def read_own(name: str, data: TableData) -> tuple[Task, Frames]:

@@ -127,7 +127,8 @@ class Table:
                     raise self.error(f"line {number}: {counts}; fix: {advice}")
         except csv.Error as error:
             problem = f"no CSV ({error}, at line {reader.line_num})"  # a quote that is not closed takes further lines
-            raise self.error(f"line {number + 1}: {problem}; fix: correct its quotes, or use commas") from None
+            fix = "correct its quotes, or save it with commas and LF line ends"
+            raise self.error(f"line {number + 1}: {problem}; fix: {fix}") from None
 
     def _json_rows(self) -> Iterator[Row]:
         for number, line in read_lines(self.path, key=self.key):

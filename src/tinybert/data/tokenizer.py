@@ -5,7 +5,7 @@ A tokenizer folder holds tokenizer.json (everything), tokenizer_config.json (for
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tinybert.pipeline import paths
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import printable, read_lines, write_file, write_json
 
+BERT_TOKENIZERS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")  # of transformers; vocab.txt is enough
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -124,11 +125,25 @@ def _bert_from(folder: Path, where: str) -> Tokenizer:
         vocabulary = {token: id for id, token in enumerate(tokens)}
         if doubled := [token for id, token in enumerate(tokens) if vocabulary[token] != id]:
             raise UserError(f"{where}: vocab.txt lists {doubled[0]!r:.40} twice; fix: get the file again")
+        _check_is_all(folder, vocabulary, where)
         tokenizer = _bert_tokenizer(vocabulary, _normalizer(folder, tokens))
     else:
         raise UserError(f"{where} has neither tokenizer.json nor vocab.txt; fix: add one of them")
     check_wordpiece(tokenizer, where)
     return _framed(tokenizer)
+
+
+def _check_is_all(folder: Path, vocabulary: Mapping[str, int], where: str) -> None:
+    """Raises UserError if a folder's tokenizer has more than vocab.txt: words split before, or added tokens."""
+    stated, file = tokenizer_settings(folder), "added_tokens.json"
+    kind, more = str(stated.get("tokenizer_class") or BERT_TOKENIZERS[0]), stated.get("added_tokens_decoder")
+    added = list(read_config(folder, file)) if (folder / file).is_file() else []
+    for token in more.values() if isinstance(more, dict) else ():
+        added += [str(token["content"])] if isinstance(token, dict) and "content" in token else []
+    needed = [kind] if kind.removesuffix("Fast") not in BERT_TOKENIZERS else [*{*added} - vocabulary.keys()]
+    if needed:
+        fix = "add tokenizer.json, by save_pretrained of a fast tokenizer of transformers"
+        raise UserError(f"{where}: its tokenizer needs more than vocab.txt (got {min(needed)!r:.40}); fix: {fix}")
 
 
 def check_wordpiece(tokenizer: Tokenizer, where: str) -> None:

@@ -200,7 +200,8 @@ def class_order(found: list[str], task: Task, *, key: str, stated: str | None) -
         return [theirs.index(label) for label in wanted]
     if len(labels) > 1 and not all(DEFAULT_LABEL.fullmatch(_plain_name(label)) for label in found):
         problem = f"unknown classes (got {', '.join(found)}); allowed: {', '.join(labels)}"
-        raise UserError(f"{key}: {problem}; fix: name all of them by id2label in config.json, or choose another model")
+        fix = "name all of them by id2label in config.json, or write its names into the table"
+        raise UserError(f"{key}: {problem}; fix: {fix}")
     if len(labels) > 1 and not task.has_label_order:
         problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
         fix = f"name them by id2label of config.json, or by tasks.{task.name}.data.labels in the teacher's order"

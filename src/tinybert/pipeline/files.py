@@ -20,6 +20,7 @@ from tinybert.pipeline.process import byte_bar
 LINE_LIMIT_BYTES = 16 * 2**20
 PARTIAL = ".partial"  # the ending of everything unfinished; git and DVC ignore it
 FULL = (errno.ENOSPC, errno.EDQUOT)
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of surrogate pairs, which cannot be written
 
 
@@ -49,7 +50,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def report_disk_error(place: str | Path) -> Iterator[None]:
-    """Converts errors of full disks and permissions to a UserError that names the file.
+    """Converts errors of full disks, permissions and files in the place of folders to a UserError that names the file.
 
     If the error of a full disk names none, `place` is named, as for temporary files. Errors inside a temporary folder
     are reported by the block that created it.
@@ -58,7 +59,7 @@ def report_disk_error(place: str | Path) -> Iterator[None]:
         yield
     except Exception as error:  # safetensors and ONNX Runtime have error types of their own for it
         number, named = getattr(error, "errno", None), str(getattr(error, "filename", None) or "")
-        if number == errno.EACCES and named:
+        if number in UNWRITABLE and named:
             fix = "change its permissions, or name another file"
             raise UserError(f"{place if PARTIAL in named else named}: {os.strerror(number)}; fix: {fix}") from error
         reasons = [os.strerror(full) for full in FULL if full == number or os.strerror(full) in str(error)]

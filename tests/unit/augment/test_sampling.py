@@ -1,26 +1,21 @@
 """Masking, POS-guided replacement and n-grams: how often, by what, and on what the draws depend."""
 
-import sys
 from collections import Counter
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from tinybert.augment.sampling import (
-    TAGGERS,
     WORD,
     TaggedText,
     Unigrams,
     sample,
     tag_by_rules,
     tag_texts,
-    tag_with_nltk,
     vary,
 )
 from tinybert.config.schema import Sampling
 from tinybert.config.tasks import TASKS
-from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 
 PUBLISHED = Sampling(
@@ -230,7 +225,7 @@ def hand_tagged():
 
 def test_rules_agree_with_hand_set_tags():
     sentences = list(hand_tagged())
-    found = tag_by_rules([[word for word, _ in sentence] for sentence in sentences])
+    found = [tag_by_rules([word for word, _ in sentence]) for sentence in sentences]
     pairs = [
         (word, expected, tag)
         for sentence, tags in zip(sentences, found, strict=True)
@@ -252,37 +247,8 @@ def test_rules_agree_with_hand_set_tags():
     ],
 )  # fmt: skip
 def test_a_word_is_tagged_by_form_and_by_the_word_before(sentence, tag):
-    assert tag_by_rules([sentence.split()])[0][-1] == tag
+    assert tag_by_rules(sentence.split())[-1] == tag
 
 
 def test_rules_tag_nothing_where_there_is_nothing():
-    assert tag_by_rules([[], ["birds"]]) == [[], ["NNS"]]
-
-
-def fake_nltk(monkeypatch, tag_sentences):
-    module = ModuleType("nltk")
-    module.pos_tag_sents = tag_sentences
-    monkeypatch.setitem(sys.modules, "nltk", module)
-
-
-def test_nltk_tags_where_it_is_installed(monkeypatch):
-    fake_nltk(monkeypatch, lambda sentences: [[(word, word[0].upper()) for word in words] for words in sentences])
-    assert TAGGERS["nltk"]([["a", "bird"], ["it"]]) == [["A", "B"], ["I"]]
-
-
-def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nltk", None)
-    with pytest.raises(UserError, match=r"^augmentation\.sampling\.pos_tagger: nltk or .*pip install nltk"):
-        tag_with_nltk([["birds"]])
-
-
-def test_without_its_data_the_error_is_one_line_with_the_fix(monkeypatch):
-    def absent(sentences):
-        raise LookupError("***\n  Resource averaged_perceptron_tagger_eng not found.\n***")
-
-    fake_nltk(monkeypatch, absent)
-    with pytest.raises(UserError) as caught:
-        tag_with_nltk([["birds"]])
-    assert "\n" not in str(caught.value)
-    assert "nltk.downloader averaged_perceptron_tagger_eng" in str(caught.value)
-    assert "augmentation.sampling.pos_tagger" in str(caught.value) and "set it to rules" in str(caught.value)
+    assert tag_by_rules([]) == []

@@ -34,6 +34,7 @@ def found(scores=FOUND) -> dict:
     ends = {"low": -0.02, "high": 0.01}
     return {
         name: {"dev": {"accuracy": score}, "size_mb": {"raw": size}, "agreement": size / 40, "difference_95": ends}
+        | {"collapsed": False}
         for name, (score, size) in scores.items()
     }
 
@@ -166,7 +167,8 @@ def test_formats_and_label_numbers_give_the_same_rows(work):
     write_jsonl("rows.jsonl", ({"text": text, "label": label} for text, label in rows))
     (work / "rows.tsv").write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for text, label in rows))
     (work / "rows.csv.gz").write_bytes(gzip.compress((work / "rows.csv").read_bytes()))
-    for name in ("rows.jsonl", "rows.tsv", "rows.csv.gz"):
+    (work / "case.csv").write_text((work / "rows.csv").read_text().replace("bad", "BAD").replace("good", "Good"))
+    for name in ("rows.jsonl", "rows.tsv", "rows.csv.gz", "case.csv"):
         found = subject(name).scored
         assert [*map(list, found.input_ids)] == [*map(list, expected.input_ids)], name
         assert found.labels.tolist() == expected.labels.tolist(), name
@@ -199,6 +201,21 @@ def test_several_labels_a_row_are_taken_too(work):
     write_csv("tags.csv", [(row["sentence"], ("", "bad", "good|bad")[n % 3]) for n, row in enumerate(rows)])
     cli.main(["quantize", "tags", "tags.csv", "--separator", "|", "--max-score-drop", "1", "--output", "out"])
     assert list(read_json("out/quantization.json")["variants"]["fp32"]["dev"]) == ["micro_f1"]
+
+    write_jsonl("zeros.jsonl", [{"text": "a", "label": [1, 0]}, {"text": "b", "label": [0, 1]}])
+    with pytest.raises(
+        SystemExit, match=r"zeros\.jsonl: line 1, column label: 0 and 1 for each class \(got \[1, 0\]\)"
+    ):
+        cli.main(["quantize", "tags", "zeros.jsonl"])
+
+
+def test_one_answer_for_all_rows_is_a_warning(work, capsys):
+    model = load_model(work / "model")
+    with torch.no_grad():
+        model.classifier.bias.copy_(torch.tensor([9.0, -9.0]))
+    save_model(model, work / "model")
+    run("rows.csv")
+    assert "warning: FP32 has one answer for all rows; fix: check the column" in capsys.readouterr().out
 
 
 def test_macro_f1_is_a_metric_of_classes(work):

@@ -226,6 +226,11 @@ def test_labels_that_look_like_something_else_are_refused(project, labels, probl
         init(write(project / "odd.csv", labels))
 
 
+def test_a_label_of_white_space_is_one_line(project):
+    with pytest.raises(UserError, match="line 2, column topic: no class name"):
+        init(write(project / "blank.csv", ["  ", *["a", "b"] * 20]))
+
+
 def test_a_few_numbers_among_classes_are_classes(project):
     assert init(write(project / "mixed.csv", ["1", "2", "other"] * 9)).data.kind == "classification"
 
@@ -250,7 +255,7 @@ def test_it_prints_what_the_table_holds(project, capsys):
     extra.to_csv(project / "dev.csv", index=False)
     pd.DataFrame({"message": ["row 1 word word word ", "row 0 word word word "]}).to_csv(project / "test.csv")
     init("topics.csv", "--dev", "dev.csv", "--test", "test.csv", "--name", "subjects")
-    assert capsys.readouterr().out.splitlines()[:8] == [
+    assert capsys.readouterr().out.splitlines()[:9] == [
         "rows: 42 train, 2 dev, 2 test",
         "classes: 2 (war 31, peace 11)",
         "balance: the most frequent class is 73.8% of the rows, the rarest 11 rows",
@@ -259,6 +264,7 @@ def test_it_prints_what_the_table_holds(project, capsys):
         "texts also in train: 2 of dev, 2 of test",
         "warning: scores on texts that are also in train are too high; name other rows with --dev",
         "texts also in dev: 1 of test",
+        "warning: test.csv is not scored: its column topic has no labels, or is missing",
     ]
 
 

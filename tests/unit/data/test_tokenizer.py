@@ -156,6 +156,24 @@ def test_folders_without_a_bert_tokenizer_are_named(tmp_path):
         save_tokenizer(folder_tokenizer(str(tmp_path / "b")), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "needed"),
+    [
+        ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "userurl"}}}, "userurl"),
+        ("added_tokens.json", {"userurl": 9}, "userurl"),
+    ],
+)
+def test_a_vocabulary_that_is_not_all_of_its_tokenizer_is_refused(tmp_path, file, content, needed):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "the"]), encoding="utf-8")
+    fitting = {"tokenizer_class": "BertTokenizerFast", "added_tokens_decoder": {"0": {"content": "[PAD]"}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(fitting), encoding="utf-8")
+    assert folder_tokenizer(tmp_path).encode("the").tokens == ["[CLS]", "the", "[SEP]"]
+    (tmp_path / file).write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"needs more than vocab\.txt \(got '{needed}'\); fix: add tokenizer\.json"):
+        folder_tokenizer(tmp_path)
+
+
 def test_load_tokenizer_names_absent_and_broken_files(tmp_path):
     with pytest.raises(UserError, match=r"tokenizer\.json: absent; fix: dvc repro"):
         load_tokenizer(tmp_path)
