@@ -161,10 +161,9 @@ def _check_settings(losses: Mapping[str, float], settings: DistillSettings) -> t
     if not isinstance(settings.text, (tuple, list)) or len(settings.text) not in (1, 2):
         raise UserError(f"text: no columns (got {settings.text!r:.40}); allowed: a tuple of one or two names")
     losses = dict(losses) if isinstance(losses, Mapping) else losses
-    of_losses = {"losses": losses, "temperature": settings.temperature}
     try:
         checked = _Checked.model_validate(settings, from_attributes=True)
-        stage = StageLosses.model_validate(of_losses)
+        stage = StageLosses.model_validate({"losses": losses, "temperature": settings.temperature})
     except ValidationError as error:
         raise UserError(describe_mistake(error.errors()[0])) from None
     if isinstance(checked.layer_map, Learnable):

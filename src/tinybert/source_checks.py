@@ -10,7 +10,7 @@ from typing import Any
 from tinybert.augment.substitution import stop_words
 from tinybert.augment.word_vectors import from_file
 from tinybert.config.fields import ModelSource, read_config, source_folder
-from tinybert.config.schema import Params, Substitution
+from tinybert.config.schema import Params
 from tinybert.config.students import check_students
 from tinybert.config.tasks import TASKS, ReadyTeacher, Task, TrainingRows, teacher_source
 from tinybert.data.corpus import file_articles, matching_files
@@ -55,7 +55,9 @@ def _checks(params: Params, rows: dict[str, TrainingRows]) -> Iterator[Check]:
     if params.domain.students and params.domain_evaluation.quiz.source == "local":
         yield partial(check_quiz, params)
     if params.augments and params.augmentation.strategy == "substitution":
-        yield partial(check_substitution, params.augmentation.substitution)
+        yield partial(stop_words, params.augmentation.substitution.stop_words)
+        if (vectors := params.augmentation.substitution.word_vectors).source == "file":
+            yield partial(from_file, paths.resolve(vectors.file))
     if params.precision == "bfloat16":
         yield outputs.check_bfloat16
     if params.teacher.source == "local":
@@ -107,13 +109,6 @@ def check_quiz(params: Params) -> None:
         load_questions(quiz, folder_tokenizer(folder))
     else:
         read_quiz_file(quiz.local.file)
-
-
-def check_substitution(settings: Substitution) -> None:
-    """Reads stop words and word vectors."""
-    stop_words(settings.stop_words)
-    if settings.word_vectors.source == "file":
-        from_file(paths.resolve(settings.word_vectors.file))
 
 
 def check_local_teacher(params: Params) -> None:

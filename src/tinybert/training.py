@@ -1,7 +1,7 @@
 """The code shared by stages that train a model: resuming, reporting, saving the result, and task distillation."""
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -67,7 +67,7 @@ class StageTraining:
         run = TrainRun(" ".join([self.stage.name, *self.stage.items.values()]), self.stage.log_entry, self.checkpoint)
         self.curve = train(self.model, self.loss, batches, settings, teacher=teacher, run=run)
 
-    def distill(self, teacher: TaskTeacher, rows: Iterable[dict], training: Training, seed: int) -> None:
+    def distill(self, teacher: TaskTeacher, rows: list[dict], training: Training, seed: int) -> None:
         """As `run`, on training rows of a task, whose teacher runs once."""
         examples, teacher_rows = teacher.read_both(rows, by_token=self.loss.compares_tokens)
         cache = TeacherCache(paths.teacher_cache(), int(self.stage.params.tasks.teacher_cache_gb * 1e9))

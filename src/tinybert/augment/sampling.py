@@ -171,9 +171,7 @@ def _tag_of_ambiguous(word: str, before: str, following: str) -> str | None:
     if word == "that":
         return "WDT" if before.startswith("NN") else "IN" if before.startswith(("V", "J")) else "DT"
     if word in ("like", "have", "do"):
-        if before in BEFORE_BASE:
-            return "VB"
-        return "VBP" if word != "like" or before in ("PRP", "NNS") else "IN"
+        return "VB" if before in BEFORE_BASE else "VBP" if word != "like" or before in ("PRP", "NNS") else "IN"
     return None
 
 

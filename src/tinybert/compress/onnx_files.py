@@ -105,14 +105,13 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
 
 def _trace(served: Classifier, path: Path) -> None:
     """Writes the graph without the comparison."""
-    example = feeds_of(_padded_batch(served, 2, 8))
     with warnings.catch_warnings():
         # The tracing exporter takes 0.3 s, the one on torch.export 5 s, and its graph runs no slower. It warns that it
         # is deprecated, and of an LSTM that other shapes may fail; the comparison tries some.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             LogitsFromTensors(served),
-            tuple(map(torch.from_numpy, example.values())),
+            tuple(map(torch.from_numpy, feeds_of(_padded_batch(served, 2, 8)).values())),
             str(path),
             input_names=list(INPUT_NAMES),
             output_names=["logits"],

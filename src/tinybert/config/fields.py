@@ -128,8 +128,7 @@ def source_folder(source: ModelSource, *, key: str, files: tuple[str, ...] = MOD
         with hub_access(f"{key}.hub.model", f"{model} ({revision})", fix=fix):
             from huggingface_hub import snapshot_download
 
-            load = partial(snapshot_download, model, revision=revision, allow_patterns=list(files))
-            return Path(with_retries(load))
+            return Path(with_retries(partial(snapshot_download, model, revision=revision, allow_patterns=list(files))))
     folder = paths.resolve(source.folder or "")
     if not folder.is_dir():
         raise UserError(f"{key}.folder: not a folder (got {source.folder!r}); fix: correct the path, or add it")

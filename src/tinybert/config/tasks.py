@@ -125,10 +125,8 @@ TASKS = {name: TASK_TYPE.validate_python({"name": name} | entry["task"]) for nam
 
 def task_of(labels: tuple[str, ...], problem_type: str | None, columns: tuple[str, ...]) -> Task:
     """A classifier's task, named "rows", by the names of its outputs and config.json's problem_type."""
-    if len(labels) == 1:
-        return Task("rows", columns, (), "rows", METRICS_BY_KIND["regression"][:1], kind="regression")
-    kind: Kind = "multilabel" if problem_type == MULTILABEL else "classification"
-    return Task("rows", columns, labels, "rows", METRICS_BY_KIND[kind][:1], kind=kind)
+    kind: Kind = "regression" if len(labels) == 1 else "multilabel" if problem_type == MULTILABEL else "classification"
+    return Task("rows", columns, () if kind == "regression" else labels, "rows", METRICS_BY_KIND[kind][:1], kind=kind)
 
 
 def write_task(task: Task, folder: str | Path) -> None:
@@ -196,8 +194,7 @@ class TableData(ConfigModel):
     @property
     def splits(self) -> dict[str, str]:
         """The splits that are given, by name."""
-        given = {"train": self.train, "dev": self.dev, "test": self.test, "unlabeled": self.unlabeled}
-        return {split: name for split, name in given.items() if name}
+        return {split: name for split in ("train", "dev", "test", "unlabeled") if (name := getattr(self, split))}
 
     def check(self) -> None:
         if self.label in self.texts:

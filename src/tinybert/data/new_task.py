@@ -80,8 +80,7 @@ def main(argv: Sequence[str]) -> None:
     if options.test and LABELED_TEST not in splits:
         print(f"warning: {options.test} is not scored: its column {options.label} has no labels, or is missing")
     epochs = ", ".join(f"{phase} {section[phase]['epochs']}" for phase in PHASES)
-    written = f"{task.kind}, {metric}, {section['max_length_tokens']} tokens"
-    print(f"params.yaml: tasks.{name}: {written}, epochs: {epochs}")
+    print(f"params.yaml: tasks.{name}: {task.kind}, {metric}, {section['max_length_tokens']} tokens, epochs: {epochs}")
     for change in changed:
         print(f"params.yaml: {change}")
     if params.teacher.source == "synthetic":

@@ -142,8 +142,7 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
                 frame["label"] = labels.sort(frame["label"])
     task = _task(name, labels, splits)
     if "dev" not in splits:
-        key = f"tasks.{name}.data.dev_fraction"
-        kept, dev = hold_out_rows(splits.pop("train"), task, data.dev_fraction, key=key)
+        kept, dev = hold_out_rows(splits.pop("train"), task, data.dev_fraction, key=f"tasks.{name}.data.dev_fraction")
         splits = {"train": kept, "dev": dev} | splits
     if unlabeled:
         splits["unlabeled"] = _new_texts(unlabeled, data, splits)
@@ -276,9 +275,8 @@ def own_row(table: Table, found: Row, labels: Labels | None, data: TableData) ->
         try:
             row["label"] = labels.parse(cells[data.label])
         except ValueError as error:
-            problem = f"{where}, column {data.label}: {error}"
             fix = "leave out rows without a label" if cells[data.label] in (None, "") else "correct the row"
-            raise table.error(f"{problem}; fix: {fix}, or name another column") from None
+            raise table.error(f"{where}, column {data.label}: {error}; fix: {fix}, or name another column") from None
     return row
 
 
@@ -293,9 +291,8 @@ def _check_train(table: Table, train: pd.DataFrame, labels: Labels) -> None:
         raise table.error(f"column {labels.data.label}: one {what} only (got {found!s:.40}); allowed: two or more; "
                           "fix: name another column, or add rows")  # fmt: skip
     if labels.data.positive and labels.data.positive not in labels.ids:
-        allowed = f"{', '.join(labels.ids):.100}"
         raise UserError(f"{table.key.rpartition('.')[0]}.positive: no class of train (got {labels.data.positive}); "
-                        f"allowed: {allowed}; fix: correct it")  # fmt: skip
+                        f"allowed: {', '.join(labels.ids):.100}; fix: correct it")  # fmt: skip
 
 
 def _strata(label: pd.Series, task: Task) -> np.ndarray:

@@ -169,8 +169,7 @@ class Table:
         assert self.hub
         fix = f"check {self.key.rpartition('.')[0]}.hub, or name local files"
         dataset, config, revision = self.hub.dataset, self.hub.config, self.hub.revision
-        name = f"{dataset} ({config or 'default'}, {self.name}, {revision})"
-        with hub_access(f"{self.key}: hub", name, fix=fix):
+        with hub_access(f"{self.key}: hub", f"{dataset} ({config or 'default'}, {self.name}, {revision})", fix=fix):
             return hub_dataset(dataset, config, revision, split=self.name)
 
     def _hub_rows(self, wanted: tuple[str, ...] | None) -> Iterator[Row]:

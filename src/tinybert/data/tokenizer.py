@@ -80,9 +80,8 @@ def load_tokenizer(folder: str | Path, *, fix: str = "dvc repro, which writes it
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions, which quote the file
-        reason = f"no tokenizer ({printable(str(error)):.200})"
         fix = "get the file again; if a stage wrote it, run that stage again"
-        raise UserError(f"{path}: {reason}; fix: {fix}") from None
+        raise UserError(f"{path}: no tokenizer ({printable(str(error)):.200}); fix: {fix}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

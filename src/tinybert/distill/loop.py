@@ -52,8 +52,7 @@ class LiveTeacher:
 
     def check_length(self, batches: Batches) -> None:
         """Raises UserError if rows, or the length they are padded to, exceed the teacher's positions."""
-        tokens = max(batches.longest_row_tokens, self.loss.padded_tokens)
-        self.model.config.check_length(tokens, batches.length_key)
+        self.model.config.check_length(max(batches.longest_row_tokens, self.loss.padded_tokens), batches.length_key)
 
     def begin(self, accelerator: Accelerator, *, epochs: float = 1.0) -> None:
         """Puts the teacher on the run's device; `epochs` is how often each row will be read."""
@@ -223,9 +222,7 @@ def lr_factor(step: int, steps: int, warmup_fraction: float, schedule: str) -> f
     if schedule == "constant":
         return 1.0
     warmup = round(warmup_fraction * steps)
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    return (steps - step) / max(1, steps - warmup)
+    return (step + 1) / (warmup + 1) if step < warmup else (steps - step) / max(1, steps - warmup)
 
 
 def set_learning_rate(step: int, steps: int, optimizer: torch.optim.Optimizer, settings: Settings) -> float:

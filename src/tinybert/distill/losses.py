@@ -80,12 +80,11 @@ def attention_kl(student_scores: Tensor, teacher_scores: Tensor, mask: Tensor) -
 
     Source: MiniLM (Wang et al. 2020, eq. 7), here at every mapped layer.
     """
-    real_pairs = _real_pairs(mask)
     student, teacher = (
         F.log_softmax(wide(scores).masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min), dim=-1)
         for scores in (student_scores, teacher_scores)
     )
-    divergence = (teacher.exp() * (teacher - student)).masked_fill(~real_pairs, 0.0)
+    divergence = (teacher.exp() * (teacher - student)).masked_fill(~_real_pairs(mask), 0.0)
     return divergence.sum() / (mask.sum() * student_scores.shape[1])
 
 

@@ -14,13 +14,15 @@ from tinybert.config.students import LOSSES, Learnable, Student, check_losses, m
 from tinybert.config.tasks import MULTILABEL
 from tinybert.distill import losses
 from tinybert.models.bert import BertConfig
+from tinybert.models.bilstm import BiLstmConfig
 from tinybert.models.foreign import ForeignConfig
-from tinybert.models.model_folders import OBJECTIVE_FILE, Config, read_weights
+from tinybert.models.model_folders import OBJECTIVE_FILE, read_weights
 from tinybert.models.outputs import Batch, DistillationTargets, ModelOutput, OutputSpec
 from tinybert.models.packed_linear import Linear
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.process import stream
 
+Config = BertConfig | BiLstmConfig | ForeignConfig
 # Initial θ of a learnable row: all equal, or (−1, …, −1, 1), which weighs a group of three by (.11, .11, .78).
 INITIAL_THETA = {"equal": lambda size: [0.0] * size, "last": lambda size: [-1.0] * (size - 1) + [1.0]}
 

@@ -90,9 +90,7 @@ class TaskTeacher:
             raise UserError(f"tasks.{self.task.name}.train_fraction: {problem}; fix: raise it to 1.0")
         return known
 
-    def read_both(
-        self, rows: Iterable[dict], split: str = "train", *, by_token: bool = False
-    ) -> tuple[Encoded, Encoded]:
+    def read_both(self, rows: list[dict], split: str = "train", *, by_token: bool = False) -> tuple[Encoded, Encoded]:
         """The known rows of a split as the student reads them, and as the teacher does.
 
         Args:

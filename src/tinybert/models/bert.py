@@ -141,9 +141,7 @@ class SelfAttention(nn.Module):
         self.value = Linear(width, width)
         self.dropout = config.attention_probs_dropout_prob
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Tensor | None) -> Tensor:
         """The context (batch, queries, width), all heads side by side.
 
         query is (batch, queries, width), key and value (batch, keys, width); mask (batch, 1, 1, keys) is True on real

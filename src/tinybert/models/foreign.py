@@ -199,9 +199,8 @@ def class_order(found: list[str], task: Task, *, key: str, stated: str | None) -
     if sorted(theirs) == sorted(wanted):
         return [theirs.index(label) for label in wanted]
     if len(labels) > 1 and not all(DEFAULT_LABEL.fullmatch(_plain_name(label)) for label in found):
-        problem = f"unknown classes (got {', '.join(found)}); allowed: {', '.join(labels)}"
         fix = "name all of them by id2label in config.json, or write its names into the table"
-        raise UserError(f"{key}: {problem}; fix: {fix}")
+        raise UserError(f"{key}: unknown classes (got {', '.join(found)}); allowed: {', '.join(labels)}; fix: {fix}")
     if len(labels) > 1 and not task.has_label_order:
         problem = f"its classes have no names (LABEL_0, ...), those of {task.name} no order"
         fix = f"name them by id2label of config.json, or by tasks.{task.name}.data.labels in the teacher's order"
@@ -270,9 +269,7 @@ DISTILBERT = Relative(
      "intermediate_size": "hidden_dim"},
 )  # fmt: skip
 RELATIVES = {
-    "roberta": ROBERTA,
-    "xlm-roberta": ROBERTA,
-    "camembert": ROBERTA,
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     "distilbert": DISTILBERT,
     "electra": Relative({"electra.": "bert."} | HEAD, F.gelu),
 }

@@ -22,14 +22,7 @@ from tinybert.config.fields import read_config
 from tinybert.config.tasks import Task
 from tinybert.models.bert import BertConfig, MaskedLM, SequenceClassifier
 from tinybert.models.bilstm import BiLstmClassifier, BiLstmConfig
-from tinybert.models.foreign import (
-    OWN_TOKENIZER,
-    RELATIVES,
-    ForeignClassifier,
-    ForeignConfig,
-    PredictedTeacher,
-    as_bert,
-)
+from tinybert.models.foreign import OWN_TOKENIZER, RELATIVES, ForeignClassifier, PredictedTeacher, as_bert
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import one_line, read_json, write_file, write_json
 
@@ -50,7 +43,6 @@ Classifier = SequenceClassifier | BiLstmClassifier
 TaskModel = Classifier | ForeignClassifier | PredictedTeacher
 OwnModel = MaskedLM | Classifier
 Model = MaskedLM | TaskModel
-Config = BertConfig | BiLstmConfig | ForeignConfig
 OneModel = TypeVar("OneModel", bound=OwnModel)
 CLASSIFIERS: dict[str, type[Classifier]] = {kind.architecture: kind for kind in (SequenceClassifier, BiLstmClassifier)}
 KINDS: dict[str, type[OwnModel]] = {MaskedLM.architecture: MaskedLM, **CLASSIFIERS}

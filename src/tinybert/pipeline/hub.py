@@ -87,8 +87,7 @@ def _endpoint() -> str:
 def _is_reachable() -> bool:
     """Whether the endpoint answers at all, through the environment's proxy if there is one."""
     try:
-        request = urllib.request.Request(_endpoint(), method="HEAD")
-        urllib.request.urlopen(request, timeout=PROBE_TIMEOUT_S).close()
+        urllib.request.urlopen(urllib.request.Request(_endpoint(), method="HEAD"), timeout=PROBE_TIMEOUT_S).close()
     except urllib.error.HTTPError:
         return True  # it answers, if only with an error
     except urllib.error.URLError as error:

@@ -240,15 +240,13 @@ def what_decides(study: Study, claim: Claim, first: OfSeeds, second: OfSeeds, *,
     return seeds_needed(len(first), stdev(one.mean for one in singles), of_rows, distance)
 
 
-def judge_claims(
-    study: Study, measured: VariantPredictions, *, seed: int, maps: LearnedMaps | None = None
-) -> pd.DataFrame:
+def judge_claims(study: Study, measured: VariantPredictions, *, seed: int, maps: LearnedMaps) -> pd.DataFrame:
     """A row for each claim and task that was measured: what was published, what was found, and the outcome."""
     rows = []
     for claim in study.claims:
         for task in claim.tasks or study.in_order(measured):
             first, second = (measured.get((task, side)) for side in claim.sides)
-            learned = [map_of for side in claim.sides if (map_of := (maps or {}).get(task, {}).get(side))]
+            learned = [map_of for side in claim.sides if (map_of := maps.get(task, {}).get(side))]
             if first is None or second is None or (claim.is_of_maps and len(learned) < 2):
                 continue
             metric = "map weights" if claim.is_of_maps else next(iter(first.values())).metric
@@ -259,8 +257,7 @@ def judge_claims(
                 result += f" ({what_decides(study, claim, first, second, seed=seed)})"
             shown = claim.claim.replace(" not_below ", " not below ").replace(" learns_map_of ", " learns the map of ")
             rows.append((shown, task, metric, claim.published, *found, result))
-    columns = ["claim", "task", "metric", "published", "difference", "low", "high", "outcome"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=["claim", "task", "metric", "published", "difference", "low", "high", "outcome"])
 
 
 def _with_interval(value: float, low: float, high: float) -> str:

@@ -141,10 +141,9 @@ def load_results(params: Params, root: Path) -> Results:
         rows += _rows(instance, {"timing": timing}, ("variant",))
     for instance in stage_instances(params, {"latency": "{task}-{model}"}):
         rows += _rows(instance, results.read(paths.latency(instance.task, instance.model), _mapping, {}))
-    frame = pd.DataFrame(rows, columns=COLUMNS[:-1])
+    results.frame = frame = pd.DataFrame(rows, columns=COLUMNS[:-1])
     headlines = frame["task"].map({name: task.headline for name, task in tasks.items()})
     frame["is_headline"] = frame["metric"].str.rpartition(".")[2] == headlines
-    results.frame = frame
     return results
 
 

@@ -123,9 +123,7 @@ def plan(name: str, study: Study, params: Params, *, tasks: Sequence[str], seeds
     return planned
 
 
-def _overrides(
-    study: Study, variant: str, params: Params, tasks: Sequence[str], seeds: tuple[int, ...]
-) -> Iterator[str]:
+def _overrides(study: Study, variant: str, params: Params, tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[str]:
     student = study.variants[variant].student or study.student
     trained = [task for task in tasks if task in params.tasks.__pydantic_extra__]  # the others are domain scores
     if trained:

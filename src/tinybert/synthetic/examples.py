@@ -151,6 +151,5 @@ def _two_scenes(rng: Random, follows: bool) -> tuple[str, str]:
     return premise, chosen.refer("core")
 
 
-Make = Callable[[Random, bool], dict[str, str]]
-PAIRS: dict[str, Make] = {"mrpc": paraphrase, "rte": entailment}
+PAIRS: dict[str, Callable[[Random, bool], dict[str, str]]] = {"mrpc": paraphrase, "rte": entailment}
 TASKS = ("cola", "sst2", *PAIRS)

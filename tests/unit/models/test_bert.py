@@ -93,7 +93,7 @@ def test_fused_and_explicit_attention_agree_with_gradients(tokens, is_fused, mon
 
     def context_and_gradients():
         parts = [part.clone().requires_grad_() for part in inputs]
-        context = attention(*parts, mask)
+        context = attention(*parts, mask, None)
         (context * scale).sum().backward()
         return [context.detach(), *(part.grad for part in parts)]
 

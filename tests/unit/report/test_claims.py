@@ -113,9 +113,8 @@ def test_a_claimed_share_is_compared_with_that_share():
 def test_a_claim_names_its_sides_and_share():
     study = small(claims=[{"claim": "top keeps 0.968 of uniform", "published": "96.8 %"}])
     assert (study.claims[0].sides, study.claims[0].share) == (("top", "uniform"), 0.968)
-    claims = judge_claims(
-        study, {("cola", "top"): with_hits(150, 152), ("cola", "uniform"): with_hits(150, 152)}, seed=0
-    )
+    measured = dict.fromkeys([("cola", "top"), ("cola", "uniform")], with_hits(150, 152))
+    claims = judge_claims(study, measured, seed=0, maps={})
     assert claims["outcome"].tolist() == [SAME]
 
 
