@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from benchmarks.timing import hardware
 from tinybert.pipeline.files import write_file
-from tinybert.pipeline.revision import code_revision
+from tinybert.pipeline.process import code_revision
 
 REPORT = Path(__file__).resolve().parents[1] / "reports/benchmarks.md"
 BENCHMARKS = (

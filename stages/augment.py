@@ -12,7 +12,6 @@ from tinybert.data.tokenizer import load_tokenizer
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import MaskedLM
 from tinybert.models.model_folders import load_bert
-from tinybert.models.outputs import best_device
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_jsonl, write_jsonl
 from tinybert.stage import Stage, run_stage
@@ -41,7 +40,7 @@ def main(stage: Stage) -> None:
 def substituted(rows: list[dict], task: Task, params: StageParams, checkpoint: Checkpoint) -> list[dict]:
     """The rows with words replaced by those of the teacher's masked LM and of word vectors."""
     settings, task_settings = params.augmentation.substitution, params.tasks[task.name]
-    masked_lm = load_bert(MaskedLM, paths.TEACHER).to(best_device())
+    masked_lm = load_bert(MaskedLM, paths.TEACHER)
     tokenizer = load_tokenizer(paths.TOKENIZER)
     vectors = word_vectors(settings.word_vectors, paths.corpus("general", "train"), seed=params.seed)
     # Words that training cuts off stay as they are; [CLS] and [SEP] count.

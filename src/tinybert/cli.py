@@ -79,7 +79,7 @@ def describe_run() -> dict[str, Any]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    from tinybert.pipeline import files, paths, process, revision
+    from tinybert.pipeline import files, paths, process
 
     try:
         repo = Repo()
@@ -104,7 +104,7 @@ def describe_run() -> dict[str, Any]:
     machine = {"processor": torch.cpu.get_capabilities()["cpu_name"], "threads": torch.get_num_threads()}
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
-    versions = {"python": sys.version.split()[0]} | revision.package_versions()
+    versions = {"python": sys.version.split()[0]} | process.package_versions()
     return code | machine | {"versions": versions, "total_seconds": round(sum(seconds.values()), 1), "seconds": seconds}
 
 

@@ -171,6 +171,6 @@ def check_init(params: Params, name: str) -> None:
     else:
         teacher = start_teacher(params.teacher, vocab_size=stored.config.vocab_size, seed=params.seed)
     try:
-        initialize_student(student, teacher, sample=tuple)
+        initialize_student(student, teacher, sample=list)
     except UserError as error:
         raise UserError(f"students.{name}.{error}") from None

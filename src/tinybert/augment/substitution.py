@@ -6,6 +6,7 @@ distinct query of the masked LM runs once; its last layer, head and ranking see 
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -20,9 +21,10 @@ from tinybert.config.tasks import Task
 from tinybert.data.encoding import CHUNK_ROWS, Encoded
 from tinybert.distill.resume import Checkpoint
 from tinybert.models.bert import Embeddings, MaskedLM, Parts
-from tinybert.models.outputs import Batch, check_bfloat16
+from tinybert.models.outputs import Batch, best_device, check_bfloat16
 from tinybert.models.packed_linear import for_inference, linear
 from tinybert.pipeline import paths
+from tinybert.pipeline.engine import in_order
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_lines
 from tinybert.pipeline.process import progress_bar, stream
@@ -40,7 +42,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class WordPredictor:
-    """A masked LM, on its device, that proposes words for masked ones.
+    """A masked LM that proposes words for masked ones, on the device of the process that computes them.
 
     Attributes:
         precision: of the layers' arithmetic, "float32" or "bfloat16"; the ranking is always float32.
@@ -67,36 +69,46 @@ class WordPredictor:
         words = dict(zip(distinct, self._rank(list(distinct.values()), settings, checkpoint), strict=True))
         return [words[key] for key in keys]
 
-    @torch.no_grad()
     def _rank(self, queries: list[Query], settings: Substitution, checkpoint: Checkpoint | None) -> list[list[str]]:
-        masked_lm, device = self.masked_lm.eval(), next(self.masked_lm.parameters()).device
-        tokens = [self.tokenizer.id_to_token(index) or "" for index in range(masked_lm.config.vocab_size)]
-        is_word = torch.tensor([is_plain_word(token) for token in tokens], device=device)
-        embeddings, head = masked_lm.bert.embeddings, masked_lm.cls.predictions
-        bias = head.bias.masked_fill(~is_word, -torch.inf)
-        encoder = for_inference(masked_lm.bert.encoder, getattr(torch, self.precision))
-        masked_ids = torch.tensor([query.ids[query.masked] for query in queries], dtype=torch.int64)
-        places = torch.tensor([1 + query.masked for query in queries], dtype=torch.int64)  # after [CLS]
+        tokens = [self.tokenizer.id_to_token(index) or "" for index in range(self.masked_lm.config.vocab_size)]
         # The lengths of the rows of `_masked_batch`: all rows at once would take much memory.
         masked = np.array([len(query.ids) for query in queries], dtype=np.int64) + 2
-        room = masked_lm.config.max_position_embeddings - masked - 1
+        room = self.masked_lm.config.max_position_embeddings - masked - 1
         second = np.where(room > 0, np.minimum(masked - 2, room) + 1, 0)
         batches = list(batches_by_length(masked + second, self.batch_tokens))
-        count = max(0, min(settings.candidates, int(is_word.sum()) - 1))
+        count = max(0, min(settings.candidates, sum(map(is_plain_word, tokens)) - 1))
         best, first = np.zeros((len(queries), count), dtype=np.int32), 0
         if saved := checkpoint.load() if checkpoint else None:
             best, first = saved["candidates"].numpy(), saved["step"]
-        done = sum(map(len, batches[:first]))
+        done, left = sum(map(len, batches[:first])), batches[first:]
+        ranked = in_order(partial(self._best, count=count), ([queries[index] for index in part] for part in left))
         with progress_bar(total=len(queries), initial=done, desc="masked words", unit=" words") as progress:
-            for number, indices in enumerate(batches[first:], start=first):
+            for number, (indices, found) in enumerate(zip(left, ranked, strict=True), start=first + 1):
+                best[indices] = found
                 if checkpoint and checkpoint.is_due:
                     checkpoint.save({"step": number, "candidates": torch.from_numpy(best)})
-                batch = self._masked_batch([queries[index] for index in indices])
-                states = masked_states(embeddings, encoder, batch.to(device), places[indices].to(device))
-                logits = linear(head.transformed(states.float()), embeddings.word_embeddings.weight, bias)
-                best[indices] = best_words(logits, masked_ids[indices].to(device), count).cpu().numpy()
                 progress.update(len(indices))
         return [[tokens[index] for index in row] for row in best]
+
+    @torch.no_grad()
+    def _best(self, queries: list[Query], count: int) -> np.ndarray:
+        """The ids of the best words of each query, (queries, count); queries are a batch."""
+        (encoder, bias), embeddings = self._prepared, self.masked_lm.bert.embeddings
+        masked_ids = torch.tensor([query.ids[query.masked] for query in queries], device=bias.device)
+        places = torch.tensor([1 + query.masked for query in queries], device=bias.device)  # after [CLS]
+        states = masked_states(embeddings, encoder, self._masked_batch(queries).to(bias.device), places)
+        hidden = self.masked_lm.cls.predictions.transformed(states.float())
+        logits = linear(hidden, embeddings.word_embeddings.weight, bias)
+        return best_words(logits, masked_ids, count).cpu().numpy()
+
+    @cached_property
+    def _prepared(self) -> tuple[Parts, Tensor]:
+        """The encoder in its precision, and the bias of the logits, which leaves plain words only."""
+        masked_lm = self.masked_lm.eval().to(best_device())
+        bias = masked_lm.cls.predictions.bias.detach()
+        words = [is_plain_word(self.tokenizer.id_to_token(index) or "") for index in range(len(bias))]
+        encoder = for_inference(masked_lm.bert.encoder, getattr(torch, self.precision))
+        return encoder, bias.masked_fill(~torch.tensor(words, device=bias.device), -torch.inf)
 
     def _masked_batch(self, queries: list[Query]) -> Batch:
         """[CLS] masked sentence [SEP] unmasked sentence [SEP] (Jiao et al.'s code), cut where the positions end."""

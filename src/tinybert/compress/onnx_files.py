@@ -104,7 +104,6 @@ def export_onnx(model: Classifier, path: str | Path, *, real_rows: Sequence[Batc
 
 
 def _trace(served: Classifier, path: Path) -> None:
-    """Writes the graph without the comparison."""
     with warnings.catch_warnings():
         # The tracing exporter takes 0.3 s, the one on torch.export 5 s, and its graph runs no slower. It warns that it
         # is deprecated, and of an LSTM that other shapes may fail; the comparison tries some.

@@ -3,11 +3,13 @@
 import json
 import re
 from collections import Counter
+from itertools import tee
 from pathlib import Path
 
 import ahocorasick_rs
 
 from tinybert.config.schema import Filter
+from tinybert.pipeline.engine import in_order
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, read_documents
 
@@ -28,6 +30,9 @@ class Rule:
         self.terms = list(self.names)
         self.searcher = ahocorasick_rs.AhoCorasick(self.terms)
 
+    def __reduce__(self) -> tuple:
+        return Rule, (self.settings,)  # other processes build their own searcher
+
     def __call__(self, text: str) -> tuple[int, TermCounts]:
         """Counts the hits and terms of a document.
 
@@ -37,8 +42,7 @@ class Rule:
             The number of hits, and the counts of this document.
         """
         text = self._plain(text)
-        starts: set[int] = set()
-        names: set[tuple[str, ...]] = set()
+        starts, names = set[int](), set[tuple[str, ...]]()
         for term, start, end in self.searcher.find_matches_as_indexes(text, overlapping=True):
             is_whole = not WORD_CHARACTER.search(text[start - 1 : start] + text[end : end + 1])
             if is_whole or self.settings.matching == "substring":
@@ -58,7 +62,7 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter, *, req
     """Copies the documents of the JSON-lines file `source` that match `settings` to `target`.
 
     A document is kept if it has at least min_hits hits, and at least min_hits_per_1000_words of them per 1,000 words.
-    Titles are not searched. Memory holds one document.
+    Titles are not searched. Memory holds one document, or those that a cluster works on.
 
     Args:
         required: Whether a model learns from the domain. If not, a domain without matches gets the last document: the
@@ -72,9 +76,10 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter, *, req
     """
     rule, found, kept = Rule(settings), TermCounts(), TermCounts()
     most_hits, highest_density = 0, 0.0
+    documents, read = tee(read_documents(source, "filter"))
+    measured = in_order(rule, (document["text"] for document in read))
     with atomic_file(target) as handle:
-        for document in read_documents(source, "filter"):
-            hits, counts = rule(document["text"])
+        for document, (hits, counts) in zip(documents, measured, strict=True):
             density = 1000 * hits / max(counts["words"], 1)
             most_hits, highest_density = max(most_hits, hits), max(highest_density, density)
             found.update(counts)

@@ -150,7 +150,6 @@ def read_own(name: str, data: TableData) -> tuple[Task, Frames]:
 
 
 def _task(name: str, labels: Labels, splits: Frames) -> Task:
-    """The task of a table, with the labels and splits that were found."""
     data, names, scores = labels.data, tuple(labels.ids), splits["train"]["label"]
     metrics = METRICS_BY_KIND[data.kind]
     return Task(

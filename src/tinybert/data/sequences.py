@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tinybert.config.schema import Tokenize
+from tinybert.pipeline.engine import in_order
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, read_documents
 
@@ -89,7 +90,7 @@ class Cutter:
     """Cuts texts into sequences, as `write_sequences` describes."""
 
     def __init__(self, tokenizer: Tokenizer, settings: Tokenize) -> None:
-        self.encoder = Tokenizer.from_str(tokenizer.to_str())
+        self.settings, self.encoder = settings, Tokenizer.from_str(tokenizer.to_str())
         self.encoder.no_truncation()
         self.encoder.no_padding()
         self.encoder.encode_special_tokens = True  # "[MASK]" in a text is the six characters it is
@@ -98,12 +99,14 @@ class Cutter:
         self.first, self.last, self.unknown = ids["[CLS]"], ids["[SEP]"], ids["[UNK]"]
         self.token_type = np.dtype(np.uint16 if max(ids.values()) <= np.iinfo(np.uint16).max else np.int32)
 
+    def __reduce__(self) -> tuple:
+        return Cutter, (self.encoder, self.settings)  # a copied tokenizer loses encode_special_tokens
+
     def __call__(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
         """Returns all tokens (tokens,) and the lengths (sequences,), [CLS] and [SEP] included, and counts."""
         if self.packing == "paragraphs":
             texts = [line for text in texts for line in text.split("\n") if line.strip()]
-        sequences: list[list[int]] = []
-        counts: Counter[str] = Counter()
+        sequences, counts = list[list[int]](), Counter[str]()
         for tokens in self._encode_starts(texts) if self.packing == "truncate" else self._encode(texts):
             bodies = [tokens[start : start + self.body] for start in range(0, len(tokens), self.body)]
             if len(bodies) > 1 and len(bodies[-1]) < min(SMALLEST_REST_TOKENS, self.body):
@@ -151,8 +154,8 @@ def write_sequences(source: str | Path, tokenizer: Tokenizer, folder: Path, sett
     counts = Counter(documents=0, sequences=0, tokens=0, dropped_tokens=0, unknown=0)
     with atomic_folder(folder) as target:
         with sequences_writer(target, cutter.token_type) as append:
-            while batch := list(islice(texts, BATCH_DOCUMENTS)):
-                tokens, lengths, found = cutter(batch)
+            batches = iter(lambda: list(islice(texts, BATCH_DOCUMENTS)), [])
+            for tokens, lengths, found in in_order(cutter, batches):
                 append(tokens, lengths)
                 counts.update(found)
         if not counts["sequences"]:

@@ -165,7 +165,6 @@ class Table:
 
     @cached_property
     def _split(self) -> Any:
-        """The split of the Hub."""
         assert self.hub
         fix = f"check {self.key.rpartition('.')[0]}.hub, or name local files"
         dataset, config, revision = self.hub.dataset, self.hub.config, self.hub.revision

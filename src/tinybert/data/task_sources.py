@@ -114,7 +114,6 @@ def _tsv_row(task: Task, names: Sequence[str], line: str, *, is_test: bool) -> d
 
 
 def _label(task: Task, text: str) -> int | float:
-    """The class id or the score that a text stands for."""
     layout = LAYOUTS[task.name]
     if not task.score_range:
         if text in layout.spellings:

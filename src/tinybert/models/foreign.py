@@ -251,19 +251,10 @@ class Relative(NamedTuple):
 # Older files of RoBERTa hold a pooler that its head does not read.
 ROBERTA = Relative({"roberta.pooler.": "unused.", "roberta.": "bert."} | HEAD, torch.tanh, numbers_from_padding=True)
 DISTILBERT = Relative(
-    {
-        "distilbert.transformer.": "bert.encoder.",
-        "distilbert.": "bert.",
-        "pre_classifier.": "bert.pooler.dense.",
-        ".q_lin.": ".self.query.",
-        ".k_lin.": ".self.key.",
-        ".v_lin.": ".self.value.",
-        ".out_lin.": ".output.dense.",
-        ".sa_layer_norm.": ".attention.output.LayerNorm.",
-        ".ffn.lin1.": ".intermediate.dense.",
-        ".ffn.lin2.": ".output.dense.",
-        ".output_layer_norm.": ".output.LayerNorm.",
-    },
+    {"distilbert.transformer.": "bert.encoder.", "distilbert.": "bert.", "pre_classifier.": "bert.pooler.dense.",
+     ".q_lin.": ".self.query.", ".k_lin.": ".self.key.", ".v_lin.": ".self.value.", ".out_lin.": ".output.dense.",
+     ".sa_layer_norm.": ".attention.output.LayerNorm.", ".ffn.lin1.": ".intermediate.dense.",
+     ".ffn.lin2.": ".output.dense.", ".output_layer_norm.": ".output.LayerNorm."},
     F.relu,
     {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
      "intermediate_size": "hidden_dim"},

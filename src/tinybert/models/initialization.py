@@ -1,6 +1,6 @@
 """Initialization of students and teachers: random, teacher layers, cut out of a teacher, or a published model."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +24,7 @@ from tinybert.pipeline.errors import UserError
 SHARED_PROJECTION, LAYER_PROJECTION = "fit_dense.weight", "fit_denses.{layer}.weight"
 
 
-def initialize_student(
-    student: Student, teacher: MaskedLM, *, sample: Callable[[], Iterable[Batch]]
-) -> InitializedStudent:
+def initialize_student(student: Student, teacher: MaskedLM, *, sample: Callable[[], list[Batch]]) -> InitializedStudent:
     """Makes a student with the teacher's vocabulary and positions by its `architecture` and `init`.
 
     Random weights come from the global generator. From a teacher: the layers that init.teacher names, copied if the

@@ -1,4 +1,4 @@
-"""What a process of a stage needs: random streams, its place among launched ones, memory, progress bars, git."""
+"""What a process needs: random streams, its place among launched ones, memory, progress bars, its code's revision."""
 
 import ctypes
 import hashlib
@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ LAUNCHED = "TINYBERT_LAUNCHED"  # set for the processes that a launcher starts: 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h of glibc
 LARGEST_INT = 2**31 - 1
 MOST_GROWTH_BYTES = 2**29  # of what the process holds, until freed memory is returned
+# Metrics and reports are results themselves.
+RESULT_PATHS = ("src", "stages", "dvc.yaml", "params.yaml", "requirements.txt")
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "onnx", "onnxruntime", "numpy")
 
 
 def stream(seed: int, purpose: str, *place: int) -> np.random.Generator:
@@ -111,3 +115,19 @@ def git(*arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout.rstrip("\n") if answer.returncode == 0 else ""
+
+
+def code_revision() -> str:
+    """The last commit that changed code, pipeline or params: committing results does not change it.
+
+    Ends in " and uncommitted changes" if there are such in them; "none" outside of git.
+    """
+    commit = git("log", "-1", "--format=%H", "--", *RESULT_PATHS)
+    if not commit:
+        return "none"
+    return f"{commit} and uncommitted changes" if git("status", "--porcelain", "--", *RESULT_PATHS) else commit
+
+
+def package_versions() -> dict[str, str]:
+    """The versions of the packages that decide results."""
+    return {package: version(package) for package in PACKAGES}

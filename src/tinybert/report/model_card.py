@@ -17,7 +17,7 @@ from tinybert.evaluate.scoring import score_drops
 from tinybert.models.model_folders import Model
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import write_file
-from tinybert.pipeline.revision import code_revision, package_versions
+from tinybert.pipeline.process import code_revision, package_versions
 from tinybert.report.rendering import render
 
 HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}

@@ -25,8 +25,7 @@ from tinybert.evaluate.scoring import Predictions, read_predictions
 from tinybert.pipeline.code_digest import code_digest
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import one_line, read_json, write_json
-from tinybert.pipeline.process import git
-from tinybert.pipeline.revision import code_revision
+from tinybert.pipeline.process import code_revision, git
 from tinybert.report.claims import Study, load_study, save_evidence, study_names, write_page
 
 NOTE = Path(".dvc/tmp/study.json")  # there while an experiment runs, and after a kill

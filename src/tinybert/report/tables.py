@@ -14,7 +14,7 @@ from tinybert.config.tasks import REPRODUCED
 from tinybert.evaluate.scoring import METRICS, SAME_SIZE, read_predictions, retention_interval
 from tinybert.pipeline import paths
 from tinybert.pipeline.files import read_json
-from tinybert.pipeline.revision import code_revision, package_versions
+from tinybert.pipeline.process import code_revision, package_versions
 from tinybert.report.rendering import ABSENT, COLLAPSED, NO_BETTER, TextTable, fixed, interval, percent, spread, table
 from tinybert.report.results import SYSTEMS, Results, domain_scores, onnx_systems, pruned_students, task_systems, wide
 
@@ -253,8 +253,7 @@ def versions_table(results: Results) -> TextTable:
     """Revision, seeds, Python and packages."""
     rows = {"git revision": code_revision(), "seeds": ", ".join(map(str, results.params.seeds))}
     rows["Python"] = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    rows |= package_versions()
-    return TextTable(pd.DataFrame(rows.items(), columns=["", "version"]), names=2)
+    return TextTable(pd.DataFrame((rows | package_versions()).items(), columns=["", "version"]), names=2)
 
 
 def answers_table(results: Results) -> TextTable:

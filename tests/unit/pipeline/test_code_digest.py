@@ -56,7 +56,7 @@ def test_a_changed_card_reruns_what_shows_it(tree):
 
 def test_what_reports_alone_read_reruns_no_training(tree):
     before = digests()
-    edit(tree / "src/tinybert/pipeline/revision.py", "\ndef ", "\nNEW = 1\n\n\ndef ")
+    edit(tree / "src/tinybert/report/rendering.py", "\ndef ", "\nNEW = 1\n\n\ndef ")
     changed = {stage for stage, digest in digests().items() if digest != before[stage]}
     assert changed == {"package", "report"}
 

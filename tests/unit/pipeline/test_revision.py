@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.project import commit_all, git
-from tinybert.pipeline.revision import code_revision, package_versions
+from tinybert.pipeline.process import code_revision, package_versions
 
 
 @pytest.fixture
