@@ -154,8 +154,7 @@ def shapes_at(teacher: SequenceClassifier, rows: Encoded, speedup: float) -> dic
     # A wider model is never faster: what was measured otherwise is noise.
     batch_ms = np.maximum.accumulate([_batch_ms(teacher, width, rows) for width in widths])  # (widths, layers)
     speedups = batch_ms[-1, -1] / batch_ms
-    found: dict[Architecture, float] = {}
-    widest = -1
+    found, widest = dict[Architecture, float](), -1
     for layers in range(original.layers, 0, -1):
         fast = int((speedups[:, layers - 1] >= speedup).sum()) - 1  # the last width that is fast enough
         if fast > widest:

@@ -24,7 +24,7 @@ from tinybert.models.bert import Embeddings, MaskedLM, Parts
 from tinybert.models.outputs import Batch, best_device, check_bfloat16
 from tinybert.models.packed_linear import for_inference, linear
 from tinybert.pipeline import paths
-from tinybert.pipeline.engine import in_order
+from tinybert.pipeline.engine import ordered_map
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import read_lines
 from tinybert.pipeline.process import progress_bar, stream
@@ -42,7 +42,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class WordPredictor:
-    """A masked LM that proposes words for masked ones, on the device of the process that computes them.
+    """A masked LM that proposes words for masked ones. Each process moves it to its own device.
 
     Attributes:
         precision: of the layers' arithmetic, "float32" or "bfloat16"; the ranking is always float32.
@@ -81,7 +81,7 @@ class WordPredictor:
         if saved := checkpoint.load() if checkpoint else None:
             best, first = saved["candidates"].numpy(), saved["step"]
         done, left = sum(map(len, batches[:first])), batches[first:]
-        ranked = in_order(partial(self._best, count=count), ([queries[index] for index in part] for part in left))
+        ranked = ordered_map(partial(self._best, count=count), ([queries[index] for index in part] for part in left))
         with progress_bar(total=len(queries), initial=done, desc="masked words", unit=" words") as progress:
             for number, (indices, found) in enumerate(zip(left, ranked, strict=True), start=first + 1):
                 best[indices] = found
@@ -92,7 +92,7 @@ class WordPredictor:
 
     @torch.no_grad()
     def _best(self, queries: list[Query], count: int) -> np.ndarray:
-        """The ids of the best words of each query, (queries, count); queries are a batch."""
+        """The ids of the best words for each query of a batch: (queries, count)."""
         (encoder, bias), embeddings = self._prepared, self.masked_lm.bert.embeddings
         masked_ids = torch.tensor([query.ids[query.masked] for query in queries], device=bias.device)
         places = torch.tensor([1 + query.masked for query in queries], device=bias.device)  # after [CLS]
@@ -103,7 +103,7 @@ class WordPredictor:
 
     @cached_property
     def _prepared(self) -> tuple[Parts, Tensor]:
-        """The encoder in its precision, and the bias of the logits, which leaves plain words only."""
+        """The encoder in its precision, and the bias of the logits, -inf for tokens that are not plain words."""
         masked_lm = self.masked_lm.eval().to(best_device())
         bias = masked_lm.cls.predictions.bias.detach()
         words = [is_plain_word(self.tokenizer.id_to_token(index) or "") for index in range(len(bias))]

@@ -219,8 +219,7 @@ def fold_smoothing(
     attention's output. That output needs no Clip in the dynamic variant, because padded positions do not contribute.
     """
     writers, readers = {layer.output: layer for layer in layers}, {layer.input: layer for layer in layers}
-    changed: dict[str, Int8Layer] = {}
-    found = dict(ranges)
+    changed, found = dict[str, Int8Layer](), dict(ranges)
     for node in model.graph.node:
         if node.op_type != "Attention":
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 import ahocorasick_rs
 
 from tinybert.config.schema import Filter
-from tinybert.pipeline.engine import in_order
+from tinybert.pipeline.engine import ordered_map
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_file, read_documents
 
@@ -62,7 +62,7 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter, *, req
     """Copies the documents of the JSON-lines file `source` that match `settings` to `target`.
 
     A document is kept if it has at least min_hits hits, and at least min_hits_per_1000_words of them per 1,000 words.
-    Titles are not searched. Memory holds one document, or those that a cluster works on.
+    Titles are not searched. Memory holds one document; with Ray, the documents in progress.
 
     Args:
         required: Whether a model learns from the domain. If not, a domain without matches gets the last document: the
@@ -77,7 +77,7 @@ def filter_file(source: str | Path, target: str | Path, settings: Filter, *, req
     rule, found, kept = Rule(settings), TermCounts(), TermCounts()
     most_hits, highest_density = 0, 0.0
     documents, read = tee(read_documents(source, "filter"))
-    measured = in_order(rule, (document["text"] for document in read))
+    measured = ordered_map(rule, (document["text"] for document in read))
     with atomic_file(target) as handle:
         for document, (hits, counts) in zip(documents, measured, strict=True):
             density = 1000 * hits / max(counts["words"], 1)

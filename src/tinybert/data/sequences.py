@@ -17,11 +17,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tinybert.config.schema import Tokenize
-from tinybert.pipeline.engine import in_order
+from tinybert.pipeline.engine import ordered_map
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import atomic_folder, read_documents
 
-BATCH_DOCUMENTS = 16  # tokenized together, on all CPUs
+BATCH_DOCUMENTS = 16  # tokenized together; without Ray on all CPUs
 # What remains of a document after its last full sequence is dropped below this length: it teaches next to nothing.
 SMALLEST_REST_TOKENS = 8
 # Long texts are encoded in parts that end at a space: 1 MB at a time would take 110 MB of memory, not 20.
@@ -100,7 +100,7 @@ class Cutter:
         self.token_type = np.dtype(np.uint16 if max(ids.values()) <= np.iinfo(np.uint16).max else np.int32)
 
     def __reduce__(self) -> tuple:
-        return Cutter, (self.encoder, self.settings)  # a copied tokenizer loses encode_special_tokens
+        return Cutter, (self.encoder, self.settings)  # pickling a tokenizer loses encode_special_tokens
 
     def __call__(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
         """Returns all tokens (tokens,) and the lengths (sequences,), [CLS] and [SEP] included, and counts."""
@@ -135,7 +135,7 @@ class Cutter:
 
 
 def write_sequences(source: str | Path, tokenizer: Tokenizer, folder: Path, settings: Tokenize) -> dict[str, float]:
-    """Tokenizes the documents of `source` into sequences that never mix two documents; holds one batch of texts.
+    """Tokenizes the documents of `source` into sequences of one document each; holds one batch of texts, with Ray some.
 
     Args:
         source: JSON lines, as prepare_corpus or filter_corpus writes them.
@@ -155,7 +155,7 @@ def write_sequences(source: str | Path, tokenizer: Tokenizer, folder: Path, sett
     with atomic_folder(folder) as target:
         with sequences_writer(target, cutter.token_type) as append:
             batches = iter(lambda: list(islice(texts, BATCH_DOCUMENTS)), [])
-            for tokens, lengths, found in in_order(cutter, batches):
+            for tokens, lengths, found in ordered_map(cutter, batches):
                 append(tokens, lengths)
                 counts.update(found)
         if not counts["sequences"]:

@@ -227,8 +227,7 @@ def compare_splits(
         By split the metrics of "student", "teacher" and "majority", and whether the student collapsed; and the
         predictions of all systems on the first split.
     """
-    scores: dict[str, dict] = {}
-    predictions: dict[str, Predictions] = {}
+    scores, predictions = dict[str, dict](), dict[str, Predictions]()
     for split, (dev, known) in references.items():
         systems = {"student": student(dev)} | known
         scores[split] = {name: score(task, found, dev.gold) for name, found in systems.items()}

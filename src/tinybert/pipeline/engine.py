@@ -10,38 +10,42 @@ from typing import Any
 
 import tinybert
 from tinybert.pipeline.errors import UserError
+from tinybert.pipeline.files import one_line
 
-# "local" (the default) or "ray". Not part of params, as the launcher is not: it changes no result.
-ENGINE = "TINYBERT_ENGINE"
-PARTS_A_TASK = 64
+ENGINE = "TINYBERT_ENGINE"  # "local" (the default) or "ray"; not in params.yaml, like TINYBERT_LAUNCHER
+ITEMS_PER_RAY_TASK = 64
 
 
-def in_order(function: Callable[[Any], Any], parts: Iterable) -> Iterator[Any]:
-    """The result of `function` for each part, in order; UserError for an unknown engine or without a cluster.
+def ordered_map(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """The result of `function` for each item, in order; UserError for an unknown engine, or without Ray or a cluster.
 
-    Ray takes the cluster that RAY_ADDRESS names, or starts one on this machine. Its machines need the project's
-    packages and get its code from here. What a machine has not finished when it fails is computed by another one.
+    Ray joins the cluster that RAY_ADDRESS names or that runs on this machine, or starts one. Its machines need the
+    project's packages; the code is sent to them. If a worker machine fails, the others compute its unfinished items.
     """
     if (engine := os.environ.get(ENGINE, "local")) == "local":
-        yield from map(function, parts)
+        yield from map(function, items)
         return
-    if engine != "ray":
-        raise UserError(f"{ENGINE}: no engine (got {engine}); allowed: local, ray; fix: correct the variable")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
-
-        if ":" in (address := os.environ.get("RAY_ADDRESS", "")):  # Ray itself would wait for minutes
+    except ImportError:
+        engine += " without its package"
+    if engine != "ray":
+        raise UserError(f"{ENGINE}: no such engine here (got {engine}); allowed: local, ray; fix: unset it, or get ray")
+    address = os.environ.get("RAY_ADDRESS", "")
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "RAYON_NUM_THREADS": "1"}  # a task has one CPU and no GPU
+    try:
+        if ":" in address:  # Ray itself would wait for minutes
             host, _, port = address.rpartition("/")[2].rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
-        code = {"py_modules": [str(Path(tinybert.__file__).parent)], "env_vars": {"RAYON_NUM_THREADS": "1"}}
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        code = {"py_modules": [str(Path(tinybert.__file__).parent)], "env_vars": hidden}
         ray.init(runtime_env=code, ignore_reinit_error=True, log_to_driver=False, configure_logging=False)
-    except (ImportError, OSError, ValueError) as error:
-        problem = f"{ENGINE}: Ray cannot be used ({str(error).splitlines()[0]})"
-        raise UserError(f"{problem}; fix: pip install ray, and set RAY_ADDRESS to a running cluster") from None
+    except Exception as error:  # of many types
+        problem = f"no Ray cluster can be used (got {address!r}: {one_line(error):.200})"
+        raise UserError(f"RAY_ADDRESS: {problem}; allowed: HOST:PORT; fix: start Ray there, or unset it") from None
     compute: Any = ray.remote(max_retries=-1)(lambda function, some: list(map(function, some)))
-    shared, running, left = ray.put(function), deque[Any](), iter(parts)
-    while some := list(islice(left, PARTS_A_TASK)):
+    shared, running, left = ray.put(function), deque[Any](), iter(items)
+    while some := list(islice(left, ITEMS_PER_RAY_TASK)):
         running.append(compute.remote(shared, some))
         if len(running) > 2 * ray.cluster_resources().get("CPU", 1):
             yield from ray.get(running.popleft())

@@ -17,8 +17,7 @@ class UserError(ValueError):
 
 def check_all(checks: Iterable[Check]) -> list[Any]:
     """Calls all checks and returns their results; one UserError with the lines of all that fail, each once."""
-    mistakes: list[str] = []
-    results = []
+    mistakes, results = list[str](), []
     for check in checks:
         try:
             results.append(check())

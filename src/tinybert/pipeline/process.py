@@ -1,4 +1,4 @@
-"""What a process needs: random streams, its place among launched ones, memory, progress bars, its code's revision."""
+"""Helpers for a process: random streams, its rank, memory, progress bars, git, the revision of the code."""
 
 import ctypes
 import hashlib
@@ -120,7 +120,7 @@ def git(*arguments: str) -> str:
 def code_revision() -> str:
     """The last commit that changed code, pipeline or params: committing results does not change it.
 
-    Ends in " and uncommitted changes" if there are such in them; "none" outside of git.
+    Ends in " and uncommitted changes" if one of these paths has any; "none" outside of git.
     """
     commit = git("log", "-1", "--format=%H", "--", *RESULT_PATHS)
     if not commit:

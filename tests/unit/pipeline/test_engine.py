@@ -1,4 +1,4 @@
-"""Parts of a stage on a Ray cluster: two nodes on this machine, one of which fails."""
+"""Parts of a stage on a Ray cluster of two nodes on this machine; a third node joins and is killed."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ from tinybert.data.domain_filter import filter_file
 from tinybert.data.sequences import write_sequences
 from tinybert.data.tokenizer import train_tokenizer
 from tinybert.models.bert import BertConfig, MaskedLM
-from tinybert.pipeline.engine import PARTS_A_TASK, in_order
+from tinybert.pipeline.engine import ITEMS_PER_RAY_TASK, ordered_map
 from tinybert.pipeline.errors import UserError
 from tinybert.pipeline.files import write_jsonl
 
@@ -26,8 +26,8 @@ RULE = SimpleNamespace(
 @pytest.mark.parametrize(
     ("engine", "address", "message"),
     [
-        ("spark", "", r"^TINYBERT_ENGINE: no engine \(got spark\); allowed: local, ray; fix: correct the variable$"),
-        ("ray", "127.0.0.1:1", r"^TINYBERT_ENGINE: Ray cannot be used \(.*\); fix: pip install ray, and set RAY_ADD"),
+        ("spark", "", r"^TINYBERT_ENGINE: no such engine here \(got spark\); allowed: local, ray; fix: unset it, or"),
+        ("ray", "127.0.0.1:1", r"^RAY_ADDRESS: no Ray cluster can be used \(got '127.0.0.1:1': .*\); allowed: HOST:PO"),
     ],
 )
 def test_mistakes_are_one_line(monkeypatch, engine, address, message):
@@ -36,15 +36,15 @@ def test_mistakes_are_one_line(monkeypatch, engine, address, message):
         pytest.importorskip("ray")
         monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(UserError, match=message) as error:
-        list(in_order(abs, [1]))
+        list(ordered_map(abs, [1]))
     assert "\n" not in str(error.value)
 
 
-def test_without_ray_the_line_says_how_to_get_it(monkeypatch):
+def test_a_missing_ray_is_one_line(monkeypatch):
     monkeypatch.setenv("TINYBERT_ENGINE", "ray")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match="fix: pip install ray"):
-        list(in_order(abs, [1]))
+    with pytest.raises(UserError, match=r"got ray without its package\); .*fix: unset it, or get ray$"):
+        list(ordered_map(abs, [1]))
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def cluster():
 
 
 def outputs(folder, monkeypatch, engine):
-    """What filter, tokenize and augment make of some documents: bytes of files, and candidates of words."""
+    """Outputs of filter, tokenize and augment: the bytes of files, and candidate words."""
     monkeypatch.setenv("TINYBERT_ENGINE", engine)
     tokenizer = train_tokenizer([CORPUS] * 3, vocabulary_size=150)
     words = CORPUS.split()
-    texts = [" ".join(words[number % 7 : number % 11 + 9]) for number in range(3 * PARTS_A_TASK)]
+    texts = [" ".join(words[number % 7 : number % 11 + 9]) for number in range(3 * ITEMS_PER_RAY_TASK)]
     source, kept, sequences = folder / "all.jsonl", folder / f"{engine}.jsonl", folder / engine
     write_jsonl(source, [{"title": "", "text": text} for text in texts])
     counts = filter_file(source, kept, RULE)
@@ -90,8 +90,8 @@ def test_a_cluster_gives_the_same_bytes(cluster, tmp_path, monkeypatch):
     assert 0 < local[1]["documents"]["kept"] < local[1]["documents"]["found"] and any(local[3].values())
 
 
-def test_parts_of_a_node_that_fails_are_computed_by_another(cluster, tmp_path):
-    doomed = cluster.add_node(num_cpus=1)
+def test_items_of_a_node_that_fails_are_computed_by_another(cluster, tmp_path):
+    failing = cluster.add_node(num_cpus=1)
 
     def slow(part):
         import ray
@@ -100,20 +100,20 @@ def test_parts_of_a_node_that_fails_are_computed_by_another(cluster, tmp_path):
         time.sleep(0.02)
         return part
 
-    results = in_order(slow, range(8 * PARTS_A_TASK))
+    results = ordered_map(slow, range(8 * ITEMS_PER_RAY_TASK))
     found = [next(results)]
-    while not (begun := [path for path in tmp_path.iterdir() if path.name.endswith(doomed.node_id)]):
+    while not (started := [path for path in tmp_path.iterdir() if path.name.endswith(failing.node_id)]):
         time.sleep(0.1)
-    cluster.remove_node(doomed, allow_graceful=False)
+    cluster.remove_node(failing, allow_graceful=False)
     found += list(results)
-    assert found == list(range(8 * PARTS_A_TASK))
-    lost = begun[0].name.split()[0]
+    assert found == list(range(8 * ITEMS_PER_RAY_TASK))
+    lost = started[0].name.split()[0]
     assert len([path for path in tmp_path.iterdir() if path.name.split()[0] == lost]) == 2
 
 
 def test_memory_holds_a_few_tasks_only(cluster):
     read = []
-    results = in_order(abs, (read.append(part) or part for part in range(100 * PARTS_A_TASK)))
+    results = ordered_map(abs, (read.append(part) or part for part in range(100 * ITEMS_PER_RAY_TASK)))
     next(results)
-    assert len(read) <= 10 * PARTS_A_TASK
+    assert len(read) <= 10 * ITEMS_PER_RAY_TASK
     results.close()

@@ -1,12 +1,21 @@
-"""Random streams that share nothing, how a training stage is launched, and the bar of text."""
+"""Random streams that share nothing, how a training stage is launched, the bar of text, the revision."""
 
 import itertools
 import os
 
 import pytest
 
+from tests.support.project import commit_all, git
 from tinybert.pipeline.errors import UserError
-from tinybert.pipeline.process import LAUNCHED, LAUNCHER, is_main_process, relaunch, stream
+from tinybert.pipeline.process import (
+    LAUNCHED,
+    LAUNCHER,
+    code_revision,
+    is_main_process,
+    package_versions,
+    relaunch,
+    stream,
+)
 
 PLACES = [(42, "order"), (42, "order", 0), (42, "order", 0, 0), (42, "masks", 0), (42, "masks", 0, 0), (0, "order", 42)]
 
@@ -66,3 +75,41 @@ def test_a_launcher_that_is_no_command_is_refused(executed, monkeypatch):
     monkeypatch.setenv(LAUNCHER, "no-such-launcher launch")
     with pytest.raises(UserError, match="TINYBERT_LAUNCHER: 'no-such-launcher' is not a command here"):
         relaunch("stages.general_distill", [])
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A git repository with code, params and a result, one commit."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("src/a.py", "params.yaml", "metrics/a.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    commit_all(tmp_path)
+    return tmp_path
+
+
+def test_a_commit_of_results_is_no_new_revision_of_the_code(project):
+    code = git(project, "rev-parse", "HEAD")
+    (project / "metrics/a.json").write_text("2\n")
+    assert code_revision() == code
+    git(project, "commit", "--quiet", "--all", "--message", "results")
+    assert code_revision() == code != git(project, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize("name", ["src/a.py", "params.yaml", "src/new.py"])
+def test_uncommitted_changes_of_code_or_params_are_reported(project, name):
+    (project / name).write_text("3\n")
+    assert code_revision() == f"{git(project, 'rev-parse', 'HEAD')} and uncommitted changes"
+
+
+def test_outside_of_git_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert code_revision() == "none"
+
+
+def test_versions_are_those_that_are_installed():
+    import torch
+
+    installed = package_versions()["torch"]  # PyPI's wheel names its build, such as +cu130, in the module alone
+    assert torch.__version__ in (installed, f"{installed}+{torch.__version__.partition('+')[2]}")
