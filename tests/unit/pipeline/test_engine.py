@@ -53,9 +53,10 @@ def cluster():
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    started.add_node(num_cpus=1)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # by default 15: slow beside other tests
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        started.add_node(num_cpus=1)
         patch.setenv("TINYBERT_ENGINE", "ray")
         patch.setenv("RAY_ADDRESS", started.address)
         yield started
