@@ -82,7 +82,7 @@ def passing_variant(found: Mapping[str, dict], metric: str, max_score_drop: floa
     if chosen := choose_variant(found, metric, max_score_drop):
         return chosen
     listed = ", ".join(f"{variant} {drop:.4f}" for variant, drop in score_drops(found, metric).items())
-    fix = "raise it, keep nodes in float (exclude), or calibrate on more rows"
+    fix = "raise it, add rows, or keep nodes in float (exclude)"
     problem = f"every INT8 variant loses more {metric} (got {listed})"
     raise UserError(f"{key}: {problem}; allowed: {max_score_drop:g}; fix: {fix}")
 
